@@ -1,0 +1,94 @@
+"""Exceptions, grouped by what whoever catches them does next.
+
+    CommitterError                  .code is stable snake_case: metric label and outcome reason; append-only
+    ├── RequestError                this record can never be committed: refuse it, go on with the next
+    │   ├── InvalidRequest            wrong: status INVALID, dead letter
+    │   └── UnsupportedRequest        not ours to do: status UNSUPPORTED, dead letter
+    ├── Unavailable                 nothing happened: back off and try again, keep the offset
+    │   ├── StoreUnavailable
+    │   └── QueueUnavailable
+    ├── OutcomeUnknown              a put may have landed: read back before anything else
+    ├── UnsupportedTable            the table needs a feature that we do not write: write nothing, say so, wait
+    ├── CorruptTable                what is stored contradicts the format or our invariants: stop, page
+    ├── RefusedToRun                table and topic contradict each other: stop, name the way out
+    └── SettingsError               the operator's input is wrong: exit code 2
+
+`OutcomeUnknown` is no `Unavailable` on purpose: a handler that retries blindly must not catch it.
+"""
+
+from __future__ import annotations
+
+
+class CommitterError(Exception):
+    """Base of all; `code` is for machines, the message for people."""
+
+    code: str = "error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class RequestError(CommitterError):
+    """A request that can never succeed. The code is the outcome's reason."""
+
+
+class InvalidRequest(RequestError):
+    """It does not parse, or contradicts itself or the table."""
+
+    code = "invalid"
+
+
+class UnsupportedRequest(RequestError):
+    """It is well-formed, but asks for something that committerd does not do."""
+
+    code = "unsupported"
+
+
+class Unavailable(CommitterError):
+    """The other side did not answer and nothing happened there."""
+
+    code = "unavailable"
+
+
+class StoreUnavailable(Unavailable):
+    """The object store refused or failed; no object was changed."""
+
+    code = "store_unavailable"
+
+
+class QueueUnavailable(Unavailable):
+    """Kafka refused or failed; nothing was published or acknowledged."""
+
+    code = "queue_unavailable"
+
+
+class OutcomeUnknown(CommitterError):
+    """The answer to a put was lost; the object may exist."""
+
+    code = "outcome_unknown"
+
+
+class UnsupportedTable(CommitterError):
+    """The table uses a feature that committerd must not write over."""
+
+    code = "unsupported_table"
+
+
+class CorruptTable(CommitterError):
+    """What is stored breaks the format, or what we were about to store would."""
+
+    code = "corrupt_table"
+
+
+class RefusedToRun(CommitterError):
+    """Going on would lose, double or contradict something that was told. The code is the cause."""
+
+    code = "refused"
+
+
+class SettingsError(CommitterError):
+    """A setting is missing, misspelt or contradicts another."""
+
+    code = "settings"

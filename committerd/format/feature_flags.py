@@ -1,0 +1,59 @@
+"""The bits of a manifest's two feature flag words, and what we do with each.
+
+Lance computes both words anew from a table's content at every commit, and so must we: a bit that
+is copied without what it stands for locks readers out, one that is dropped lets them in to
+misread.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class FeatureFlag(IntEnum):
+    """Lance: feature_flags.rs; from 64 on as pylance 14.0.2 understands them.
+
+    Plain integers, and no `IntFlag`: the complement of one of those has no bit but the ones named
+    here, so that masking with it would hide just the bits that we don't know.
+    """
+
+    DELETION_FILES = 1
+    """Both words. Some fragment has a deletion file."""
+    STABLE_ROW_IDS = 2
+    """Both words. All fragments have row ids; a table without fragments keeps the bit."""
+    V2_FORMAT = 4
+    """Deprecated, never set."""
+    TABLE_CONFIG = 8
+    """Writers only. `config` is not empty."""
+    BASE_PATHS = 16
+    """Both words. `base_paths` is not empty."""
+    NO_TRANSACTION_FILE = 32
+    """Writers only. A choice of the writer that made this version, not inherited."""
+    DATA_OVERLAYS = 64
+    COVERED_INDICES = 128
+    MIXED_FILE_VERSIONS = 256
+    """Both words or neither. Files of several 2.x versions have met in this table; stays."""
+    TAGGED_FRAGMENT_REUSE = 1024
+    MANAGED_BLOBS = 16384
+    FIELD_IDS_NEVER_REUSED = 32768
+
+
+RECOMPUTED = (
+    FeatureFlag.DELETION_FILES
+    | FeatureFlag.STABLE_ROW_IDS
+    | FeatureFlag.V2_FORMAT
+    | FeatureFlag.TABLE_CONFIG
+    | FeatureFlag.BASE_PATHS
+    | FeatureFlag.NO_TRANSACTION_FILE
+)
+"""What Lance 4.0.0 knows; the next version's bits follow from its content."""
+
+CARRIED = FeatureFlag.MIXED_FILE_VERSIONS
+"""What the next version has in both words when this one has it, whatever its content."""
+
+SUPPORTED = RECOMPUTED | CARRIED
+
+
+def bits(word: int) -> list[int]:
+    """The values of the bits that are set, ascending."""
+    return [1 << place for place in range(word.bit_length()) if word >> place & 1]

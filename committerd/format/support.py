@@ -1,0 +1,177 @@
+"""Whether we may write on top of a version.
+
+A writer that does not know a feature breaks it without noticing, so everything unknown is refused,
+and with it what old writers left out and we would have to open data files to fill in. All that is
+wrong is said at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.format.feature_flags import CARRIED, SUPPORTED, FeatureFlag, bits
+from committerd.format.index_details import FRAGMENT_REUSE_INDEX
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.messages import DataFragment, DeletionFile, IndexSection, Manifest
+from committerd.format.unknown_fields import unknown_fields
+
+DATA_FORMATS = ("2.0", "2.1", "2.2", "2.3")
+
+_FRAGMENT_ID_MAX = 2**32 - 2
+"""Ids are the upper half of 64-bit row addresses; all ones marks a row that is gone."""
+_LISTED_MAX = 20
+"""So many faults are told; a table with more has the same one many times."""
+_GUARDS = frozenset({"fragment_tree", "max_allocated_field_id", "clustering", "max_clustering_id"})
+_DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
+
+
+class _Fault(NamedTuple):
+    code: str
+    text: str
+
+
+def require_supported(file: ManifestFile) -> None:
+    """Return when the next version may be built from this one.
+
+    Raises `UnsupportedTable` (`feature_flags`, `unknown_fields`, `newer_manifest`, `data_format`,
+    `writer_version_missing`, `physical_rows_unknown`, `deleted_rows_unknown`, `deletion_file_type`,
+    `external_sequences`, `fragment_reuse_version`) or, for what no writer may leave behind,
+    `CorruptTable` (`feature_flags_unpaired`, `fragment_id_twice`, `fragment_id_too_large`,
+    `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). The code is the first fault's, the
+    message has up to 20. Linear in fragments.
+    """
+    manifest = file.manifest
+    where = f"version {manifest.version} can't be built upon"
+    corrupt = [
+        *_unpaired_flags(manifest),
+        *_corrupt_fragments(manifest),
+        *_corrupt_indices(file.index_section),
+    ]
+    if corrupt:
+        raise CorruptTable(_message(where, corrupt), code=corrupt[0].code)
+    unsupported = [
+        *_unsupported_manifest(manifest),
+        *_unsupported_fragments(manifest),
+        *_unsupported_indices(file.index_section),
+        *(
+            _Fault("unknown_fields", f"{path} is unknown to us")
+            for path in (*unknown_fields(manifest), *unknown_fields(file.index_section))
+        ),
+    ]
+    if unsupported:
+        raise UnsupportedTable(_message(where, unsupported), code=unsupported[0].code)
+
+
+def has_stable_row_ids(manifest: Manifest) -> bool:
+    """Whether every row keeps an id of its own through compactions and updates (feature flag 2)."""
+    flags = manifest.reader_feature_flags | manifest.writer_feature_flags
+    return bool(flags & FeatureFlag.STABLE_ROW_IDS)
+
+
+def _message(where: str, faults: list[_Fault]) -> str:
+    listed = "; ".join(fault.text for fault in faults[:_LISTED_MAX])
+    more = len(faults) - _LISTED_MAX
+    return f"{where}: {listed}" + (f"; and {more} more" if more > 0 else "")
+
+
+def _unpaired_flags(manifest: Manifest) -> Iterator[_Fault]:
+    # pylance 14.0.2 calls a table corrupt that has such a bit in one word only.
+    unpaired = (manifest.reader_feature_flags ^ manifest.writer_feature_flags) & CARRIED
+    for bit in bits(unpaired):
+        yield _Fault("feature_flags_unpaired", f"feature flag {bit} is in one of both words only")
+
+
+def _corrupt_fragments(manifest: Manifest) -> Iterator[_Fault]:
+    stable = has_stable_row_ids(manifest)
+    seen = set()
+    for fragment in manifest.fragments:
+        if fragment.id in seen:
+            yield _Fault("fragment_id_twice", f"two fragments have id {fragment.id}")
+        seen.add(fragment.id)
+        if fragment.id > _FRAGMENT_ID_MAX:
+            yield _Fault("fragment_id_too_large", f"fragment id {fragment.id} exceeds 32 bits")
+        has_row_ids = fragment.WhichOneof("row_id_sequence") is not None
+        if stable and not has_row_ids:
+            yield _Fault(
+                "row_ids_missing",
+                f"fragment {fragment.id} has no row ids in a table with stable row ids",
+            )
+        if has_row_ids and not stable:
+            yield _Fault(
+                "row_ids_without_flag",
+                f"fragment {fragment.id} has row ids in a table without feature flag 2",
+            )
+
+
+def _corrupt_indices(section: IndexSection) -> Iterator[_Fault]:
+    for index in section.indices:
+        if len(index.uuid.uuid) != 16:
+            yield _Fault("index_uuid", f"index {index.name!r} has a uuid that is not of 16 bytes")
+
+
+def _unsupported_manifest(manifest: Manifest) -> Iterator[_Fault]:
+    flags = manifest.reader_feature_flags | manifest.writer_feature_flags
+    names = {flag.value: f" ({flag.name.lower()})" for flag in FeatureFlag}
+    for bit in bits(flags & ~SUPPORTED):
+        yield _Fault("feature_flags", f"it needs feature flag {bit}{names.get(bit, '')}")
+    for field, _ in manifest.ListFields():
+        if field.name in _GUARDS:
+            yield _Fault("newer_manifest", f"Manifest.{field.name} (field {field.number}) is set")
+    if manifest.data_format.version not in DATA_FORMATS:
+        # 0.1 included: its manifests may hold column values at fixed positions in the file.
+        yield _Fault(
+            "data_format",
+            f"its data files have format {manifest.data_format.version!r}; we write on {', '.join(DATA_FORMATS)}",
+        )
+    if not manifest.writer_version.library:
+        # Lance recounts all fragments of such a table at its next commit, which needs data files.
+        yield _Fault(
+            "writer_version_missing",
+            "it does not say what wrote it; any commit of pylance repairs that",
+        )
+
+
+def _unsupported_fragments(manifest: Manifest) -> Iterator[_Fault]:
+    for fragment in manifest.fragments:
+        if fragment.physical_rows == 0:
+            yield _Fault(
+                "physical_rows_unknown",
+                f"fragment {fragment.id} does not say how many rows it has; any commit of pylance repairs that",
+            )
+        if fragment.HasField("deletion_file"):
+            yield from _unsupported_deletions(fragment)
+        for sequence in (
+            fragment.WhichOneof("row_id_sequence"),
+            fragment.WhichOneof("last_updated_at_version_sequence"),
+            fragment.WhichOneof("created_at_version_sequence"),
+        ):
+            if sequence is not None and sequence.startswith("external_"):
+                yield _Fault(
+                    "external_sequences",
+                    f"fragment {fragment.id} has its {sequence} in a file of their own",
+                )
+
+
+def _unsupported_deletions(fragment: DataFragment) -> Iterator[_Fault]:
+    deletions = fragment.deletion_file
+    if deletions.num_deleted_rows == 0:
+        yield _Fault(
+            "deleted_rows_unknown",
+            f"fragment {fragment.id} does not say how many rows are deleted; any commit of pylance repairs that",
+        )
+    if deletions.file_type not in _DELETION_FILE_TYPES:
+        yield _Fault(
+            "deletion_file_type",
+            f"the deletion file of fragment {fragment.id} has type {deletions.file_type}, unknown to us",
+        )
+
+
+def _unsupported_indices(section: IndexSection) -> Iterator[_Fault]:
+    for index in section.indices:
+        if index.name == FRAGMENT_REUSE_INDEX and index.index_version > 0:
+            yield _Fault(
+                "fragment_reuse_version",
+                f"index {index.name} has version {index.index_version}; we know version 0",
+            )
