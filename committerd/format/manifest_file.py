@@ -27,6 +27,8 @@ from committerd.format.messages import (
     Transaction,
 )
 
+SECTION_HEAD_BYTES = 4
+"""Of the length word before each section."""
 TAIL_BYTES = 64 * 1024
 """How much of the end to read first; Lance reads as much from object stores."""
 
@@ -73,7 +75,7 @@ def missing(tail: bytes, size: int) -> Missing | None:
     once. Raises `CorruptTable` as `decode` does.
     """
     window = size - len(tail)
-    position = _manifest_position(tail, size)
+    position = manifest_position(tail, size)
     if position < window:
         return Missing(0, window)
     first = min([position, *_section_positions(_manifest(tail, size, position))])
@@ -91,7 +93,7 @@ def decode(body: bytes, size: int | None = None) -> ManifestFile:
     if size is None:
         size = len(body)
     window = size - len(body)
-    position = _manifest_position(body, size)
+    position = manifest_position(body, size)
     manifest = _manifest(body, size, position)
     if min(_section_positions(manifest), default=window) < window:
         raise ValueError("a section begins before the bytes given")
@@ -102,6 +104,11 @@ def decode(body: bytes, size: int | None = None) -> ManifestFile:
         transaction=transaction,
         transaction_bytes=transaction_bytes,
     )
+
+
+def section_length(head: bytes) -> int:
+    """Bytes of the section whose length word `head` begins with; the word itself not counted."""
+    return int(_LENGTH.unpack_from(head)[0])
 
 
 def encode(manifest: Manifest, indices: Iterable[IndexMetadata], transaction: Transaction) -> bytes:
@@ -136,7 +143,7 @@ def _append(sections: bytearray, section: bytes) -> int:
     return position
 
 
-def _manifest_position(tail: bytes, size: int) -> int:
+def manifest_position(tail: bytes, size: int) -> int:
     """Where in the object the manifest's length word lies, checked to be inside it."""
     if len(tail) < _FOOTER.size:
         raise CorruptTable(

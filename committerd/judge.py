@@ -1,0 +1,364 @@
+"""Whether a transaction may be committed on top of a version, and as what.
+
+Facts are fetched here, decisions are made in `rules`: what can't be valid, what was committed since
+it was read, how it has to change for that, whether what it brings is there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from uuid import UUID
+
+from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest, UnsupportedTable
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.messages import Transaction
+from committerd.format.support import require_supported
+from committerd.rules.answers import Status
+from committerd.rules.conflicts import Checked, Verdict, check, reason, worst
+from committerd.rules.content import require_fits
+from committerd.rules.draft import CreateOptions
+from committerd.rules.footprint import Footprint, footprint_of_ours
+from committerd.rules.invariants import require_sound_table
+from committerd.rules.kind import Kind
+from committerd.rules.ledger import Refused
+from committerd.rules.normalise import normalised
+from committerd.rules.rebase import (
+    Rebased,
+    ReuseContents,
+    RowConflict,
+    merge_deletions,
+    plan_deletions,
+    rebase_indices,
+    rebase_reuse,
+)
+from committerd.rules.validation import DEFAULT_OPERATIONS, Allowed, require_valid
+from committerd.staged_files import (
+    Copy,
+    OpenStore,
+    Places,
+    copies_of,
+    missing_file,
+    missing_files,
+    read_merge,
+    read_reuse,
+    staged_keys,
+    with_known_sizes,
+)
+from committerd.table import History, Table
+
+_NEEDS_READ_VERSION = frozenset({Kind.DELETE, Kind.UPDATE, Kind.MERGE, Kind.PROJECT, Kind.REWRITE, Kind.CREATE_INDEX})
+_CREATES = frozenset({Kind.OVERWRITE, Kind.CLONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """What is asked and allowed beside the transaction itself."""
+
+    allowed_operations: frozenset[Kind] = DEFAULT_OPERATIONS
+    allowed_bases: tuple[str, ...] | None = ()
+    """URIs below which bases and clone sources may lie; None = anywhere."""
+    verify_files: bool = False
+    """Look whether the files are there that it brings."""
+    rules_out_duplicate: bool = False
+    """Something else than the history knows that it was not committed before."""
+    create: CreateOptions = field(default_factory=CreateOptions)
+    create_only: bool = False
+    copy_clone: bool = False
+    """A deep Clone copies the files; else they must be there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What comes from outside: clock, dice, ids, and a way to other tables."""
+
+    wall_clock: Callable[[], datetime]
+    random: random.Random
+    new_uuid: Callable[[], UUID]
+    open_store: OpenStore | None = None
+    """None = bases and clone sources can't be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A transaction that may be committed on top of the version that it was judged against."""
+
+    transaction: Transaction
+    """Normalised, rebased."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """To be written before, by key."""
+    copies: Sequence[Copy] = ()
+    checked: Sequence[Checked] = ()
+    create: CreateOptions = field(default_factory=CreateOptions)
+    restored: ManifestFile | None = None
+    source: ManifestFile | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected(Refused):
+    """A transaction that is not committed, and how that was found."""
+
+    rule: str = ""
+    checked: Sequence[Checked] = ()
+
+
+async def judge(
+    table: Table,
+    latest: ManifestFile | None,
+    transaction: Transaction,
+    *,
+    options: PrepareOptions,
+    world: World,
+) -> Judged | Rejected:
+    """Whether a transaction may be committed on top of `latest`, and as what. Writes nothing.
+
+    Raises `UnsupportedTable` or `CorruptTable` when nothing may be built upon `latest`, and
+    `StoreUnavailable`.
+    """
+    if latest is not None and table.vetted is not latest:
+        require_supported(latest)
+        require_sound_table(latest)
+        table.vetted = latest
+    checked: list[Checked] = []
+    try:
+        allowed = Allowed(operations=options.allowed_operations, bases=options.allowed_bases)
+        transaction = normalised(transaction)
+        kind = require_valid(transaction, latest_version=latest.version if latest else 0, allowed=allowed)
+        refused = _existence(kind, latest, options)
+        if refused is not None:
+            return refused
+        case = _Case(table=table, latest=latest, kind=kind, options=options, world=world)
+        judged = await _over_history(case, transaction, checked)
+        if isinstance(judged, Rejected):
+            return judged
+        return await _with_content(case, replace(judged, checked=checked, create=options.create))
+    except RequestError as error:
+        return refused_by(error, checked)
+
+
+def explain(checked: Iterable[Checked]) -> list[str]:
+    """One line for each version that was checked: operation, cell, verdict, rule."""
+    return [
+        f"version {one.version} {one.theirs or 'unreadable'}: {one.rule} -> "
+        f"{one.verdict.name.lower()}: {reason(one.rule)}"
+        for one in checked
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """One transaction's surroundings."""
+
+    table: Table
+    latest: ManifestFile | None
+    kind: Kind
+    options: PrepareOptions
+    world: World
+
+    def places(self, file: ManifestFile | None) -> Places:
+        bases = file.manifest.base_paths if file is not None else ()
+        return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
+
+
+def _existence(kind: Kind, latest: ManifestFile | None, options: PrepareOptions) -> Rejected | None:
+    """The answer to what makes a table that there is, or changes one that there isn't."""
+    if latest is None:
+        if kind in _CREATES:
+            return None
+        raise InvalidRequest(
+            f"there is no table, and {kind} does not make one; stage an Overwrite first",
+            code="no_table",
+        )
+    if kind is Kind.CLONE or (kind is Kind.OVERWRITE and options.create_only):
+        return Rejected(
+            status=Status.RETRYABLE,
+            reason="table_exists",
+            message=f"the table exists already, at version {latest.version}",
+        )
+    return None
+
+
+async def _over_history(case: _Case, transaction: Transaction, checked: list[Checked]) -> Judged | Rejected:
+    """Hold it against what was committed since it was read, and rebase it."""
+    latest, after = case.latest, transaction.read_version
+    if latest is None or after == 0 or after == latest.version:
+        return Judged(transaction=transaction)
+    history = await case.table.history(after, latest.version)
+    if history.gap is not None:
+        return _gap(transaction, history.gap, latest.version, case.options)
+    read = await case.table.read(after) if case.kind in _NEEDS_READ_VERSION else None
+    ours = footprint_of_ours(transaction, read.manifest if read else None, read.indices if read else ())
+    checked += [check(ours, one.version, one.footprint) for one in history.committed]
+    deciding = worst(checked)
+    if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
+        return _conflict(case, ours, deciding, checked=checked, latest=latest.version)
+    if case.kind in (Kind.DELETE, Kind.UPDATE):
+        return await _with_deletions(case, transaction, read, checked)
+    if case.kind is Kind.CREATE_INDEX:
+        return await _with_indices(case, transaction, read, history)
+    return Judged(transaction=transaction)
+
+
+async def _with_deletions(
+    case: _Case, transaction: Transaction, read: ManifestFile | None, checked: Sequence[Checked]
+) -> Judged | Rejected:
+    latest = case.latest
+    assert latest is not None
+    merges = plan_deletions(transaction, read.manifest if read else None, latest.manifest)
+    deletions = [
+        await read_merge(
+            merge,
+            staged=case.places(latest),
+            read=case.places(read),
+            latest=case.places(latest),
+        )
+        for merge in merges
+    ]
+    rebased = merge_deletions(
+        transaction,
+        list(zip(merges, deletions, strict=True)),
+        latest_version=latest.version,
+        file_ids=iter(lambda: case.world.random.getrandbits(64), None),
+    )
+    if isinstance(rebased, RowConflict):
+        shared = [one for one in checked if one.verdict is Verdict.REBASABLE]
+        last = shared[-1] if shared else None
+        return Rejected(
+            status=Status.RETRYABLE,
+            reason="row_conflict",
+            message=f"{rebased.message}. Read version {latest.version} and do the work again",
+            conflicting_version=last.version if last else 0,
+            conflicting_operation=(last.theirs or "") if last else "",
+            rule="row",
+            checked=checked,
+        )
+    return Judged(transaction=rebased.transaction, files=rebased.files)
+
+
+async def _with_indices(case: _Case, transaction: Transaction, read: ManifestFile | None, history: History) -> Judged:
+    latest = case.latest
+    assert latest is not None
+    theirs = [one.footprint for one in history.committed if isinstance(one.footprint, Footprint)]
+    changed = rebase_indices(transaction, theirs)
+    store = case.table.store
+    ours = await read_reuse(store, changed.create_index.new_indices)
+    if ours is None or not any(one.reuse_version is not None for one in theirs):
+        return Judged(transaction=changed)
+    rebased: Rebased = rebase_reuse(
+        changed,
+        ReuseContents(
+            ours=ours,
+            read=await read_reuse(store, read.indices if read else ()) or type(ours)(),
+            latest=await read_reuse(store, latest.indices) or type(ours)(),
+        ),
+        latest_version=latest.version,
+        index_uuid=case.world.new_uuid().bytes,
+    )
+    return Judged(transaction=rebased.transaction, files=rebased.files)
+
+
+async def _with_content(case: _Case, judged: Judged) -> Judged:
+    """Look at what it brings, and fetch the version that it names. Raises `RequestError`."""
+    latest, table = case.latest, case.table
+    require_fits(judged.transaction, latest.manifest if latest else None, case.options.create)
+    if case.options.verify_files:
+        # Merged deletion files are not there yet.
+        keys = [key for key in staged_keys(judged.transaction, latest) if key not in judged.files]
+        if missing := await missing_files(table.store, keys):
+            raise missing_file(missing)
+    transaction = await with_known_sizes(table.store, judged.transaction)
+    judged = replace(judged, transaction=transaction)
+    if case.kind is Kind.RESTORE:
+        restored = await table.read(transaction.restore.version)
+        _require_base_version(restored)
+        return replace(judged, restored=restored)
+    if case.kind is Kind.CLONE:
+        return await _with_source(case, judged)
+    return judged
+
+
+async def _with_source(case: _Case, judged: Judged) -> Judged:
+    clone = judged.transaction.clone
+    if case.world.open_store is None:
+        raise UnsupportedRequest("clones can't be made from here", code="clone_unsupported")
+    store = case.world.open_store(clone.ref_path)
+    origin = Table(store)
+    await origin.latest_version()
+    source = await origin.read(clone.ref_version)
+    _require_base_version(source)
+    judged = replace(judged, source=source)
+    if clone.is_shallow or source is None:
+        return judged
+    places = Places(store=store, bases=source.manifest.base_paths, open_store=case.world.open_store)
+    copies = await copies_of(source, places)
+    if case.options.copy_clone:
+        return replace(judged, copies=copies)
+    if missing := await missing_files(case.table.store, [copy.target for copy in copies]):
+        raise missing_file(missing)
+    return judged
+
+
+def _require_base_version(file: ManifestFile | None) -> None:
+    """A version that ours names must be one that may be built upon; if it isn't, that is not the
+    table's fault.
+    """
+    if file is None:
+        return
+    try:
+        require_supported(file)
+    except UnsupportedTable as error:
+        raise UnsupportedRequest(str(error), code=error.code) from error
+
+
+def _gap(transaction: Transaction, gap: int, latest: int, options: PrepareOptions) -> Rejected:
+    told = (
+        f"version {gap}, after read_version {transaction.read_version} and before the latest {latest}, can't be read "
+        "(cleaned up?), so it is not known what it changed"
+    )
+    if options.rules_out_duplicate:
+        return Rejected(
+            status=Status.RETRYABLE,
+            reason="history_gap",
+            message=f"{told}. Do the work again on version {latest}",
+            conflicting_version=gap,
+        )
+    return Rejected(
+        status=Status.UNDECIDED,
+        reason="history_gap",
+        message=f"{told}, nor whether this transaction was committed before. A person has to look",
+        conflicting_version=gap,
+    )
+
+
+def _conflict(case: _Case, ours: Footprint, deciding: Checked, *, checked: Sequence[Checked], latest: int) -> Rejected:
+    what = deciding.theirs or "commit"
+    retryable = deciding.verdict is Verdict.RETRYABLE
+    blind = ours.files_read is None and deciding.rule in ("row", "upd") and retryable
+    told = (
+        f"this {case.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
+        f"{deciding.rule}: {reason(deciding.rule)})"
+    )
+    if blind:
+        told += ". Its read version is gone, so what it changed can't be told from what others did"
+    advice = f"Read version {latest} and do the work again" if retryable else "It can't be committed"
+    return Rejected(
+        status=Status.RETRYABLE if retryable else Status.INCOMPATIBLE,
+        reason="read_version_gone" if blind else "conflict",
+        message=f"{told}. {advice}",
+        conflicting_version=deciding.version,
+        conflicting_operation=deciding.theirs or "",
+        rule=deciding.rule,
+        checked=checked,
+    )
+
+
+def refused_by(error: RequestError, checked: Sequence[Checked]) -> Rejected:
+    unsupported = isinstance(error, UnsupportedRequest)
+    return Rejected(
+        status=Status.UNSUPPORTED if unsupported else Status.INVALID,
+        reason=error.code,
+        message=str(error),
+        checked=checked,
+    )

@@ -1,0 +1,212 @@
+"""One transaction against one version of a table: judge it, rebase it, build what follows.
+
+`judge` answers without writing anything; what it lets pass can be built alone or, if it is an
+Append, with others. `build_version` makes every byte of the next version, `write_files` writes what
+that refers to, and `put` makes it the latest, if nobody else was faster. Whether it was committed
+before is asked elsewhere (`rules.ledger`, `duplicate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from committerd.errors import InvalidRequest, RequestError
+from committerd.format.manifest_file import ManifestFile, encode
+from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
+from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
+from committerd.format.support import DATA_FORMATS
+from committerd.judge import Judged, PrepareOptions, Rejected, World, explain, judge, refused_by
+from committerd.ports import Created, Exists
+from committerd.rules.answers import Status
+from committerd.rules.conflicts import Checked
+from committerd.rules.draft import CreateOptions, Given
+from committerd.rules.grouping import reserved_range
+from committerd.rules.invariants import require_sound
+from committerd.rules.manifest import build
+from committerd.rules.validation import ALL_OPERATIONS, DEFAULT_OPERATIONS
+from committerd.staged_files import Copy, missing_file, read_reuse
+from committerd.table import Table
+
+__all__ = [
+    "ALL_OPERATIONS",
+    "DEFAULT_OPERATIONS",
+    "CreateOptions",
+    "Judged",
+    "PrepareOptions",
+    "Prepared",
+    "Rejected",
+    "World",
+    "build_version",
+    "create_options",
+    "duplicate",
+    "explain",
+    "judge",
+    "prepare",
+    "put",
+    "write_files",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A version, complete: every byte and where it goes."""
+
+    file: ManifestFile
+    key: str
+    body: bytes
+    transaction_key: str
+    transaction_body: bytes
+    scheme: NamingScheme
+    files: Mapping[str, bytes]
+    copies: Sequence[Copy]
+    checked: Sequence[Checked]
+    reserved: tuple[int, int]
+    """First id and count of a ReserveFragments; (0, 0) for others."""
+    before: Manifest | None
+
+    @property
+    def version(self) -> int:
+        return self.file.version
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.file.manifest
+
+    @property
+    def indices(self) -> Sequence[IndexMetadata]:
+        return self.file.indices
+
+    @property
+    def transaction(self) -> Transaction:
+        assert self.file.transaction is not None
+        return self.file.transaction
+
+
+def create_options(wish: Mapping[str, Any]) -> CreateOptions:
+    """From JSON: header `create-options`. Raises `InvalidRequest` with code `create_options`."""
+    known = {
+        "enable_stable_row_ids": bool,
+        "enable_v2_manifest_paths": bool,
+        "data_storage_version": str,
+    }
+    for name, value in wish.items():
+        if name not in known or not isinstance(value, known[name]):
+            told = ", ".join(f"{one} ({kind.__name__})" for one, kind in known.items())
+            raise InvalidRequest(f"create option {name!r}: {value!r} is not one of {told}", code="create_options")
+    options = CreateOptions(**wish)
+    if options.data_storage_version not in (None, *DATA_FORMATS):
+        raise InvalidRequest(
+            f"data_storage_version {options.data_storage_version!r} is none of {', '.join(DATA_FORMATS)}",
+            code="create_options",
+        )
+    return options
+
+
+async def prepare(
+    table: Table,
+    latest: ManifestFile | None,
+    transaction: Transaction,
+    *,
+    options: PrepareOptions,
+    world: World,
+) -> Prepared | Rejected:
+    """Judge and build one transaction on top of `latest` (None = there is no table)."""
+    judged = await judge(table, latest, transaction, options=options, world=world)
+    if isinstance(judged, Rejected):
+        return judged
+    try:
+        return await build_version(table, latest, judged, world=world)
+    except RequestError as error:
+        return refused_by(error, judged.checked)
+
+
+async def build_version(
+    table: Table,
+    latest: ManifestFile | None,
+    judged: Judged,
+    *,
+    world: World,
+    table_metadata: Mapping[str, str] | None = None,
+) -> Prepared:
+    """The version that follows `latest`. Writes nothing.
+
+    `table_metadata`: entries that take the place of all that begin with `committerd.`; none = those
+    stay. Raises `InvalidRequest` for what can't be made of `latest`, `CorruptTable` when the result
+    would not be sound.
+    """
+    transaction = judged.transaction
+    name = transaction_name(transaction.read_version, transaction.uuid)
+    given = Given(
+        now=world.wall_clock(),
+        transaction_file=name,
+        index_uuid=world.new_uuid().bytes,
+        create=judged.create,
+        restored=judged.restored,
+        source=judged.source,
+        reuse=await read_reuse(table.store, latest.indices) if latest is not None else None,
+        table_metadata=table_metadata or {},
+    )
+    built = build(latest, transaction, given)
+    require_sound(latest, built)
+    scheme = table.scheme
+    if latest is None or scheme is None:
+        v2 = judged.create.enable_v2_manifest_paths
+        scheme = NamingScheme.V2 if v2 else NamingScheme.V1
+    file = ManifestFile(
+        manifest=built.manifest,
+        index_section=IndexSection(indices=built.indices),
+        transaction=transaction,
+        transaction_bytes=transaction.SerializeToString(deterministic=True),
+    )
+    return Prepared(
+        file=file,
+        key=manifest_key(built.manifest.version, scheme),
+        body=encode(built.manifest, built.indices, transaction),
+        transaction_key=transaction_key(name),
+        transaction_body=file.transaction_bytes or b"",
+        scheme=scheme,
+        files=judged.files,
+        copies=judged.copies,
+        checked=judged.checked,
+        reserved=reserved_range(latest.manifest if latest else None, transaction),
+        before=latest.manifest if latest else None,
+    )
+
+
+async def write_files(table: Table, prepared: Prepared) -> None:
+    """Write all that the version refers to; it can be done again."""
+    for copy in prepared.copies:
+        body = await copy.store.get(copy.source)
+        if body is None:
+            raise missing_file([copy.source])
+        await table.store.put(copy.target, body)
+    for key, body in prepared.files.items():
+        await table.store.put(key, body)
+    await table.store.put(prepared.transaction_key, prepared.transaction_body)
+
+
+async def put(table: Table, prepared: Prepared) -> Created | Exists:
+    """Make it the latest version, or learn that the number is taken. Raises `OutcomeUnknown`."""
+    answer = await table.put_manifest(prepared.key, prepared.body)
+    if isinstance(answer, Created):
+        table.scheme = prepared.scheme
+        table.remember(prepared.file, prepared.body, before=prepared.before)
+        table.vetted = prepared.file
+    return answer
+
+
+async def duplicate(table: Table, latest: ManifestFile | None, transaction: Transaction) -> Rejected | None:
+    """The answer to a transaction whose uuid is in the readable history above its read version."""
+    if latest is None:
+        return None
+    version = await table.seen(transaction.uuid, after=transaction.read_version, latest=latest.version)
+    if version is None:
+        return None
+    return Rejected(
+        status=Status.DUPLICATE,
+        reason="uuid_seen",
+        message=f"transaction {transaction.uuid} is in the table at version {version}",
+        version=version,
+    )

@@ -1,0 +1,101 @@
+"""How Project and UpdateConfig make the next version: schema, configuration, metadata."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from committerd.format.messages import Field, Transaction
+from committerd.rules.draft import Draft, finish, own_metadata, unbuildable
+from committerd.rules.fragments import keep_files
+from committerd.rules.indices import retained
+
+PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+PRIMARY_KEY_POSITION = "lance-schema:unenforced-primary-key:position"
+_TRUE = frozenset({"true", "1", "yes"})
+
+
+def project(draft: Draft, operation: Transaction.Project) -> None:
+    """Lance: transaction.rs, build_manifest, Project. Data files of which no column is left go."""
+    draft.set_schema(operation.schema)
+    fields = {field.id for field in operation.schema}
+    for fragment in draft.manifest.fragments:
+        keep_files(fragment, lambda file: not fields.isdisjoint(file.fields))
+        if not fragment.files:
+            # pylance 14.0.2 commits that, and then can't read the table.
+            raise unbuildable(
+                f"Project drops every column that fragment {fragment.id} has data of, and readers need one; give its "
+                "rows a value in another column first, or delete them",
+                "fragment_without_files",
+            )
+    draft.indices = retained(draft.indices, draft.manifest.fields, draft.fragment_ids())
+    finish(draft, draft.fragment_ids())
+
+
+def update_config(draft: Draft, operation: Transaction.UpdateConfig) -> None:
+    """Lance: transaction.rs, build_manifest, UpdateConfig. The queue's own table metadata
+    survives a replacement.
+    """
+    manifest = draft.manifest
+    if operation.HasField("config_updates"):
+        _apply(manifest.config, operation.config_updates)
+    if operation.HasField("table_metadata_updates"):
+        own = own_metadata(manifest.table_metadata)
+        _apply(manifest.table_metadata, operation.table_metadata_updates)
+        for key, value in own.items():
+            manifest.table_metadata.setdefault(key, value)
+    if operation.HasField("schema_metadata_updates"):
+        _apply_bytes(manifest.schema_metadata, operation.schema_metadata_updates)
+    fields = {field.id: field for field in manifest.fields}
+    for field_id, changes in sorted(operation.field_metadata_updates.items()):
+        if field_id not in fields:
+            raise unbuildable(
+                f"UpdateConfig changes metadata of field {field_id}, which version {draft.version - 1} does "
+                f"not have; its fields are {sorted(fields)}",
+                "unknown_field",
+            )
+        _update_field(fields[field_id], changes)
+    finish(draft)
+
+
+def _update_field(field: Field, changes: Transaction.UpdateMap) -> None:
+    before = _key_metadata(field)
+    _apply_bytes(field.metadata, changes)
+    after = _key_metadata(field)
+    if before == after:
+        return
+    # Lance 7: a primary key is declared once. Older ones leave the two fields behind as they were.
+    if field.unenforced_primary_key:
+        raise unbuildable(
+            f"field {field.name!r} is part of the primary key, which can't be changed: leave "
+            f"{PRIMARY_KEY} and {PRIMARY_KEY_POSITION} as they are",
+            "primary_key_immutable",
+        )
+    declared, position = after
+    field.unenforced_primary_key = declared in _TRUE
+    if field.unenforced_primary_key and position.isdecimal():
+        field.unenforced_primary_key_position = int(position)
+
+
+def _key_metadata(field: Field) -> tuple[str, str]:
+    texts = (field.metadata.get(key, b"") for key in (PRIMARY_KEY, PRIMARY_KEY_POSITION))
+    declared, position = (text.decode("utf-8", "replace").lower() for text in texts)
+    return declared, position
+
+
+def _apply(entries: MutableMapping[str, str], changes: Transaction.UpdateMap) -> None:
+    """A value sets its key, none removes it; `replace` clears first."""
+    if changes.replace:
+        entries.clear()
+    for entry in changes.update_entries:
+        if entry.HasField("value"):
+            entries[entry.key] = entry.value
+        else:
+            entries.pop(entry.key, None)
+
+
+def _apply_bytes(entries: MutableMapping[str, bytes], changes: Transaction.UpdateMap) -> None:
+    texts = {key: value.decode("utf-8", "surrogateescape") for key, value in entries.items()}
+    _apply(texts, changes)
+    entries.clear()
+    for key, value in texts.items():
+        entries[key] = value.encode("utf-8", "surrogateescape")

@@ -1,0 +1,195 @@
+"""The conflict table: may our transaction pass one that was committed since it was read?
+
+One cell for each pair of operations, ours by row and theirs by column. A cell is a rule: a function
+of the two footprints whose docstring says when they conflict and where that comes from. `Update
+over Rewrite` is row `update`, column `Rewr`: `frg`.
+
+Where Lance 4.0.0 and 14.0.2 answer differently the stricter answer counts, and the rule says so.
+Being stricter only makes a writer do its work again; it never changes what readers see. The worst
+verdict over all committed versions counts, so their order doesn't matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from committerd.rules.conflict_rules import (
+    Rule,
+    bas,
+    cfg,
+    compatible,
+    dat,
+    ddl,
+    dpr,
+    dup,
+    fld,
+    frg,
+    idx,
+    incompatible,
+    iwl,
+    ixr,
+    key,
+    mta,
+    mtx,
+    mwi,
+    nul,
+    ovc,
+    ovw,
+    prn,
+    retryable,
+    rew,
+    row,
+    rxi,
+    ucc,
+    upd,
+    wal,
+)
+from committerd.rules.conflict_rules import (
+    Verdict as Verdict,
+)
+from committerd.rules.footprint import Footprint
+from committerd.rules.kind import Kind
+
+
+class Row(NamedTuple):
+    """The rules of one operation of ours, by theirs."""
+
+    append: Rule
+    delete: Rule
+    update: Rule
+    overwrite: Rule
+    create_index: Rule
+    rewrite: Rule
+    merge: Rule
+    restore: Rule
+    reserve_fragments: Rule
+    project: Rule
+    update_config: Rule
+    data_replacement: Rule
+    update_mem_wal_state: Rule
+    clone: Rule
+    update_bases: Rule
+
+
+class Matrix(NamedTuple):
+    """The rows, by ours."""
+
+    append: Row
+    delete: Row
+    update: Row
+    overwrite: Row
+    create_index: Row
+    rewrite: Row
+    merge: Row
+    restore: Row
+    reserve_fragments: Row
+    project: Row
+    update_config: Row
+    data_replacement: Row
+    update_mem_wal_state: Row
+    clone: Row
+    update_bases: Row
+
+
+_ = compatible
+R = retryable
+X = incompatible
+
+# fmt: off
+#                             theirs (already committed)
+#   ours                      App  Del  Upd  Ovw  CIdx Rewr Mrge Rest Resv Proj UCfg DRep MemW Clon Base
+MATRIX = Matrix(
+    append=               Row(_,   _,   _,   X,   _,   _,   nul, X,   _,   nul, _,   _,   X,   _,   _),
+    delete=               Row(_,   row, row, X,   _,   frg, R,   X,   _,   _,   _,   frg, X,   _,   _),
+    update=               Row(key, row, upd, X,   _,   frg, R,   X,   _,   nul, _,   frg, wal, _,   _),
+    overwrite=            Row(_,   _,   _,   ovw, _,   _,   _,   _,   _,   _,   cfg, _,   X,   _,   _),
+    create_index=         Row(_,   _,   prn, X,   idx, ixr, mwi, X,   _,   _,   _,   fld, iwl, _,   _),
+    rewrite=              Row(_,   frg, frg, X,   rxi, rew, R,   X,   _,   _,   _,   frg, _,   _,   _),
+    merge=                Row(R,   R,   R,   X,   mwi, R,   R,   X,   _,   X,   mta, R,   X,   _,   _),
+    restore=              Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   mtx, _,   X,   _,   _),
+    reserve_fragments=    Row(_,   _,   _,   X,   _,   _,   _,   X,   _,   _,   _,   _,   _,   _,   _),
+    project=              Row(nul, _,   nul, X,   _,   _,   R,   X,   _,   R,   _,   nul, X,   _,   _),
+    update_config=        Row(_,   _,   _,   ovc, _,   _,   mta, mtx, _,   _,   ucc, _,   _,   _,   _),
+    data_replacement=     Row(_,   ddl, dup, X,   fld, frg, R,   X,   _,   dpr, _,   dat, X,   _,   _),
+    update_mem_wal_state= Row(X,   X,   wal, X,   wal, _,   X,   X,   _,   X,   _,   X,   wal, X,   _),
+    clone=                Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _),
+    update_bases=         Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   bas),
+)
+# fmt: on
+
+
+def rule(ours: Kind, theirs: Kind) -> Rule:
+    """The cell of the two operations."""
+    row_of_ours: Row = getattr(MATRIX, ours.value)
+    cell: Rule = getattr(row_of_ours, theirs.value)
+    return cell
+
+
+class Unreadable(IntEnum):
+    """Why there is no footprint of a committed version, and so no cell to look up."""
+
+    NO_TRANSACTION = 0
+    """Its transaction is neither inline nor in a file."""
+    UNKNOWN_OPERATION = 1
+    """A newer Lance committed an operation that we don't know."""
+    UNKNOWN_FIELDS = 2
+    """A newer Lance committed an operation that says more than we understand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One committed version that ours was held against."""
+
+    version: int
+    theirs: Kind | None
+    rule: str
+    """Name of the cell, or of what stood in for one."""
+    verdict: Verdict
+
+
+def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Checked:
+    """Hold ours against one committed version.
+
+    One whose operation we don't know is incompatible with everything, as for pylance 14.0.2. What
+    can't be read in full can be passed by nothing that was read before it, but by the same work
+    done again after it.
+    """
+    if isinstance(theirs, Unreadable):
+        unknown = theirs is Unreadable.UNKNOWN_OPERATION
+        return Checked(
+            version=version,
+            theirs=None,
+            rule=theirs.name.lower(),
+            verdict=Verdict.INCOMPATIBLE if unknown else Verdict.RETRYABLE,
+        )
+    cell = rule(ours.kind, theirs.kind)
+    return Checked(
+        version=version,
+        theirs=theirs.kind,
+        rule=cell.__name__,
+        verdict=cell(ours, theirs),
+    )
+
+
+def reason(name: str) -> str:
+    """What a rule says, in one sentence; `name` as in `Checked.rule`."""
+    return _REASONS.get(name, "")
+
+
+def worst(checked: Iterable[Checked]) -> Checked | None:
+    """The one that decides: of the worst verdict, the earliest version. None when there is none."""
+    return max(checked, key=lambda one: (one.verdict, -one.version), default=None)
+
+
+_REASONS = {
+    cell.__name__: (cell.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
+    for row_of_rules in MATRIX
+    for cell in row_of_rules
+} | {
+    "no_transaction": "What it changed can't be read.",
+    "unknown_operation": "A newer Lance committed an operation that committerd doesn't know.",
+    "unknown_fields": "A newer Lance committed more than committerd understands.",
+}

@@ -1,0 +1,147 @@
+"""Whether what a transaction brings fits the table that it would be committed to.
+
+Lance asks some of this of the version that the writer read, some after the manifest is built, and
+some never. Here all of it is asked of the latest version, and before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from committerd.errors import InvalidRequest
+from committerd.format.feature_flags import CARRIED
+from committerd.format.messages import DataFragment, Manifest, Transaction
+from committerd.format.support import has_stable_row_ids
+from committerd.rules.draft import CreateOptions
+from committerd.rules.fragments import file_version
+from committerd.rules.validation import staged_files, staged_fragments
+
+
+def require_fits(transaction: Transaction, latest: Manifest | None, create: CreateOptions) -> None:
+    """Return when the content can be built upon `latest` (None = there is no table).
+
+    Raises `InvalidRequest`: `unknown_base`, `file_version`, `row_ids`, `merge_fragments`,
+    `row_count_changed`, `replaced_fields`.
+    """
+    _require_bases(transaction, latest)
+    _require_file_versions(transaction, latest, create)
+    _require_row_ids(transaction, latest, create)
+    if latest is None:
+        return
+    match transaction.WhichOneof("operation"):
+        case "delete":
+            _require_same_rows(transaction.delete.updated_fragments, latest)
+        case "update":
+            _require_same_rows(transaction.update.updated_fragments, latest)
+        case "merge":
+            _require_all_fragments(transaction.merge, latest)
+        case "data_replacement":
+            _require_same_fields(transaction.data_replacement)
+        case _:
+            pass
+
+
+def _require_bases(transaction: Transaction, latest: Manifest | None) -> None:
+    bases = {base.id for base in latest.base_paths} if latest is not None else set()
+    initial = [base.id for base in transaction.overwrite.initial_bases]
+    if len(set(initial)) != len(initial):
+        raise InvalidRequest(f"initial_bases give one id twice: {initial}", code="duplicate_base")
+    bases |= set(initial)
+    used = {file.base_id for file in staged_files(transaction) if file.HasField("base_id")}
+    used |= {
+        one.deletion_file.base_id for one in staged_fragments(transaction) if one.deletion_file.HasField("base_id")
+    }
+    used |= {index.base_id for index in transaction.create_index.new_indices if index.HasField("base_id")}
+    if unknown := sorted(used - bases):
+        raise InvalidRequest(
+            f"files lie in bases {unknown}, which the table does not have; it has {sorted(bases)}. Add them with "
+            "UpdateBases first",
+            code="unknown_base",
+        )
+
+
+def _require_file_versions(transaction: Transaction, latest: Manifest | None, create: CreateOptions) -> None:
+    versions = {file_version(file) for file in staged_files(transaction)}
+    if None in versions or "0.1" in versions:
+        raise InvalidRequest(
+            "a data file has a file format that committerd does not write: versions 2.0 to 2.3 are known",
+            code="file_version",
+        )
+    # Lance 14 lets 2.x versions mix and then locks out 4.x; a table where they have met stays so.
+    mixed = latest is not None and bool(latest.reader_feature_flags & CARRIED)
+    if len(versions) > 1 and not mixed:
+        raise InvalidRequest(
+            "All data files must have the same version. Detected both "
+            + " and ".join(sorted(str(version) for version in versions)),
+            code="file_version",
+        )
+    if not versions or mixed:
+        return
+    wanted = create.data_storage_version if latest is None else latest.data_format.version
+    if transaction.HasField("overwrite") and latest is not None:
+        return
+    found = versions.pop()
+    if wanted is not None and found != wanted:
+        raise InvalidRequest(
+            f"The operation added files with version {found}. However, the data storage version is {wanted}. Write "
+            f"with data_storage_version={wanted!r}",
+            code="file_version",
+        )
+
+
+def _require_row_ids(transaction: Transaction, latest: Manifest | None, create: CreateOptions) -> None:
+    stable = create.enable_stable_row_ids if latest is None else has_stable_row_ids(latest)
+    carries = transaction.WhichOneof("operation") in ("rewrite", "merge")
+    for fragment in staged_fragments(transaction):
+        given = fragment.HasField("inline_row_ids")
+        if given and not stable:
+            raise InvalidRequest(
+                f"fragment {fragment.id} has row ids, but rows of this table have no stable ids",
+                code="row_ids",
+            )
+        if carries and stable and not given:
+            raise InvalidRequest(
+                f"fragment {fragment.id} has no row ids, but rows of this table keep theirs",
+                code="row_ids",
+            )
+
+
+def _require_same_rows(updated: Iterable[DataFragment], latest: Manifest) -> None:
+    rows = {fragment.id: fragment.physical_rows for fragment in latest.fragments}
+    for fragment in updated:
+        if rows.get(fragment.id, fragment.physical_rows) != fragment.physical_rows:
+            raise InvalidRequest(
+                f"fragment {fragment.id} has {rows[fragment.id]} rows, but is to be replaced by one of "
+                f"{fragment.physical_rows}; only deletions and columns may change in place",
+                code="row_count_changed",
+            )
+
+
+def _require_all_fragments(merge: Transaction.Merge, latest: Manifest) -> None:
+    # Lance: transaction.rs, merge_fragments_valid.
+    rows = {fragment.id: fragment.physical_rows for fragment in merge.fragments}
+    if len(rows) < len(latest.fragments):
+        raise InvalidRequest(
+            f"Merge operation reduced fragment count from {len(latest.fragments)} to {len(rows)}",
+            code="merge_fragments",
+        )
+    for fragment in latest.fragments:
+        if fragment.id not in rows:
+            raise InvalidRequest(
+                f"Merge operation is missing original fragments: {fragment.id}", code="merge_fragments"
+            )
+        if rows[fragment.id] != fragment.physical_rows:
+            raise InvalidRequest(
+                f"Merge operation changed row count for fragment {fragment.id}: {fragment.physical_rows} to "
+                f"{rows[fragment.id]}",
+                code="merge_fragments",
+            )
+
+
+def _require_same_fields(replacement: Transaction.DataReplacement) -> None:
+    fields = {tuple(group.new_file.fields) for group in replacement.replacements}
+    if len(fields) > 1:
+        raise InvalidRequest(
+            f"DataReplacement replaces fields {sorted(fields)}; those of all its files must be the same",
+            code="replaced_fields",
+        )

@@ -1,0 +1,223 @@
+"""The next version while it is being made: what every operation starts from and ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
+from committerd import __version__
+from committerd.errors import InvalidRequest
+from committerd.format.feature_flags import CARRIED, FeatureFlag
+from committerd.format.fragment_reuse import Content
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.messages import DataFragment, Field, IndexMetadata, Manifest, Timestamp
+from committerd.format.support import has_stable_row_ids
+from committerd.rules.fragments import (
+    drop_tombstoned_files,
+    live_rows,
+    next_fragment_id,
+    remove_fragments,
+    with_new_ids,
+)
+from committerd.rules.indices import reuse_applied
+from committerd.rules.lineage import assign_row_ids, stamp_new_rows
+from committerd.rules.position import KEY_PREFIX
+
+WRITER = "committerd"
+FILE_FORMAT = "lance"
+DATA_FORMAT_DEFAULT = "2.0"
+"""Of a table made without data files and without a wish: what every reader since 2.0 knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOptions:
+    """What a create may ask for beside its transaction."""
+
+    enable_stable_row_ids: bool = False
+    enable_v2_manifest_paths: bool = True
+    data_storage_version: str | None = None
+    """None = that of the data files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a build needs beside the current version and the transaction."""
+
+    now: datetime
+    transaction_file: str
+    """Name in `_transactions/`."""
+    index_uuid: bytes = b""
+    """16 bytes for an index that this version makes itself."""
+    create: CreateOptions = CreateOptions()
+    restored: ManifestFile | None = None
+    """The version that a Restore names."""
+    source: ManifestFile | None = None
+    """The version of another table that a Clone names."""
+    reuse: Content | None = None
+    """What the current version's fragment reuse index says."""
+    table_metadata: Mapping[str, str] = field(default_factory=dict)
+    """Entries that take the place of all whose key begins with `committerd.`; empty = those
+    stay.
+    """
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A version in the making. Its messages are its own; operations change them in place."""
+
+    manifest: Manifest
+    indices: list[IndexMetadata]
+    """Shared with the current version: replaced by changed copies, never changed."""
+    current: Manifest | None
+    given: Given
+    touched: set[int] | None = field(default_factory=set)
+    """Ids of the fragments that are new or not as they were; None = look at all."""
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        return has_stable_row_ids(self.manifest)
+
+    def fragment_ids(self) -> set[int]:
+        return {fragment.id for fragment in self.manifest.fragments}
+
+    def fresh(self, fragments: Iterable[DataFragment]) -> list[DataFragment]:
+        """Copies with new ids, and with row ids where rows have them; counters move on."""
+        fresh = with_new_ids(fragments, next_fragment_id(self.manifest))
+        drop_tombstoned_files(fresh)
+        if fresh:
+            self.manifest.max_fragment_id = fresh[-1].id
+        if self.has_stable_row_ids:
+            self.manifest.next_row_id = assign_row_ids(fresh, self.manifest.next_row_id)
+        return fresh
+
+    def add(self, fragments: Iterable[DataFragment]) -> None:
+        """Add those that have rows; the id of another is spent all the same, as in Lance."""
+        added = [one for one in fragments if live_rows(one) > 0]
+        self.manifest.fragments.extend(added)
+        self.touch(one.id for one in added)
+
+    def add_new_rows(self, fragments: Iterable[DataFragment]) -> None:
+        """Add fragments whose rows this version makes."""
+        fresh = self.fresh(fragments)
+        if self.has_stable_row_ids:
+            stamp_new_rows(fresh, self.version)
+        self.add(fresh)
+
+    def touch(self, ids: Iterable[int]) -> None:
+        """Note fragments that are new or not as they were."""
+        if self.touched is not None:
+            self.touched.update(ids)
+
+    def set_schema(self, schema: Iterable[Field]) -> None:
+        kept = Manifest(fields=schema)
+        self.manifest.ClearField("fields")
+        self.manifest.MergeFrom(kept)
+
+
+def next_draft(current: ManifestFile, given: Given) -> Draft:
+    """What follows from the current version before the operation. Lance:
+    Manifest::new_from_previous.
+
+    Known fields only: readers that find their bits and positions in a field that we carried along
+    blindly would misread the version, so support for a version is checked before this.
+    """
+    manifest = Manifest()
+    manifest.CopyFrom(current.manifest)
+    manifest.version += 1
+    for name in ("tag", "index_section", "transaction_section", "transaction_section_v14"):
+        manifest.ClearField(name)
+    indices = list(current.indices)
+    if given.reuse is not None:
+        indices = reuse_applied(indices, given.reuse)
+    _set_writer(manifest, given, current.manifest)
+    return Draft(manifest=manifest, indices=indices, current=current.manifest, given=given)
+
+
+def first_draft(given: Given, version: int = 1) -> Draft:
+    """A table's first version."""
+    manifest = Manifest(version=version)
+    manifest.data_format.file_format = FILE_FORMAT
+    manifest.data_format.version = given.create.data_storage_version or DATA_FORMAT_DEFAULT
+    if given.create.enable_stable_row_ids:
+        manifest.reader_feature_flags = FeatureFlag.STABLE_ROW_IDS
+        manifest.writer_feature_flags = FeatureFlag.STABLE_ROW_IDS
+    _set_writer(manifest, given, None)
+    return Draft(manifest=manifest, indices=[], current=None, given=given)
+
+
+def finish(draft: Draft, changed: Collection[int] = ()) -> None:
+    """Make the version whole: no fragment without rows, counters, flags.
+
+    `changed` are the ids of fragments that an operation put in the place of others, or edited.
+    """
+    manifest = draft.manifest
+    draft.touch(changed)
+    if changed:
+        edited = [fragment for fragment in manifest.fragments if fragment.id in changed]
+        drop_tombstoned_files(edited)
+        remove_fragments(manifest, {one.id for one in edited if live_rows(one) <= 0})
+    _keep_order(manifest)
+    if manifest.fragments:
+        manifest.max_fragment_id = max(manifest.max_fragment_id, manifest.fragments[-1].id)
+    _set_own_metadata(manifest, draft.given.table_metadata)
+    set_flags(manifest)
+
+
+def set_flags(manifest: Manifest) -> None:
+    """Both words of feature flags, from the content. Lance: feature_flags.rs, apply_feature_flags.
+
+    That rows have stable ids is inherited: a table without fragments has nothing to tell it from.
+    """
+    both = manifest.reader_feature_flags & CARRIED
+    if has_stable_row_ids(manifest):
+        both |= FeatureFlag.STABLE_ROW_IDS
+    if any(fragment.HasField("deletion_file") for fragment in manifest.fragments):
+        both |= FeatureFlag.DELETION_FILES
+    if manifest.base_paths:
+        both |= FeatureFlag.BASE_PATHS
+    manifest.reader_feature_flags = both
+    manifest.writer_feature_flags = both | (FeatureFlag.TABLE_CONFIG if manifest.config else 0)
+
+
+def own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The entries that belong to the queue."""
+    return {key: value for key, value in metadata.items() if key.startswith(KEY_PREFIX)}
+
+
+def unbuildable(message: str, code: str) -> InvalidRequest:
+    """The transaction asks for what can't be made of the current version."""
+    return InvalidRequest(message, code=code)
+
+
+def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> None:
+    manifest.writer_version.Clear()
+    manifest.writer_version.library = WRITER
+    manifest.writer_version.version = __version__
+    manifest.transaction_file = given.transaction_file
+    now = Timestamp()
+    now.FromDatetime(given.now)
+    if before is not None and now.ToNanoseconds() <= before.timestamp.ToNanoseconds():
+        # Writers' clocks differ; cleanup by age takes a version's time for its place in the
+        # history.
+        now.FromNanoseconds(before.timestamp.ToNanoseconds() + 1000)
+    manifest.timestamp.CopyFrom(now)
+
+
+def _keep_order(manifest: Manifest) -> None:
+    ids = [fragment.id for fragment in manifest.fragments]
+    if any(one > next_one for one, next_one in pairwise(ids)):
+        manifest.fragments.sort(key=lambda fragment: fragment.id)
+
+
+def _set_own_metadata(manifest: Manifest, entries: Mapping[str, str]) -> None:
+    if not entries:
+        return
+    for key in own_metadata(manifest.table_metadata):
+        del manifest.table_metadata[key]
+    manifest.table_metadata.update(entries)

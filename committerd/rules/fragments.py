@@ -1,0 +1,113 @@
+"""Changing a version's list of fragments: ids, order, what is no longer needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from committerd.format.messages import DataFile, DataFragment, Manifest
+
+TOMBSTONE = -2
+"""Field id of a column in a data file that is no longer read from it."""
+
+FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None]
+
+
+def next_fragment_id(manifest: Manifest) -> int:
+    """The first id that no fragment of this table ever had.
+
+    Lance: transaction.rs, build_manifest. An Overwrite continues too, as with pylance 14.0.2; 4.0.0
+    starts at 0 again and so gives one id to several fragments over time.
+    """
+    if manifest.HasField("max_fragment_id"):
+        return manifest.max_fragment_id + 1
+    return max((fragment.id for fragment in manifest.fragments), default=-1) + 1
+
+
+def with_new_ids(fragments: Iterable[DataFragment], first: int) -> list[DataFragment]:
+    """Copies with ids `first`, `first + 1`, ...; what ids they came with means nothing."""
+    return [with_id(fragment, first + place) for place, fragment in enumerate(fragments)]
+
+
+def with_id(fragment: DataFragment, fragment_id: int) -> DataFragment:
+    copied = DataFragment()
+    copied.CopyFrom(fragment)
+    copied.id = fragment_id
+    return copied
+
+
+def replace_fragments(manifest: Manifest, changed: Mapping[int, DataFragment]) -> None:
+    """Put these in the place of those with the same ids."""
+    for fragment in manifest.fragments:
+        replacement = changed.get(fragment.id)
+        if replacement is not None:
+            fragment.CopyFrom(replacement)
+
+
+def remove_fragments(manifest: Manifest, ids: Collection[int]) -> None:
+    """Take out those that are there."""
+    if any(fragment.id in ids for fragment in manifest.fragments):
+        set_fragments(manifest, [fragment for fragment in manifest.fragments if fragment.id not in ids])
+
+
+def set_fragments(manifest: Manifest, fragments: Sequence[DataFragment]) -> None:
+    """Make these the fragments of the version, in the order of their ids."""
+    ordered = sorted(fragments, key=lambda fragment: fragment.id)
+    kept = Manifest(fragments=ordered)
+    manifest.ClearField("fragments")
+    manifest.MergeFrom(kept)
+
+
+def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
+    """Drop, in place, data files of which no column is read any more; also those without columns.
+
+    Lance: transaction.rs, remove_tombstoned_data_files.
+    """
+    for fragment in fragments:
+        keep_files(fragment, lambda file: any(one != TOMBSTONE for one in file.fields))
+
+
+def keep_files(fragment: DataFragment, wanted: Callable[[DataFile], bool]) -> None:
+    """Drop, in place, the data files that are not wanted."""
+    kept = [file for file in fragment.files if wanted(file)]
+    if len(kept) != len(fragment.files):
+        only = DataFragment(files=kept)
+        fragment.ClearField("files")
+        fragment.MergeFrom(only)
+
+
+def live_rows(fragment: DataFragment) -> int:
+    """Rows that are not deleted."""
+    deleted = fragment.deletion_file.num_deleted_rows if fragment.HasField("deletion_file") else 0
+    return fragment.physical_rows - deleted
+
+
+def file_version(file: DataFile) -> str | None:
+    """Version of the file format; None when we don't know it.
+
+    Lance: LanceFileVersion::try_from_major_minor.
+    """
+    return _FILE_VERSIONS.get((file.file_major_version, file.file_minor_version))
+
+
+def file_identity(file: DataFile) -> FileIdentity:
+    """What makes two data file entries the same; not the size, which writers may leave unknown."""
+    return (
+        file.path,
+        tuple(file.fields),
+        tuple(file.column_indices),
+        file.file_major_version,
+        file.file_minor_version,
+        file.base_id if file.HasField("base_id") else None,
+    )
+
+
+_FILE_VERSIONS = {
+    (0, 0): "0.1",
+    (0, 1): "0.1",
+    (0, 2): "0.1",
+    (0, 3): "2.0",
+    (2, 0): "2.0",
+    (2, 1): "2.1",
+    (2, 2): "2.2",
+    (2, 3): "2.3",
+}

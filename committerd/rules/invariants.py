@@ -1,0 +1,166 @@
+"""What must hold of a version, whatever operation made it.
+
+`require_sound` is asked of every version before it is put, about what changed;
+`require_sound_table` of a whole version, at start and in tests. A violation is a bug of ours or
+damage done before us: nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from committerd.errors import CorruptTable
+from committerd.format.feature_flags import FeatureFlag
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.messages import DataFragment, IndexMetadata, Manifest
+from committerd.format.row_ids import count_row_ids
+from committerd.format.support import has_stable_row_ids
+from committerd.rules.manifest import NextVersion
+
+
+def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
+    """Return when the version may follow `current`. Costs one pass over fragment ids, and a look at
+    those that changed.
+
+    Raises `CorruptTable`; the code is the first violated invariant, the message has all.
+    """
+    violations = [
+        *_counters(current.manifest if current else None, built.manifest),
+        *_ids(built.manifest),
+        *_fragments(_touched(built), built.manifest),
+        *_flags(built.manifest),
+        *_indices(built.indices),
+        *_orphaned_indices(current, built),
+    ]
+    _raise(violations, built.manifest.version)
+
+
+def require_sound_table(file: ManifestFile) -> None:
+    """Return when a whole version is sound. Linear in fragments and rows ids' segments. Raises
+    as `require_sound`.
+    """
+    manifest = file.manifest
+    violations = [
+        *_ids(manifest),
+        *_fragments(manifest.fragments, manifest),
+        *_flags(manifest),
+        *_indices(file.indices),
+    ]
+    _raise(violations, manifest.version)
+
+
+Violation = tuple[str, str]
+
+
+def _raise(violations: Sequence[Violation], version: int) -> None:
+    if violations:
+        told = "; ".join(text for _, text in violations[:10])
+        raise CorruptTable(f"version {version} is not sound: {told}", code=violations[0][0])
+
+
+def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violation]:
+    """Ids that were given out are not given again."""
+    if current is None:
+        return
+    if manifest.version != current.version + 1:
+        yield "version_order", f"it follows version {current.version}"
+    if manifest.max_fragment_id < current.max_fragment_id:
+        yield (
+            "fragment_id_reused",
+            f"max_fragment_id went back from {current.max_fragment_id} to {manifest.max_fragment_id}",
+        )
+    if manifest.next_row_id < current.next_row_id:
+        yield (
+            "row_id_reused",
+            f"next_row_id went back from {current.next_row_id} to {manifest.next_row_id}",
+        )
+
+
+def _ids(manifest: Manifest) -> Iterator[Violation]:
+    ids = [fragment.id for fragment in manifest.fragments]
+    if len(set(ids)) != len(ids):
+        twice = sorted(one for one, times in Counter(ids).items() if times > 1)
+        yield "fragment_id_twice", f"fragment ids {twice} occur twice"
+    if ids and manifest.HasField("max_fragment_id") and max(ids) > manifest.max_fragment_id:
+        yield "max_fragment_id", f"fragment {max(ids)} is above {manifest.max_fragment_id}"
+    fields = [field.id for field in manifest.fields]
+    if len(set(fields)) != len(fields):
+        yield "field_id_twice", "a field id occurs twice in the schema"
+
+
+def _touched(built: NextVersion) -> Sequence[DataFragment]:
+    if built.touched is None:
+        return built.manifest.fragments
+    return [one for one in built.manifest.fragments if one.id in built.touched]
+
+
+def _fragments(fragments: Sequence[DataFragment], manifest: Manifest) -> Iterator[Violation]:
+    bases = {base.id for base in manifest.base_paths}
+    stable = has_stable_row_ids(manifest)
+    for fragment in fragments:
+        name = f"fragment {fragment.id}"
+        if not fragment.files:
+            yield "fragment_without_files", f"{name} has no data file"
+        if fragment.physical_rows == 0:
+            yield "physical_rows_unknown", f"{name} does not say how many rows it has"
+        deleted = fragment.deletion_file.num_deleted_rows
+        if fragment.HasField("deletion_file") and not 0 < deleted <= fragment.physical_rows:
+            yield "deleted_rows", f"{name} has {deleted} of {fragment.physical_rows} rows deleted"
+        fields = [one for file in fragment.files for one in file.fields if one >= 0]
+        if len(set(fields)) != len(fields):
+            yield "field_twice_in_fragment", f"{name} has the data of one field in two files"
+        used = {file.base_id for file in fragment.files if file.HasField("base_id")}
+        if fragment.deletion_file.HasField("base_id"):
+            used.add(fragment.deletion_file.base_id)
+        if used - bases:
+            yield "unknown_base", f"{name} has files in bases {sorted(used - bases)}"
+        yield from _row_ids(fragment, stable=stable)
+
+
+def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
+    if stable != fragment.HasField("inline_row_ids"):
+        has = "no row ids" if stable else "row ids"
+        yield "row_ids", f"fragment {fragment.id} has {has} in a table that says otherwise"
+    elif stable:
+        count = count_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=False)
+        if count != fragment.physical_rows:
+            yield (
+                "row_ids",
+                f"fragment {fragment.id} has {count} row ids for {fragment.physical_rows} rows",
+            )
+
+
+def _flags(manifest: Manifest) -> Iterator[Violation]:
+    reader, writer = manifest.reader_feature_flags, manifest.writer_feature_flags
+    deletions = any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
+    for flag, wanted in (
+        (FeatureFlag.DELETION_FILES, deletions),
+        (FeatureFlag.BASE_PATHS, bool(manifest.base_paths)),
+    ):
+        if bool(reader & flag) != wanted or bool(writer & flag) != wanted:
+            yield "feature_flags", f"feature flag {int(flag)} does not match the content"
+    if bool(writer & FeatureFlag.TABLE_CONFIG) != bool(manifest.config):
+        yield "feature_flags", "feature flag 8 does not match the content"
+
+
+def _indices(indices: Sequence[IndexMetadata]) -> Iterator[Violation]:
+    uuids = [index.uuid.uuid for index in indices]
+    if len(set(uuids)) != len(uuids):
+        yield "index_uuid_twice", "an index occurs twice"
+    if not all(len(uuid) == 16 for uuid in uuids):
+        yield "index_uuid", "an index has a uuid that is not of 16 bytes"
+
+
+def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Iterator[Violation]:
+    """No index loses its field by our doing. pylance itself leaves some without, as when a column
+    is dropped while an index on it is made; those stay.
+    """
+    if current is None:
+        return
+    had = {field.id for field in current.manifest.fields}
+    has = {field.id for field in built.manifest.fields}
+    kept = {index.uuid.uuid for index in current.indices}
+    for index in built.indices:
+        if index.uuid.uuid in kept and had.issuperset(index.fields) and not has.issuperset(index.fields):
+            yield "index_field", f"index {index.name!r} is on fields that are gone"

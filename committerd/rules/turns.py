@@ -1,0 +1,93 @@
+"""Whose turn it is: re-executions go first, and a second refusal makes the others wait a moment.
+
+An upsert conflicts with every Append since its read version, so under a stream of Appends it would never win. A record
+that says which refused one it does again (`retry-of`) goes before those that wait. When even that came too late,
+nothing else is committed until its next try arrives: racing writers can't give turns, a queue can. Held is at most
+`hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from committerd.format.messages import RETRYABLE
+from committerd.rules.ledger import Ledger
+from committerd.rules.position import Position
+
+AHEAD_MAX = 256
+"""Offsets that a position may carry as settled ahead."""
+HELD_SHARE = 0.25
+"""Of the time, in the long run."""
+ATTEMPT_TO_HOLD_FOR = 2
+"""The first refusal is the rule under load, and costs one more try; from the second on the others wait."""
+
+
+class HoldEnding(StrEnum):
+    """How a hold came to its end."""
+
+    ARRIVED = "arrived"
+    EXPIRED = "expired"
+
+
+@dataclass(slots=True)
+class Turns:
+    """Holds of one committer. Times are seconds on one clock that only goes forward."""
+
+    hold_max: float
+    _awaited: set[str] = field(default_factory=set)
+    _since: float = 0.0
+    _until: float = 0.0
+    _budget: float | None = None
+    _budget_at: float = 0.0
+
+    def refused(self, uuid: str, *, attempt: int, now: float) -> None:
+        """A record was refused RETRYABLE: hold for its next try, if this was not the first and time is left for it."""
+        if attempt < ATTEMPT_TO_HOLD_FOR:
+            return
+        if not self._awaited:
+            seconds = min(self.hold_max, self._accrued(now))
+            if seconds <= 0:
+                return
+            self._since, self._until = now, now + seconds
+        self._awaited.add(uuid)
+
+    def seconds_left(self, now: float) -> float:
+        """How long nothing else is to be committed; 0 = go on."""
+        return max(self._until - now, 0.0) if self._awaited else 0.0
+
+    def end(self, retries: Iterable[str], now: float) -> tuple[HoldEnding, float] | None:
+        """End the hold if a try that it waits for is among `retries`, or its time is over.
+
+        Returns how, and the seconds that it took; None where there is no hold, or it goes on.
+        """
+        if not self._awaited:
+            return None
+        arrived = not self._awaited.isdisjoint(retries)
+        if not arrived and now < self._until:
+            return None
+        held = min(now, self._until) - self._since
+        self._budget = self._accrued(now) - held
+        self._awaited.clear()
+        return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), held
+
+    def _accrued(self, now: float) -> float:
+        """Seconds that may be held by now: a share of the time that passed, never more than one full hold."""
+        before = self.hold_max if self._budget is None else self._budget
+        since = now if self._budget is None else self._budget_at
+        self._budget = min(before + (now - since) * HELD_SHARE, self.hold_max)
+        self._budget_at = now
+        return self._budget
+
+
+def goes_ahead(retry_of: str | None, position: Position, ledger: Ledger, *, ahead: int) -> bool:
+    """Whether a record that names a refused one may go before those that wait.
+
+    Only for one that was really refused RETRYABLE, and while the position can carry one more; `ahead` are those of the
+    group being formed already.
+    """
+    if retry_of is None or len(position.settled) + ahead >= AHEAD_MAX:
+        return False
+    earlier = ledger.refused(retry_of)
+    return earlier is not None and earlier.status == RETRYABLE

@@ -1,0 +1,367 @@
+"""One table's versions, over the store port: find, read and write them.
+
+Nothing is decided here. A version that was read once is kept as what the rules need of it (its
+footprint and what it says of the queue), so a committer that has written or seen all versions since
+a read version judges without reading. Latest manifests themselves are kept within a bound.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
+from committerd.format.manifest_file import (
+    SECTION_HEAD_BYTES,
+    TAIL_BYTES,
+    ManifestFile,
+    decode,
+    manifest_position,
+    missing,
+    section_length,
+)
+from committerd.format.messages import DecodeError, Manifest, Transaction
+from committerd.format.paths import (
+    VERSIONS,
+    ManifestName,
+    NamingScheme,
+    manifest_key,
+    parse_manifest_name,
+    transaction_key,
+)
+from committerd.format.unknown_fields import has_unknown_fields
+from committerd.ports import Created, Exists, ObjectStore, Tail
+from committerd.rules.answers import Settled, decode_settled
+from committerd.rules.conflicts import Unreadable
+from committerd.rules.footprint import Footprint, footprint_of_theirs
+from committerd.several import for_each
+
+MANIFESTS_MAX = 256
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+"""Manifests kept, by number and by size in the store; decoded they take several times as much."""
+COMMITTED_MAX = 100_000
+"""Versions whose footprint is kept: a day at one version a second."""
+
+_LISTED_FIRST = 16
+"""Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
+_READERS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What the rules need of one committed version."""
+
+    version: int
+    footprint: Footprint | Unreadable
+    settled: Settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Versions in ascending order, without a hole."""
+
+    committed: Sequence[Committed] = ()
+    gap: int | None = None
+    """The highest version that was asked for and can't be read; those above it are in
+    `committed`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    file: ManifestFile
+    tail: Tail
+
+
+class Table:
+    """The versions of one table. Used by one task at a time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        manifests_max: int = MANIFESTS_MAX,
+        manifest_bytes_max: int = MANIFEST_BYTES_MAX,
+        committed_max: int = COMMITTED_MAX,
+    ) -> None:
+        self.store = store
+        self.scheme: NamingScheme | None = None
+        """How the table names its manifests; None until `latest` found one."""
+        self.vetted: ManifestFile | None = None
+        """The version last found to be one that may be built upon."""
+        self._manifests_max = manifests_max
+        self._manifest_bytes_max = manifest_bytes_max
+        self._committed_max = committed_max
+        self._reads: OrderedDict[int, _Read] = OrderedDict()
+        self._read_bytes = 0
+        self._committed: dict[int, Committed] = {}
+
+    @property
+    def uri(self) -> str:
+        return self.store.uri
+
+    async def latest_version(self) -> int | None:
+        """The highest version there is; None when there is no table. One listing.
+
+        Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have both kinds of names:
+        two writers that don't see each other, or a migration that has not ended.
+        """
+        # The first V2 name in byte order is the latest version; V1 names need them all.
+        first = _parsed(await self.store.list(VERSIONS, limit=_LISTED_FIRST))
+        if first and all(name.scheme is NamingScheme.V2 for name in first):
+            self.scheme = NamingScheme.V2
+            return max(name.version for name in first)
+        versions = await self.versions()
+        return versions[-1] if versions else None
+
+    async def versions(self) -> list[int]:
+        """All versions that have a manifest, ascending. Raises as `latest_version`."""
+        names = _parsed(await self.store.list(VERSIONS))
+        schemes = {name.scheme for name in names}
+        if len(schemes) > 1:
+            raise UnsupportedTable(
+                f"{self.uri}: some manifests have V1 names and some V2; finish the migration "
+                "(`migrate_manifest_paths_v2`) before anything is committed",
+                code="mixed_manifest_names",
+            )
+        self.scheme = schemes.pop() if schemes else None
+        return sorted(name.version for name in names)
+
+    async def latest(self) -> ManifestFile | None:
+        """The latest version; None when there is no table. One listing and one read.
+
+        The end of the object is read even when it is known: a table that was dropped and made anew
+        has the same names. Then all that was known is forgotten.
+        """
+        version = await self.latest_version()
+        if version is None:
+            self.forget()
+            return None
+        known = self._reads.get(version)
+        if known is not None:
+            tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+            if tail == known.tail:
+                return known.file
+            self.forget()
+        elif version < max(self._committed, default=0):
+            self.forget()
+        return await self.read(version)
+
+    async def read(self, version: int) -> ManifestFile | None:
+        """One version; None when it has no manifest (any more). Raises `CorruptTable`."""
+        known = self._reads.get(version)
+        if known is not None:
+            self._reads.move_to_end(version)
+            return known.file
+        read = await self._fetch(version)
+        if read is None:
+            return None
+        self._keep(version, read)
+        return read.file
+
+    async def transaction(self, file: ManifestFile) -> Transaction | None:
+        """The transaction that made a version: inline, else from its file; None when neither can
+        be used.
+        """
+        if file.transaction is not None:
+            return file.transaction
+        name = file.manifest.transaction_file
+        body = await self.store.get(transaction_key(name)) if name else None
+        if body is None:
+            return None
+        try:
+            return Transaction.FromString(body)
+        except DecodeError:
+            return None
+
+    async def committed(self, version: int) -> Committed | None:
+        """What the rules need of one version; None when it can't be read."""
+        known = self._committed.get(version)
+        if known is not None:
+            return known
+        try:
+            file = await self.read(version)
+        except CorruptTable:
+            return None
+        if file is None:
+            return None
+        transaction = await self.transaction(file)
+        known = Committed(
+            version=version,
+            footprint=await self._footprint(transaction, file),
+            settled=decode_settled(transaction, version=version),
+        )
+        self._note(known)
+        return known
+
+    async def settled(self, version: int) -> Settled | None:
+        """What the transaction of one version says of the queue; None when the version can't be read.
+
+        Of a large manifest only the transaction is read: it lies in front of the fragments.
+        """
+        known = self._committed.get(version)
+        if known is not None:
+            return known.settled
+        tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+        if tail is None:
+            return None
+        transaction = await self._transaction_in_front(version, tail) if tail.size > len(tail.body) else None
+        if transaction is None:
+            file = await self.read(version)
+            transaction = await self.transaction(file) if file is not None else None
+        return decode_settled(transaction, version=version)
+
+    async def _transaction_in_front(self, version: int, tail: Tail) -> Transaction | None:
+        """The inline transaction, found by walking the sections from the start; None where the layout is another.
+
+        The last section before the manifest is the transaction, or the indices alone, which have no uuid as one.
+        """
+        key, position, start = self._key(version), manifest_position(tail.body, tail.size), 0
+        while start < position:
+            head = await self.store.get_range(key, start, min(start + TAIL_BYTES, position))
+            if head is None or len(head) < SECTION_HEAD_BYTES:
+                return None
+            end = start + SECTION_HEAD_BYTES + section_length(head)
+            if end == position:
+                if start + len(head) < end:
+                    head += await self.store.get_range(key, start + len(head), end) or b""
+                return _usable(head[SECTION_HEAD_BYTES:])
+            start = end
+        return None
+
+    async def history(self, after: int, latest: int) -> History:
+        """The versions in the half-open range from `after + 1` to `latest + 1`, down to the first
+        that can't be read.
+
+        What is not known yet is read, the newest first and several at once.
+        """
+        found: list[Committed] = []
+        for high in range(latest, after, -_READERS_MAX):
+            low = max(after, high - _READERS_MAX)
+            batch = await self._several(range(high, low, -1))
+            for version, committed in zip(range(high, low, -1), batch, strict=True):
+                if committed is None:
+                    return History(committed=tuple(reversed(found)), gap=version)
+                found.append(committed)
+        return History(committed=tuple(reversed(found)))
+
+    async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
+        """The version above `after` that holds the transaction of this uuid, alone or as a member;
+        else None.
+
+        Looks at what is readable: a hole ends the search.
+        """
+        history = await self.history(after, latest)
+        for committed in history.committed:
+            settled = committed.settled
+            if settled.uuid == uuid or any(member.uuid == uuid for member in settled.members):
+                return committed.version
+        return None
+
+    async def put_manifest(self, key: str, body: bytes) -> Created | Exists:
+        """Make a version, or learn that there is one. Raises `OutcomeUnknown`."""
+        return await self.store.put_if_absent(key, body)
+
+    def remember(self, file: ManifestFile, body: bytes, *, before: Manifest | None) -> None:
+        """Keep a version that we made, so that nothing has to be read of it. `before` is the
+        version below it.
+        """
+        self._keep(file.version, _Read(file, Tail(body=body[-TAIL_BYTES:], size=len(body))))
+        self._note(
+            Committed(
+                version=file.version,
+                footprint=_footprint(file.transaction, file, before),
+                settled=decode_settled(file.transaction, version=file.version),
+            )
+        )
+
+    def forget(self) -> None:
+        """Drop all that was read: what comes next is read anew."""
+        self._reads.clear()
+        self._read_bytes = 0
+        self._committed.clear()
+        self.vetted = None
+
+    async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
+        found: dict[int, Committed | None] = {version: self._committed.get(version) for version in versions}
+        unknown = [version for version, known in found.items() if known is None]
+
+        async def load(version: int) -> None:
+            found[version] = await self.committed(version)
+
+        if len(unknown) == 1:
+            await load(unknown[0])
+        elif unknown:
+            await for_each(unknown, load)
+        return [found[version] for version in versions]
+
+    async def _footprint(self, transaction: Transaction | None, file: ManifestFile) -> Footprint | Unreadable:
+        before = None
+        if transaction is not None and transaction.WhichOneof("operation") in ("merge", "project"):
+            # Whether a schema change tightened anything shows in the schema below it.
+            below = await self.read(file.version - 1)
+            before = below.manifest if below else None
+        return _footprint(transaction, file, before)
+
+    async def _fetch(self, version: int) -> _Read | None:
+        key = self._key(version)
+        tail = await self.store.get_tail(key, TAIL_BYTES)
+        if tail is None:
+            return None
+        body = tail.body
+        wanted = missing(body, tail.size)
+        if wanted is not None:
+            rest = await self.store.get_range(key, wanted.start, wanted.end)
+            if rest is None:
+                return None
+            body = rest + body
+        return _Read(decode(body, tail.size), tail)
+
+    def _key(self, version: int) -> str:
+        return manifest_key(version, self.scheme or NamingScheme.V2)
+
+    def _keep(self, version: int, read: _Read) -> None:
+        replaced = self._reads.pop(version, None)
+        self._read_bytes += read.tail.size - (replaced.tail.size if replaced else 0)
+        self._reads[version] = read
+        while len(self._reads) > 1 and (
+            len(self._reads) > self._manifests_max or self._read_bytes > self._manifest_bytes_max
+        ):
+            _, dropped = self._reads.popitem(last=False)
+            self._read_bytes -= dropped.tail.size
+
+    def _note(self, committed: Committed) -> None:
+        self._committed[committed.version] = committed
+        if len(self._committed) > self._committed_max:
+            # The lowest tenth: those are asked for least.
+            for version in sorted(self._committed)[: len(self._committed) // 10 or 1]:
+                del self._committed[version]
+
+
+def _usable(body: bytes) -> Transaction | None:
+    """The transaction in these bytes, None when they are something else."""
+    try:
+        transaction = Transaction.FromString(body)
+    except DecodeError:
+        return None
+    return transaction if transaction.uuid and transaction.WhichOneof("operation") else None
+
+
+def _parsed(keys: Sequence[str]) -> list[ManifestName]:
+    names = (parse_manifest_name(key.removeprefix(VERSIONS)) for key in keys)
+    return [name for name in names if name is not None]
+
+
+def _footprint(transaction: Transaction | None, file: ManifestFile, before: Manifest | None) -> Footprint | Unreadable:
+    if transaction is None:
+        return Unreadable.NO_TRANSACTION
+    if transaction.WhichOneof("operation") is None:
+        return Unreadable.UNKNOWN_OPERATION
+    if has_unknown_fields(transaction):
+        return Unreadable.UNKNOWN_FIELDS
+    try:
+        return footprint_of_theirs(transaction, before=before, after=file.manifest, indices=file.indices)
+    except (InvalidRequest, CorruptTable, UnsupportedTable):
+        # Of no use to us; the version itself is judged where something is built upon it.
+        return Unreadable.NO_TRANSACTION

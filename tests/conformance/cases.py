@@ -1,0 +1,76 @@
+"""The cases: real tables, real staged transactions, and what pylance 4.0.0 or 14.0.2 made of them.
+
+`cases.tar.gz` has a folder for each version of pylance, and in it one for each case:
+
+    dataset/        the table as the committer finds it, staged files in place
+    staged.pb       the transaction, as a producer would send it
+    expected.json   the outcome and, for a commit, what the new version must be and what pylance reads of it
+    mounts/         another table that this one reads through a base, to be put where `expected.json` says
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ARCHIVE = Path(__file__).with_name("cases.tar.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case, in the folder where the archive was unpacked."""
+
+    folder: Path
+    expected: Mapping[str, Any]
+
+    @property
+    def answers(self) -> list[Mapping[str, Any]]:
+        """What counts as right, first what this pylance answered with all that it knows in memory."""
+        with_all = self.expected.get("with_in_memory_info") or self.expected
+        # Some cases of 4.0.0 were given to 14.0.2 too; either answer is right.
+        also = self.expected.get("also")
+        return [with_all, also] if also else [with_all]
+
+    @property
+    def commit_options(self) -> Mapping[str, Any]:
+        return self.expected.get("commit_options") or {}
+
+    def copy_table(self, target: Path) -> Path:
+        """A copy of the table that may be changed."""
+        return Path(shutil.copytree(self.folder / "dataset", target / "table"))
+
+
+@cache
+def names() -> list[str]:
+    """All cases, as `14.0.2/one-main-append_1`."""
+    with tarfile.open(ARCHIVE) as archive:
+        found = (Path(name).parent for name in archive.getnames() if name.endswith("/expected.json"))
+        return sorted(str(folder) for folder in found)
+
+
+def unpack(target: Path) -> None:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(target, filter="data")
+
+
+def load(unpacked: Path, name: str) -> Case:
+    folder = unpacked / name
+    return Case(folder, json.loads((folder / "expected.json").read_text()))
+
+
+def mount(unpacked: Path) -> list[Path]:
+    """Put the tables that others read through a base where they expect them; returns those that were not there."""
+    made: list[Path] = []
+    for name in names():
+        case = load(unpacked, name)
+        for target, source in (case.expected.get("mounts") or {}).items():
+            if not Path(target).exists():
+                Path(target).parent.mkdir(parents=True, exist_ok=True)
+                made.append(Path(shutil.copytree(case.folder / source, target)))
+    return made

@@ -1,0 +1,59 @@
+"""Commit a staged transaction to a table in a folder, alone and without a queue."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from committerd.edges.local import LocalStore
+from committerd.format.messages import Transaction
+from committerd.ports import Created, ObjectStore
+from committerd.prepare import (
+    ALL_OPERATIONS,
+    Prepared,
+    PrepareOptions,
+    Rejected,
+    World,
+    create_options,
+    prepare,
+    put,
+    write_files,
+)
+from committerd.table import Table
+
+
+def open_store(uri: str) -> ObjectStore:
+    return LocalStore(Path(uri), durable=False)
+
+
+async def commit_alone(
+    root: Path, staged: Transaction, options: Mapping[str, Any] | None = None
+) -> Prepared | Rejected:
+    """What became of it; a commit is in the table."""
+    table = Table(open_store(str(root)))
+    answer = await prepare(
+        table,
+        await table.latest(),
+        staged,
+        options=PrepareOptions(
+            allowed_operations=ALL_OPERATIONS,
+            allowed_bases=None,
+            verify_files=True,
+            create=create_options(options or {}),
+            copy_clone=True,
+        ),
+        world=World(
+            wall_clock=lambda: datetime.now(UTC),
+            random=random.Random(0),
+            new_uuid=uuid.uuid4,
+            open_store=open_store,
+        ),
+    )
+    if isinstance(answer, Prepared):
+        await write_files(table, answer)
+        assert isinstance(await put(table, answer), Created)
+    return answer

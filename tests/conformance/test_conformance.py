@@ -1,0 +1,166 @@
+"""Every case: the same outcome, the same version, and a table that both pylances read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from committerd.format.feature_flags import FeatureFlag
+from committerd.format.request import decode_transaction
+from committerd.prepare import Prepared
+from tests.conformance import cases, reader
+from tests.conformance.commit import commit_alone
+from tests.conformance.facts import in_order, latest_facts, manifests
+
+pytestmark = pytest.mark.pylance
+
+ROOT = Path(__file__).resolve().parents[2]
+
+AS_14: dict[str, dict[tuple[str | int, ...], Any]] = {
+    # 4.0.0 lets an index cover a column that was rewritten after it was built: a lookup in the result misses rows.
+    "4.0.0/pair-main-mi_cols_u1-idx_c_btree": {("indices", 1, "fragment_bitmap"): [1, 2, 3, 4]},
+    # 4.0.0 takes a stable row id for an address, and so an inserted row for one of version 1.
+    "4.0.0/pair-stable-mi_u2_i101-mi_u1_i100": {("fragments", 6, "created_at", 1): 9},
+}
+"""Where we do what 14.0.2 does, though only the answer of 4.0.0 is recorded; and the facts that differ by that."""
+
+
+class Oldest:
+    """A process with pylance 4.0.0, which reads tables."""
+
+    def __init__(self, python: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(Path(reader.__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"LANCE_LOG": "error"},
+        )
+
+    def read(self, root: Path, before: int | None) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"root": str(root), "before": before}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cases")
+    cases.unpack(folder)
+    mounted = cases.mount(folder)
+    yield folder
+    for path in mounted:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Iterator[Oldest | None]:
+    named = [sys.executable, str(ROOT / "scripts" / "bootstrap.py"), "--pylance-4"]
+    python = os.environ.get("COMMITTERD_PYLANCE_4") or subprocess.check_output(named, text=True).strip()
+    if not Path(python).exists():
+        yield None
+        return
+    process = Oldest(python)
+    yield process
+    process.close()
+
+
+async def commit(root: Path, staged: bytes, options: Mapping[str, Any]) -> str:
+    """Commit a staged transaction to the table; returns the outcome."""
+    answer = await commit_alone(root, decode_transaction(staged, bytes_max=2**31), options)
+    if isinstance(answer, Prepared):
+        return "committed"
+    assert answer.reason
+    assert answer.message
+    return answer.status.value.lower()
+
+
+def is_outcome(wanted: str, found: str) -> bool:
+    # pylance has no word for a transaction that can't be right; it raises an error of no class.
+    return found == wanted or (wanted == "error" and found in ("invalid", "incompatible"))
+
+
+def is_answer(name: str, wanted: Mapping[str, Any], found: str, root: Path) -> bool:
+    """Whether the outcome and, for a commit, the version are those of an answer."""
+    if not is_outcome(wanted["outcome"], found):
+        return False
+    if found != "committed" or not wanted.get("result"):
+        return True
+    facts = without_soft(wanted["result"]["facts"])
+    facts["indices"] = in_order(facts["indices"])
+    for path, value in AS_14.get(name, {}).items():
+        place: Any = facts
+        for step in path[:-1]:
+            place = place[step]
+        assert place[path[-1]] != value
+        place[path[-1]] = value
+    return bool(facts == latest_facts(root))
+
+
+def without_soft(value: Any) -> Any:
+    """Facts without those that may differ, whose names begin with an underscore, and without the transaction."""
+    if isinstance(value, dict):
+        kept = {key: without_soft(one) for key, one in value.items() if not key.startswith("_")}
+        kept.pop("transaction", None)
+        return kept
+    return [without_soft(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", cases.names())
+async def test_case(name: str, unpacked: Path, oldest: Oldest | None, tmp_path: Path) -> None:
+    case = cases.load(unpacked, name)
+    root = case.copy_table(tmp_path)
+    before = manifests(root)
+    outcome = await commit(root, (case.folder / "staged.pb").read_bytes(), case.commit_options)
+    answer = next((one for one in case.answers if is_answer(name, one, outcome, root)), None)
+    assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in case.answers]}"
+    after = manifests(root)
+    assert len(after) == len(before) + (outcome == "committed")
+    if outcome == "committed":
+        reads_as_expected(root, (answer.get("result") or {}).get("reads") or {})
+        reads_in_4(root, oldest, max(before, default=None))
+
+
+def reads_as_expected(root: Path, wanted: Mapping[str, Any]) -> None:
+    found = reader.read(str(root))
+    expected = wanted.get("latest") or {}
+    assert {key: found.get(key) for key in ("rows", "hash", "schema", "rowid_hash") if key in expected} == {
+        key: expected[key] for key in ("rows", "hash", "schema", "rowid_hash") if key in expected
+    }
+    if wanted.get("ok"):
+        assert not reader.lookups(str(root))
+
+
+def reads_in_4(root: Path, oldest: Oldest | None, before: int | None) -> None:
+    """pylance 4.0.0 reads the same rows, and takes the version into account when it commits over it."""
+    flags = latest_facts(root)["reader_feature_flags"]
+    if oldest is None or flags >= FeatureFlag.DATA_OVERLAYS:
+        return
+    wanted = reader.read(str(root))
+    found = oldest.read(root, before)
+    assert "error" not in found, found["error"]
+    assert (found["rows"], found["hash"]) == (wanted["rows"], wanted["hash"])
+
+
+def test_pylance_4_takes_part(oldest: Oldest | None) -> None:
+    if oldest is None:
+        pytest.skip("no pylance 4.0.0: `make setup` makes its environment, or name its Python in COMMITTERD_PYLANCE_4")
+
+
+def test_there_are_cases_of_both_versions() -> None:
+    found = [Path(name).parts[0] for name in cases.names()]
+    assert (found.count("4.0.0"), found.count("14.0.2")) == (307, 311)

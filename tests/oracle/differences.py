@@ -1,0 +1,167 @@
+"""Where we differ from pylance 14.0.2 on purpose: each difference by name, with its reason and no wider than it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from committerd.format.messages import Transaction
+from committerd.rules.conflicts import Checked, Verdict
+from committerd.rules.fragments import TOMBSTONE
+
+Facts = dict[str, Any]
+
+UNREADABLE = "unreadable"
+"""The one after which pylance's table is of no use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one staged transaction with us."""
+
+    transaction: Transaction
+    verdict: str
+    reason: str
+    message: str
+    checked: Sequence[Checked]
+
+    @property
+    def operation(self) -> str:
+        return self.transaction.WhichOneof("operation") or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One change, tried on both sides."""
+
+    theirs: Path
+    ours: Path
+    outcomes: Sequence[Outcome]
+    verdicts: Sequence[str]
+    """What pylance did with the same transactions."""
+    error: str
+    """What pylance said when it refused."""
+
+    @property
+    def last(self) -> Outcome:
+        return self.outcomes[-1]
+
+    @property
+    def last_verdicts(self) -> tuple[str, str]:
+        """Of the last transaction: pylance's and ours."""
+        return self.verdicts[-1], self.last.verdict
+
+
+def of_verdicts(case: Case) -> str | None:
+    """Name of the difference that explains why ours are not pylance's, None when none does."""
+    return next((name for name, explains in _VERDICTS.items() if explains(case)), None)
+
+
+def settle(case: Case, theirs: Facts, ours: Facts) -> set[str]:
+    """Make of their version what it is with us, where we differ on purpose; returns the names of the differences."""
+    return {name for name, adjust in _VERSIONS.items() if adjust(case, theirs, ours)}
+
+
+def _worst_wins(case: Case) -> bool:
+    """pylance answers with the first conflict it meets, from the oldest version on; we with the worst of all.
+
+    Work that is done again in vain costs more than an answer that is final.
+    """
+    if case.last_verdicts != ("retryable", "incompatible"):
+        return False
+    first = next(one for one in case.last.checked if one.verdict >= Verdict.RETRYABLE)
+    return first.verdict is Verdict.RETRYABLE
+
+
+def _one_file_version(case: Case) -> bool:
+    """pylance takes files of a later version into a table and sets a flag that no older Lance reads; we refuse them."""
+    return case.last_verdicts == ("committed", "error") and case.last.reason == "file_version"
+
+
+def _unreadable(case: Case) -> bool:
+    """pylance drops the last data file of a fragment and then reads no row of the table; we refuse to."""
+    return case.last_verdicts == ("committed", "error") and case.last.reason == "fragment_without_files"
+
+
+def _deferred_remap(case: Case, theirs: Facts, ours: Facts) -> bool:
+    """A compaction that leaves the indices alone adds an entry to the fragment reuse index.
+
+    pylance has it in memory only: in the transaction there is nothing of it.
+    """
+    if case.last.operation != "rewrite":
+        return False
+    found, before = _reuse_index(theirs), _reuse_index(ours)
+    if found is None or found == before:
+        return False
+    known = before["frag_reuse"]["versions"] if before else []
+    *older, added = found["frag_reuse"]["versions"]
+    replaced = {fragment.id for group in case.last.transaction.rewrite.groups for fragment in group.old_fragments}
+    if older != known or {old for group in added["groups"] for old, *_ in group["old"]} != replaced:
+        return False
+    theirs["indices"] = [index for index in theirs["indices"] if index is not found]
+    theirs["indices"] += [before] if before else []
+    theirs["indices"].sort(key=lambda index: index["name"])
+    return True
+
+
+def _empty_vector_index(case: Case, theirs: Facts, ours: Facts) -> bool:
+    """A vector index that covers no fragment any more stays with 14.0.2, and goes with 4.0.0 and us."""
+    kept = {index["uuid"] for index in ours["indices"]}
+    fragments = {fragment["id"] for fragment in ours["fragments"]}
+    dropped = [
+        index
+        for index in theirs["indices"]
+        if index["uuid"] not in kept
+        and index["details"].endswith("VectorIndexDetails")
+        and not fragments & set(index["fragment_bitmap"])
+    ]
+    theirs["indices"] = [index for index in theirs["indices"] if index not in dropped]
+    return bool(dropped)
+
+
+def _dead_file(case: Case, theirs: Facts, ours: Facts) -> bool:
+    """A data file with a column that was replaced and others that were dropped: 14.0.2 leaves it out.
+
+    4.0.0 and we name it until the fragment is rewritten. Nobody reads it.
+    """
+    fields, met = {field["id"] for field in ours["fields"]}, False
+    for one, other in zip(theirs["fragments"], ours["fragments"], strict=False):
+        kept = [file for file in other["files"] if file in one["files"] or not _is_dead(file, fields)]
+        if kept == one["files"] != other["files"]:
+            one["files"], met = other["files"], True
+    return met
+
+
+def _is_dead(file: Facts, fields: set[int]) -> bool:
+    return TOMBSTONE in file["fields"] and fields.isdisjoint(file["fields"])
+
+
+def _schema_change_keeps_metadata(case: Case, theirs: Facts, ours: Facts) -> bool:
+    """pylance replaces the whole schema by the one that a Project read, and so loses metadata that was set since.
+
+    The transaction says nothing of schema metadata, so with us it stays.
+    """
+    since = any(one.theirs == "update_config" for one in case.last.checked)
+    if case.last.operation != "project" or not since or theirs["schema_metadata"] == ours["schema_metadata"]:
+        return False
+    theirs["schema_metadata"] = ours["schema_metadata"]
+    return True
+
+
+_VERDICTS: dict[str, Callable[[Case], bool]] = {
+    "worst_wins": _worst_wins,
+    "one_file_version": _one_file_version,
+    UNREADABLE: _unreadable,
+}
+_VERSIONS: dict[str, Callable[[Case, Facts, Facts], bool]] = {
+    "deferred_remap": _deferred_remap,
+    "empty_vector_index": _empty_vector_index,
+    "dead_file": _dead_file,
+    "schema_change_keeps_metadata": _schema_change_keeps_metadata,
+}
+
+
+def _reuse_index(facts: Facts) -> Any:
+    return next((index for index in facts["indices"] if index["name"] == "__lance_frag_reuse"), None)

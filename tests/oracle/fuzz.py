@@ -1,0 +1,186 @@
+"""Damaged transactions and damaged tables, and what may come of them.
+
+One staged record must never stop the queue: it is committed or refused, whatever its bytes are, and what was committed
+is a version that the next transaction can be built upon. A table that is damaged stops its queue, with an error that
+says so.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from committerd.edges.local import LocalStore
+from committerd.errors import CorruptTable, RequestError, Unavailable, UnsupportedTable
+from committerd.format.manifest_file import ManifestFile, decode, encode
+from committerd.format.messages import IndexSection, Manifest, Transaction
+from committerd.format.request import decode_transaction
+from committerd.format.support import require_supported
+from committerd.ports import ObjectStore
+from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.rules.footprint import footprint_of_theirs
+from committerd.rules.invariants import require_sound_table
+from committerd.table import Table
+from tests.conformance.facts import manifests
+from tests.oracle import mutations, native
+
+SECONDS_MAX = 5.0
+"""One transaction of a few kilobytes takes a few milliseconds."""
+PER_SEED = 60
+
+OPTIONS = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None)
+VERIFYING = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None, verify_files=True)
+
+
+class DamageError(AssertionError):
+    """Damage did more than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A real table and a real transaction staged for it."""
+
+    name: str
+    root: Path
+    staged: bytes
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of the damage, by code."""
+
+    codes: Counter[str] = field(default_factory=Counter)
+
+
+async def damage_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
+    """Judge and build damaged transactions. Raises `DamageError`."""
+    dice = random.Random(seed)
+    sample = samples[seed % len(samples)]
+    donors = tuple(mutations.parts(Transaction.FromString(dice.choice(samples).staged)))
+    root = native.link_tree(sample.root, folder / "table")
+    if dice.random() < 0.2:
+        _damage_deletion_files(root, dice)
+    table = Table(open_store(str(root)))
+    report = Report()
+    for number in range(PER_SEED):
+        body = _damaged(sample.staged, dice, donors)
+        options = dice.choice((OPTIONS, VERIFYING))
+        started = time.monotonic()
+        try:
+            code = await _judge_and_build(table, body, options)
+        except Exception as error:
+            where = f"seed {seed} of `make oracle KIND=staged`, number {number} ({sample.name})"
+            raise DamageError(f"{where}: {type(error).__name__}: {error}\n{_told(body)}") from error
+        if time.monotonic() - started > SECONDS_MAX:
+            raise DamageError(f"seed {seed}, number {number} took {time.monotonic() - started:.0f} s\n{_told(body)}")
+        report.codes[code] += 1
+    return report
+
+
+async def damage_table(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
+    """Judge and build transactions on tables of which one manifest is damaged. Raises `DamageError`."""
+    dice = random.Random(seed)
+    report = Report()
+    for number in range(PER_SEED // 4):
+        sample = dice.choice(samples)
+        root = native.link_tree(sample.root, folder / str(number))
+        if not manifests(root):
+            continue
+        path = dice.choice(list(manifests(root).values()))
+        body = _damaged_manifest(path.read_bytes(), dice)
+        path.unlink()
+        path.write_bytes(body)
+        started = time.monotonic()
+        try:
+            code = await _judge_and_build(Table(open_store(str(root))), sample.staged, OPTIONS)
+        except (CorruptTable, UnsupportedTable) as error:
+            code = error.code
+        except Exception as error:
+            where = f"seed {seed} of `make oracle KIND=tables_damaged`, number {number} ({sample.name}, {path.name})"
+            raise DamageError(f"{where}: {type(error).__name__}: {error}") from error
+        if time.monotonic() - started > SECONDS_MAX:
+            raise DamageError(f"seed {seed}, number {number} took {time.monotonic() - started:.0f} s")
+        report.codes[code] += 1
+    return report
+
+
+def open_store(uri: str) -> ObjectStore:
+    return LocalStore(Path(uri), durable=False)
+
+
+async def _judge_and_build(table: Table, body: bytes, options: PrepareOptions) -> str:
+    """What came of it: `committed`, or the code of what refused it."""
+    try:
+        transaction = decode_transaction(body, bytes_max=2**24)
+        prepared = await prepare(table, await table.latest(), transaction, options=options, world=_world())
+    except (RequestError, Unavailable) as error:
+        return error.code
+    if isinstance(prepared, Rejected):
+        return prepared.reason
+    _require_usable(prepared)
+    return "committed"
+
+
+def _require_usable(prepared: Prepared) -> None:
+    """The version that would be put must be one that is read back, and built upon."""
+    file = decode(prepared.body)
+    require_supported(file)
+    require_sound_table(file)
+    assert file.transaction == prepared.transaction
+    footprint_of_theirs(prepared.transaction, before=prepared.before, after=file.manifest, indices=file.indices)
+
+
+def _world() -> World:
+    return World(
+        wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4, open_store=open_store
+    )
+
+
+def _damaged(staged: bytes, dice: random.Random, donors: tuple[Transaction, ...]) -> bytes:
+    if dice.random() < 0.3:
+        return mutations.damaged_bytes(staged, dice)
+    transaction = Transaction.FromString(staged)
+    mutations.damage(transaction, dice, donors)
+    return transaction.SerializeToString()
+
+
+def _damaged_manifest(body: bytes, dice: random.Random) -> bytes:
+    if dice.random() < 0.4:
+        return mutations.damaged_bytes(body, dice)
+    file: ManifestFile = decode(body)
+    manifest, section, transaction = Manifest(), IndexSection(), Transaction()
+    manifest.CopyFrom(file.manifest)
+    section.CopyFrom(file.index_section)
+    if file.transaction is not None:
+        transaction.CopyFrom(file.transaction)
+    mutations.damage(dice.choice((manifest, manifest, section, transaction)), dice)
+    return encode(manifest, section.indices, transaction)
+
+
+def _damage_deletion_files(root: Path, dice: random.Random) -> None:
+    """Those that no version refers to: they were staged."""
+    used = set()
+    for path in manifests(root).values():
+        for fragment in decode(path.read_bytes()).manifest.fragments:
+            if fragment.HasField("deletion_file"):
+                file = fragment.deletion_file
+                used.add(f"{fragment.id}-{file.read_version}-{file.id}")
+    for path in (root / "_deletions").glob("*"):
+        if path.stem not in used:
+            body = mutations.damaged_bytes(path.read_bytes(), dice)
+            path.unlink()
+            path.write_bytes(body)
+
+
+def _told(body: bytes) -> str:
+    """The transaction as text, as far as it can be decoded."""
+    try:
+        return str(Transaction.FromString(body))[:3000]
+    except ValueError:
+        return body.hex()[:3000]

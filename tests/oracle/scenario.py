@@ -1,0 +1,178 @@
+"""One seed: a table, and a row of changes, each planned at some version and committed by pylance and by us.
+
+pylance commits in one copy of the table, we commit the same bytes in another. What became of them must agree, and the
+next change goes on with either copy: each reads what the other wrote.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import lance
+
+from committerd.committer.direct import commit
+from committerd.committer.putting import Backoff
+from committerd.edges.local import LocalStore
+from committerd.errors import CommitterError
+from committerd.format.request import decode_transaction
+from committerd.ports import ObjectStore
+from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World
+from committerd.rules.answers import Status
+from committerd.table import Table
+from tests.conformance import reader
+from tests.conformance.facts import latest_facts, manifests
+from tests.oracle import differences, native, tables
+from tests.oracle.changes import CHANGES, append, create_index, delete
+from tests.oracle.differences import UNREADABLE, Outcome
+from tests.oracle.native import Opened
+
+ROUNDS = 8
+_BACK_MAX = 4
+"""Versions between the latest and the one that a change is planned at."""
+
+
+class DisagreementError(AssertionError):
+    """pylance and we did not do the same."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a seed went through."""
+
+    seed: int
+    lines: list[str] = field(default_factory=list)
+    allowed: set[str] = field(default_factory=set)
+    """Names of the differences that were met."""
+    cells: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How often ours met theirs, and with which verdict."""
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"seed {self.seed}; again: make oracle SEEDS={self.seed}", *(f"  {line}" for line in self.lines)]
+        )
+
+
+async def run(seed: int, folder: Path, rounds: int = ROUNDS) -> Report:
+    """Raises `DisagreementError` with all that happened before it."""
+    dice = random.Random(seed)
+    report = Report(seed)
+    table = tables.create(folder, dice)
+    prepare(table, dice)
+    for number in range(rounds):
+        place = folder / str(number)
+        place.mkdir()
+        table = await _round(table, place, dice, report)
+    return report
+
+
+def prepare(table: Path, dice: random.Random) -> None:
+    """What a table may have from the start: indices, deleted rows, more than one version."""
+    for change in dice.choices((create_index, delete, append), k=dice.randint(0, 4)):
+        opened = Opened(uri=str(table), dataset=lance.dataset(str(table)), lock=lambda _: nullcontext())
+        with suppress(TypeError, ValueError, OSError, RuntimeError):  # not with these columns or these rows
+            change(opened, dice)
+
+
+async def _round(table: Path, place: Path, dice: random.Random, report: Report) -> Path:
+    latest = max(manifests(table))
+    oldest = max(min(manifests(table)), latest - _BACK_MAX)
+    read_version = latest if dice.random() < 0.4 else dice.randint(oldest, latest)
+    change = dice.choices(list(CHANGES), list(CHANGES.values()))[0]
+    # Their names are of one length: some of what pylance writes holds the path.
+    theirs, ours = native.link_tree(table, place / "pylance"), place / "queued.."
+    draw = dice.getrandbits(64)
+    made = native.change(theirs, read_version, ours, lambda opened: change(opened, random.Random(draw)))
+    line = f"{change.__name__} at version {read_version} of {latest}"
+    if not made.staged:
+        report.lines.append(f"{line}: nothing was staged: {made.error[:150]}")
+        return table
+    outcomes = [await _commit(ours, staged) for staged in made.staged]
+    told = ", ".join(f"{outcome.operation} {outcome.verdict}" for outcome in outcomes)
+    report.lines.append(f"{line}: {told}")
+    report.cells.update(cell for outcome in outcomes for cell in _cells(outcome))
+    case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+    met = _compare(case, report)
+    report.allowed |= met
+    return ours if UNREADABLE in met else dice.choice((theirs, ours))
+
+
+async def _commit(root: Path, staged: bytes) -> Outcome:
+    transaction = decode_transaction(staged, bytes_max=2**31)
+    world = World(
+        wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4, open_store=open_store
+    )
+    try:
+        answer = await commit(
+            Table(open_store(str(root))), transaction, options=_OPTIONS, world=world, backoff=Backoff(random.Random(0))
+        )
+    except CommitterError as error:
+        # It would stop the queue.
+        told = f"{type(error).__name__}: {error}"
+        return Outcome(transaction=transaction, verdict="raised", reason=error.code, message=told, checked=())
+    return Outcome(
+        transaction=transaction,
+        verdict=_VERDICTS.get(answer.status, "error"),
+        reason=answer.reason,
+        message=answer.message,
+        checked=answer.checked,
+    )
+
+
+def _cells(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+    for one in outcome.checked:
+        yield outcome.operation, str(one.theirs), one.verdict.name
+
+
+_OPTIONS = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None, verify_files=True)
+_VERDICTS = {
+    Status.COMMITTED: "committed",
+    Status.RETRYABLE: "retryable",
+    Status.INCOMPATIBLE: "incompatible",
+}
+
+
+def open_store(uri: str) -> ObjectStore:
+    return LocalStore(Path(uri), durable=False)
+
+
+def _compare(case: differences.Case, report: Report) -> set[str]:
+    """Names of the differences that were met. Raises `DisagreementError` for any other."""
+    found = [outcome.verdict for outcome in case.outcomes]
+    if found != case.verdicts:
+        name = differences.of_verdicts(case)
+        if name is None:
+            said = [f"{outcome.reason}: {outcome.message}" for outcome in case.outcomes]
+            raise DisagreementError(f"{report}\npylance: {case.verdicts} {case.error}\nwe: {found} {said}")
+        return {name}
+    if "committed" not in found:
+        return set()
+    theirs, ours = latest_facts(case.theirs), latest_facts(case.ours)
+    met = differences.settle(case, theirs, ours)
+    if theirs != ours:
+        raise DisagreementError(f"{report}\npylance and we made different versions:\n{_diff(theirs, ours)}")
+    read, read_ours = reader.read(str(case.theirs)), reader.read(str(case.ours))
+    if read != read_ours:
+        raise DisagreementError(f"{report}\npylance reads {read}\nof ours {read_ours}")
+    wrong, wrong_ours = reader.lookups(str(case.theirs)), reader.lookups(str(case.ours))
+    if wrong_ours and wrong != wrong_ours:
+        raise DisagreementError(f"{report}\nlookups that miss rows: {wrong}\nof ours {wrong_ours}")
+    return met
+
+
+def _diff(theirs: Any, ours: Any, path: str = "") -> str:
+    """The places where two versions differ, a line each."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+        return "\n".join(_diff(theirs.get(key), ours.get(key), f"{path}/{key}") for key in keys)
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        pairs = [(place, *pair) for place, pair in enumerate(zip(theirs, ours, strict=True)) if pair[0] != pair[1]]
+        return "\n".join(_diff(one, other, f"{path}/{place}") for place, one, other in pairs)
+    return f"  {path}: pylance {theirs!r}, we {ours!r}"
