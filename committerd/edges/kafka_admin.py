@@ -1,0 +1,162 @@
+"""Questions about the staged topic that need no consumer: which topic is it, where does it end.
+
+kafka-python fetches by the topic's name, so a topic that was deleted and created again would be read
+on as if nothing had happened. `identity` asks the broker that leads the partition, on a connection of
+its own: a Kafka node learns of a new topic before it serves that topic's records, so once it has told
+the old id, no record that it served before can be of the new topic.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from kafka import KafkaAdminClient, TopicPartition, errors
+from kafka.admin import OffsetSpec
+from kafka.protocol.metadata import MetadataRequest
+
+from committerd.edges.kafka_clients import Opened, in_words, open_client
+from committerd.edges.kafka_options import admin_options
+from committerd.errors import QueueUnavailable, RefusedToRun
+from committerd.ports import TopicIdentity
+from committerd.settings_kafka import KafkaSettings
+
+_BOOTSTRAP_MS = 5_000
+_REDIRECTS_MAX = 4
+_GONE_ATTEMPTS = 4
+_GONE_SECONDS = 0.25
+"""A node that has just started or just heard of a topic may not know it yet."""
+
+
+class TopicAdmin:
+    """Blocking; callers of other threads wait. Raises `QueueUnavailable` where Kafka fails."""
+
+    def __init__(self, settings: KafkaSettings, name: str, *, bootstrap_ms: int = _BOOTSTRAP_MS) -> None:
+        self._options = admin_options(settings, name) | {"bootstrap_timeout_ms": bootstrap_ms}
+        self._timeout_ms = settings.request_timeout_ms
+        # One call at a time: a client that failed is closed, and must not be under another's feet.
+        self._one = threading.RLock()
+        self._closed = False
+        self._opened: Opened[Any] | None = open_client(KafkaAdminClient, self._options)
+
+    @property
+    def client(self) -> Any:
+        """kafka-python's admin client."""
+        with self._one:
+            if self._closed:
+                raise QueueUnavailable("the Kafka client is closed")
+            if self._opened is None:
+                self._opened = open_client(KafkaAdminClient, self._options)
+            return self._opened.client
+
+    def identity(self, topic: str, leader: int | None) -> TopicIdentity:
+        """Ask the partition's leader which topic the name stands for; `leader` is where to begin.
+
+        Raises `RefusedToRun` (`topic_gone`) when there is none. One round trip, about a millisecond
+        on one machine.
+        """
+        with self._one:
+            return self._identity(topic, leader)
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Log start and end of each, half-open.
+
+        The end is that of what may be read: an open Kafka transaction holds it back.
+        """
+        with self._one:
+            try:
+                first = self.client.list_partition_offsets(
+                    dict.fromkeys(partitions, OffsetSpec.EARLIEST), timeout_ms=self._timeout_ms
+                )
+                last = self.client.list_partition_offsets(
+                    dict.fromkeys(partitions, OffsetSpec.LATEST),
+                    isolation_level="read_committed",
+                    timeout_ms=self._timeout_ms,
+                )
+            except errors.KafkaError as error:
+                raise self._failed(f"asking for bounds of {partitions[0].topic}", error) from error
+        return {found: (first[found].offset, last[found].offset) for found in partitions}
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Of a topic; `QueueUnavailable` also when there is none."""
+        with self._one:
+            try:
+                (described,) = self.client.describe_topics([topic])
+                if described["error_code"]:
+                    raise errors.for_code(described["error_code"])(topic)
+            except errors.KafkaError as error:
+                raise self._failed(f"asking for partitions of {topic}", error) from error
+        return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
+
+    def close(self) -> None:
+        """Release the connections."""
+        with self._one:
+            self._closed = True
+            self._drop()
+
+    def _identity(self, topic: str, leader: int | None) -> TopicIdentity:
+        node, missing = leader, 0
+        for _ in range(_REDIRECTS_MAX + _GONE_ATTEMPTS):
+            try:
+                answer = self._metadata(topic, node)
+            except errors.KafkaError as error:
+                if node is None:
+                    raise self._failed(f"asking for topic {topic}", error) from error
+                node = None  # whoever answers may know the new leader
+                continue
+            found = answer.topics[0]
+            error_type = errors.for_code(found.error_code)
+            if error_type is errors.UnknownTopicOrPartitionError:
+                missing += 1
+                if missing == _GONE_ATTEMPTS:
+                    raise RefusedToRun(
+                        f"there is no topic {topic} in Kafka cluster {answer.cluster_id}; what was "
+                        "staged there and not committed is lost unless the topic is restored",
+                        code="topic_gone",
+                    )
+                time.sleep(_GONE_SECONDS)
+                node = None
+                continue
+            leads = found.partitions[0].leader_id if found.partitions else -1
+            if leads not in (-1, node):
+                node = leads
+                continue
+            if error_type is not errors.NoError and not found.topic_id:
+                raise self._failed(f"asking for topic {topic}", error_type())
+            return TopicIdentity(cluster_id=answer.cluster_id, topic=topic, topic_id=_written(found.topic_id))
+        raise QueueUnavailable(f"the leader of topic {topic} keeps changing")
+
+    def _metadata(self, topic: str, node: int | None) -> Any:
+        # kafka-python has no public call that asks a given node.
+        manager = self.client._manager
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
+        async def ask() -> Any:
+            return await manager.wait_for(manager.send(request, node_id=node), self._timeout_ms)
+
+        return manager.run(ask)
+
+    def _failed(self, doing: str, error: errors.KafkaError) -> QueueUnavailable:
+        # A refused login sticks to the client: only a new one tries again.
+        if not isinstance(error, errors.RetriableError):
+            self._drop()
+        return QueueUnavailable(f"{doing}: {in_words(error)}")
+
+    def _drop(self) -> None:
+        if self._opened is not None:
+            self._opened.client.close()
+            self._opened = None
+
+
+def _written(topic_id: UUID) -> str:
+    """As Kafka prints it: base64url of 16 bytes, without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

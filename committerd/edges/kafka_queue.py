@@ -1,0 +1,272 @@
+"""The `Queue` port on Kafka: one dataset's three topics, as one member of its group.
+
+Every call that blocks runs in a thread of its own, so that none waits for another: the group's
+consumer (which also delivers), the admin client, a reader, and a producer each for outcomes and dead
+letters, because an error of one kills that producer for all its topics.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+import anyio
+from anyio import CapacityLimiter, from_thread, to_thread
+from kafka import TopicPartition, errors
+
+from committerd.edges.kafka_admin import TopicAdmin
+from committerd.edges.kafka_calls import Delivery
+from committerd.edges.kafka_clients import in_words, no_broker, recent_lines
+from committerd.edges.kafka_consumer import GroupMember, MembershipState
+from committerd.edges.kafka_options import LETTER_OVERHEAD_BYTES, Topics
+from committerd.edges.kafka_producer import RecordSender
+from committerd.edges.kafka_reader import RangeReader
+from committerd.edges.kafka_topics import prepare_topics
+from committerd.errors import QueueUnavailable
+from committerd.ports import (
+    Acknowledged,
+    Fetched,
+    Publication,
+    QueueEvent,
+    Record,
+    TopicIdentity,
+)
+from committerd.settings_kafka import KafkaSettings
+
+_REBALANCE_PAUSE_SECONDS = 0.05
+_END_OFFSET_SECONDS = 2.0
+_CLOSE_SECONDS_MAX = 10.0
+_BOOTSTRAP_MS = 5_000
+"""Of one try to connect, which can't be interrupted."""
+
+Result = TypeVar("Result")
+
+
+class KafkaQueue:
+    """`committerd.ports.Queue` on Kafka, made by `open_kafka_queue`."""
+
+    def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
+        self.topics = topics
+        self._staged = TopicPartition(topics.staged, 0)
+        # Longer than the threads wait themselves, so that none is left behind as a rule.
+        self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
+        self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
+        self._member = GroupMember(settings, topics, name, deliver=self._deliver)
+        self._admin = admin
+        self._reader = RangeReader(settings, topics, name, admin=admin)
+        self._outcomes, self._letters = (
+            RecordSender(settings, role, name, topic=topic, record_bytes_max=size)
+            for role, topic, size in (
+                ("outcomes", topics.outcomes, settings.max_record_bytes),
+                ("dead", topics.dead, settings.max_record_bytes + LETTER_OVERHEAD_BYTES),
+            )
+        )
+        self._deliveries: collections.deque[Delivery] = collections.deque()
+        self._arrived = anyio.Event()
+        self._acknowledged: int | None = None
+        self._lanes = {
+            resource: CapacityLimiter(1)
+            for resource in (self._member, self._admin, self._reader, self._outcomes, self._letters)
+        }
+
+    # What operators see
+
+    @property
+    def owner_turned_at(self) -> float:
+        """When the thread that owns the consumer last went round its loop (`time.monotonic`)."""
+        return self._member.turned_at
+
+    def member_state(self) -> MembershipState:
+        """active: owns the partition. standby: a member without it. joining: neither yet."""
+        return self._member.state
+
+    def end_offset(self) -> int | None:
+        """End of the staged partition, at most some seconds old; None before it was ours."""
+        return self._member.end_offset
+
+    def lag(self) -> int | None:
+        """Records that are staged and not acknowledged; None while that isn't known."""
+        end = self._member.end_offset
+        if end is None or self._acknowledged is None:
+            return None
+        return max(0, end - self._acknowledged)
+
+    # The port; each method's meaning is in `committerd.ports.Queue`
+
+    async def next_event(self) -> QueueEvent:
+        while True:
+            while self._deliveries:
+                delivery = self._deliveries.popleft()
+                if not isinstance(delivery.event, Fetched) or self._member.assignment.is_current(delivery):
+                    return delivery.event
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+
+    async def identity(self) -> TopicIdentity:
+        ask = partial(self._admin.identity, self.topics.staged, self._member.leader())
+        return await self._in_thread(self._admin, ask, "asking which topic it is")
+
+    async def bounds(self) -> tuple[int, int]:
+        ask = partial(self._admin.bounds, [self._staged])
+        return (await self._in_thread(self._admin, ask, "asking for bounds"))[self._staged]
+
+    async def acknowledged(self) -> Acknowledged | None:
+        found = await self._in_thread(self._reader, self._reader.acknowledged, "asking for the group's offset")
+        if found is not None:
+            self._acknowledged = found.offset
+        return found
+
+    async def acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
+        member = self._member
+        with self._no_longer_than(self._seconds_max, "acknowledging"):
+            while True:
+                call = member.submit(
+                    partial(member.acknowledge, generation=generation, offset=offset, metadata=metadata)
+                )
+                try:
+                    taken = await call.result()
+                except errors.KafkaError as error:
+                    raise QueueUnavailable(f"acknowledging {self._staged.topic}: {in_words(error)}") from error
+                if taken is not None:
+                    break
+                # A member joins or leaves. We keep the partition, but for now Kafka takes nothing.
+                await anyio.sleep(_REBALANCE_PAUSE_SECONDS)
+        if taken:
+            self._acknowledged = offset
+        return taken
+
+    async def seek(self, generation: int, offset: int) -> None:
+        number = self._member.assignment.begin_seek(generation)
+        if number is None:
+            return
+        call = self._member.submit(
+            partial(self._member.assignment.seek, generation=generation, number=number, offset=offset)
+        )
+        with self._no_longer_than(self._seconds_max, "seeking"):
+            await call.result()
+
+    async def done(self, generation: int, records: int, size: int) -> None:
+        self._member.assignment.settle(generation, records, size)
+
+    async def read(self, start: int, end: int) -> list[Record]:
+        ask = partial(self._reader.staged, start, end)
+        return await self._in_thread(self._reader, ask, "reading staged records")
+
+    async def outcomes_tail(self, limit: int) -> list[bytes]:
+        ask = partial(self._reader.outcomes_tail, limit)
+        return await self._in_thread(self._reader, ask, "reading outcomes")
+
+    async def publish(self, outcomes: Sequence[Publication]) -> None:
+        await self._send(self._outcomes, outcomes, "publishing outcomes")
+
+    async def dead_letter(self, letters: Sequence[Publication]) -> None:
+        await self._send(self._letters, letters, "publishing dead letters")
+
+    # How it works
+
+    async def run_member(self, ready: anyio.Event) -> None:
+        """Be a member of the group until `leave`; `ready` is set when the first consumer is made."""
+        await to_thread.run_sync(self._member.run, ready.set, limiter=self._lanes[self._member])
+
+    async def watch_end(self) -> None:
+        """Keep the topic's end known while nothing is fetched."""
+        while True:
+            await anyio.sleep(_END_OFFSET_SECONDS)
+            if self._member.assignment.idle:
+                with suppress(QueueUnavailable):
+                    self._member.end_offset = (await self.bounds())[1]
+
+    def leave(self) -> None:
+        """Leave the group now, and let `run_member` end."""
+        self._member.stop()
+
+    async def close(self) -> None:
+        """Release all connections; nothing may be called any more."""
+        with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
+            async with anyio.create_task_group() as tasks:
+                for resource in (self._outcomes, self._letters, self._admin):
+                    # Not in its lane: a thread that hangs there must not hold this up.
+                    tasks.start_soon(partial(to_thread.run_sync, resource.close, abandon_on_cancel=True))
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """From the owner thread."""
+        from_thread.run_sync(self._take, delivery)
+
+    def _take(self, delivery: Delivery) -> None:
+        self._deliveries.append(delivery)
+        self._arrived.set()
+
+    async def _send(self, sender: RecordSender, publications: Sequence[Publication], doing: str) -> None:
+        if publications:
+            with self._no_longer_than(self._publish_seconds_max, doing):
+                await to_thread.run_sync(sender.send, publications, limiter=self._lanes[sender], abandon_on_cancel=True)
+
+    async def _in_thread(self, resource: TopicAdmin | RangeReader, work: Callable[[], Result], doing: str) -> Result:
+        with self._no_longer_than(self._seconds_max, doing):
+            return await to_thread.run_sync(work, limiter=self._lanes[resource], abandon_on_cancel=True)
+
+    @contextmanager
+    def _no_longer_than(self, seconds: float, doing: str) -> Iterator[None]:
+        try:
+            with anyio.fail_after(seconds):
+                yield
+        except TimeoutError as error:
+            raise QueueUnavailable(f"{doing}: no answer from Kafka in {seconds:g} s") from error
+
+
+def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
+    """In a worker thread: try for as long as the settings say, or until cancelled."""
+    given_up = time.monotonic() + settings.bootstrap_timeout_ms / 1000
+    with recent_lines() as lines:
+        while True:
+            left_ms = max(1_000, int((given_up - time.monotonic()) * 1000))
+            try:
+                return TopicAdmin(settings, name, bootstrap_ms=min(left_ms, _BOOTSTRAP_MS))
+            except QueueUnavailable as error:
+                cause = error.__cause__
+                if time.monotonic() >= given_up and isinstance(cause, errors.KafkaError):
+                    raise no_broker(settings.bootstrap_servers, cause, lines) from cause
+            from_thread.check_cancelled()
+
+
+@asynccontextmanager
+async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
+    """The dataset's queue: topics created or checked, connected, a member of its group.
+
+    On leaving, the member leaves the group, and a standby takes over within a second. With `join` False it only looks:
+    topics are checked and never created, and the group does not learn of it.
+    Raises `SettingsError` where settings or topics are wrong, `QueueUnavailable`, with what
+    kafka-python logged, where no broker could be used.
+    """
+    admin = await to_thread.run_sync(_first_admin, settings, name)
+    try:
+        topics = await to_thread.run_sync(
+            partial(prepare_topics, admin, settings, name, create=None if join else False)
+        )
+    except BaseException:
+        admin.close()
+        raise
+    queue = KafkaQueue(settings, topics, name, admin=admin)
+    try:
+        async with anyio.create_task_group() as tasks:
+            try:
+                if join:
+                    ready = anyio.Event()
+                    tasks.start_soon(queue.run_member, ready)
+                    tasks.start_soon(queue.watch_end)
+                    await ready.wait()
+                yield queue
+            finally:
+                queue.leave()
+                tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # The task group wraps what is raised inside; callers look for the error itself.
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        raise
+    finally:
+        await queue.close()

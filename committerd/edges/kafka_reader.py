@@ -1,0 +1,97 @@
+"""Reading what lies in the topics already, apart from the group: ranges, tails, the group's offset.
+
+Each read has a consumer of its own. It costs a tenth of a second, is rare, and can never answer from
+what an earlier read had fetched, which may be of a topic that is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition, errors
+
+from committerd.edges.kafka_admin import TopicAdmin
+from committerd.edges.kafka_clients import in_words, open_client
+from committerd.edges.kafka_options import Topics, reader_options
+from committerd.edges.kafka_records import to_record
+from committerd.errors import QueueUnavailable
+from committerd.ports import Acknowledged, Record
+from committerd.settings_kafka import KafkaSettings
+
+_POLL_MS = 200
+_CLOSE_MS_MAX = 1_000
+
+
+class RangeReader:
+    """Blocking; callers of other threads wait. Raises `QueueUnavailable` where Kafka fails."""
+
+    def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
+        self._options = reader_options(settings, topics, name) | {"bootstrap_timeout_ms": settings.request_timeout_ms}
+        self._timeout_ms = settings.request_timeout_ms
+        self._staged = TopicPartition(topics.staged, 0)
+        self._outcomes = topics.outcomes
+        self._admin = admin
+        self._one = threading.Lock()
+
+    def staged(self, start: int, end: int) -> list[Record]:
+        """Records of the staged partition in the half-open range, those that are still there."""
+        first, last = self._admin.bounds([self._staged])[self._staged]
+        ranges = {self._staged: (max(start, first), min(end, last))}
+        return [to_record(found) for found in self._read(ranges)]
+
+    def outcomes_tail(self, limit: int) -> list[bytes]:
+        """Values of the last records of the outcomes topic, at most `limit` of each partition."""
+        bounds = self._admin.bounds(self._admin.partitions(self._outcomes))
+        ranges = {p: (max(first, last - limit), last) for p, (first, last) in bounds.items()}
+        return [found.value or b"" for found in self._read(ranges)]
+
+    def acknowledged(self) -> Acknowledged | None:
+        """The group's offset, None when it has none."""
+        with self._consumer() as consumer:
+            consumer.assign([self._staged])
+            committed = consumer.committed(self._staged, metadata=True, timeout_ms=self._timeout_ms)
+        if committed is None:
+            return None
+        return Acknowledged(offset=committed.offset, metadata=committed.metadata or "")
+
+    def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
+        """kafka-python's records in the half-open ranges, each partition in offset order."""
+        ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+        if not ends:
+            return []
+        read: list[Any] = []
+        with self._consumer() as consumer:
+            consumer.assign(list(ends))
+            for partition in ends:
+                consumer.seek(partition, ranges[partition][0])
+            heard_at = time.monotonic()
+            # Not until the last record: offsets may be missing at the end (transaction markers).
+            while any(consumer.position(p) < end for p, end in ends.items()):
+                polled = consumer.poll(timeout_ms=_POLL_MS)
+                for partition, records in polled.items():
+                    heard_at = time.monotonic()
+                    read += [found for found in records if found.offset < ends[partition]]
+                if (time.monotonic() - heard_at) * 1000 > self._timeout_ms:
+                    raise QueueUnavailable(f"nothing came of {', '.join(_shown(ends))}")
+        return read
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Any]:
+        with self._one:
+            opened = open_client(KafkaConsumer, self._options)
+            try:
+                yield opened.client
+            except errors.KafkaError as error:
+                raise QueueUnavailable(f"reading {self._staged.topic}: {in_words(error)}") from error
+            finally:
+                with suppress(errors.KafkaError):
+                    opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
+                opened.network.close()
+
+
+def _shown(partitions: Mapping[TopicPartition, int]) -> Iterator[str]:
+    return (f"{partition.topic}[{partition.partition}]" for partition in partitions)

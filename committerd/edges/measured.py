@@ -1,0 +1,101 @@
+"""Any object store, with its requests counted and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from committerd.errors import OutcomeUnknown, Unavailable
+from committerd.ports import Created, Exists, ObjectStore, Tail
+from committerd.telemetry import Telemetry
+
+
+class MeasuredStore:
+    """`ObjectStore` that passes everything on to another one and reports to `telemetry`."""
+
+    def __init__(self, store: ObjectStore, telemetry: Telemetry) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self.uri = store.uri
+
+    async def get(self, key: str) -> bytes | None:
+        with self._measured("get") as answered:
+            body = await self._store.get(key)
+            answered("absent" if body is None else "ok")
+            return body
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        with self._measured("get_range") as answered:
+            body = await self._store.get_range(key, start, end)
+            answered("absent" if body is None else "ok")
+            return body
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        with self._measured("get_tail") as answered:
+            tail = await self._store.get_tail(key, size)
+            answered("absent" if tail is None else "ok")
+            return tail
+
+    async def head(self, key: str) -> int | None:
+        with self._measured("head") as answered:
+            size = await self._store.head(key)
+            answered("absent" if size is None else "ok")
+            return size
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        with self._measured("list") as answered:
+            keys = await self._store.list(prefix, start_after=start_after, limit=limit)
+            answered("ok")
+            return keys
+
+    async def put(self, key: str, body: bytes) -> None:
+        with self._measured("put") as answered:
+            await self._store.put(key, body)
+            answered("ok")
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        with self._measured("put_if_absent") as answered:
+            outcome = await self._store.put_if_absent(key, body)
+            answered("exists" if isinstance(outcome, Exists) else "ok")
+            return outcome
+
+    async def copy(self, source: str, target: str) -> bool:
+        with self._measured("copy") as answered:
+            copied = await self._store.copy(source, target)
+            answered("ok" if copied else "absent")
+            return copied
+
+    async def delete(self, key: str) -> None:
+        with self._measured("delete") as answered:
+            await self._store.delete(key)
+            answered("ok")
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    @contextmanager
+    def _measured(self, operation: str) -> Iterator[Callable[[str], None]]:
+        """Yields what takes the answer's status; a block left by an exception gets its own."""
+        statuses: list[str] = []
+        start = anyio.current_time()
+        try:
+            yield statuses.append
+        except Unavailable:
+            statuses.append("unavailable")
+            raise
+        except OutcomeUnknown:
+            statuses.append("unknown")
+            raise
+        except anyio.get_cancelled_exc_class():
+            statuses.append("cancelled")
+            raise
+        except BaseException:
+            statuses.append("failed")
+            raise
+        finally:
+            seconds = anyio.current_time() - start
+            labels = {"operation": operation, "status": statuses[-1]}
+            self._telemetry.store_requests.add(**labels)
+            self._telemetry.store_request_duration.observe(seconds, **labels)

@@ -1,0 +1,254 @@
+"""Group `kafka` of the settings: where Kafka is, how to log in, how its topics are made.
+
+Names are those of kafka-python (and mostly of Kafka itself) wherever it has one, so that what its
+documentation says applies. Times are in milliseconds, as everywhere in Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import NoDecode
+
+DAY_MS = 24 * 60 * 60 * 1000
+MIB = 1024 * 1024
+_NAME_PART = r"^[A-Za-z0-9._-]*$"  # Kafka: Topic.java, LEGAL_CHARS
+_SERVER = re.compile(r"^[^\s,]+$")
+
+
+def comma_separated(value: Any) -> Any:
+    """`a:9092,b:9092` as a list, the way Kafka's own tools write it."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _version(value: Any) -> Any:
+    """`3.9` as (3, 9)."""
+    if isinstance(value, str):
+        return tuple(value.strip().split("."))
+    return value
+
+
+class KafkaSettings(BaseModel):
+    """How to reach Kafka and how to use it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap_servers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
+        min_length=1,
+        description="Brokers to ask first, host:port, separated by commas; they name the others.",
+    )
+    topic_prefix: str = Field(
+        default="",
+        pattern=_NAME_PART,
+        max_length=100,
+        description="Put before the dataset's name in the names of its three topics, "
+        "{prefix}{name}.staged, .outcomes and .dead.",
+    )
+    group_prefix: str = Field(
+        default="committerd.",
+        pattern=_NAME_PART,
+        max_length=100,
+        description="Put before the dataset's name in the name of its consumer group. Committers "
+        "of one dataset must share the group: one of them is active, the others stand by.",
+    )
+
+    # Topics
+    topics_mode: Literal["create", "check"] = Field(
+        default="create",
+        description="At start: create the topics that are missing and check the others, or only "
+        "check. What endangers data (a second partition, compaction, short retention) is refused.",
+    )
+    outcome_partitions: int = Field(
+        default=8,
+        ge=1,
+        le=1000,
+        description="Partitions of an outcomes topic that is created; each producer reads one.",
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Copies of each topic that is created; unset: three, or as many as there are brokers.",
+    )
+    staged_retention_ms: int = Field(
+        default=14 * DAY_MS,
+        ge=DAY_MS // 24,
+        description="How long staged records are kept, whether committed or not. It must exceed "
+        "the longest outage: a record that Kafka deletes unread is lost.",
+    )
+    outcomes_retention_ms: int = Field(
+        default=14 * DAY_MS,
+        ge=DAY_MS // 24,
+        description="How long outcomes are kept; at least as long as staged records.",
+    )
+    dead_retention_ms: int = Field(default=30 * DAY_MS, ge=DAY_MS // 24, description="How long dead letters are kept.")
+    max_record_bytes: int = Field(
+        default=MIB,
+        ge=64 * 1024,
+        le=64 * MIB,
+        description="Largest staged record that the topic takes (max.message.bytes of a topic "
+        "that is created). Larger transactions go to storage, and a claim check to the topic.",
+    )
+
+    # Membership of the group
+    session_timeout_ms: int = Field(
+        default=10_000,
+        ge=1_000,
+        description="A committer that Kafka hasn't heard of for so long has lost the topic to a "
+        "standby. Kafka's own lower limit is 6000 (group.min.session.timeout.ms).",
+    )
+    heartbeat_interval_ms: int = Field(
+        default=2_000,
+        ge=100,
+        description="Time between heartbeats: a third of the session, or less.",
+    )
+    max_poll_interval_ms: int = Field(
+        default=300_000,
+        ge=10_000,
+        description="A committer whose Kafka thread has hung for so long leaves the group.",
+    )
+
+    # Fetching, and how much may wait
+    fetch_max_wait_ms: int = Field(
+        default=500,
+        ge=1,
+        description="How long a broker holds back an answer when there is nothing new. A new "
+        "record is delivered at once.",
+    )
+    fetch_max_bytes: int = Field(default=50 * MIB, ge=MIB, description="Bytes in one answer of a broker, about.")
+    outstanding_records_max: int = Field(
+        default=2_000,
+        ge=4,
+        description="Stop fetching while so many delivered records are unanswered; go on below a quarter.",
+    )
+    outstanding_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=MIB,
+        description="Stop fetching while so many delivered bytes are unanswered; go on below a quarter.",
+    )
+
+    # Time limits
+    bootstrap_timeout_ms: int = Field(
+        default=60_000,
+        ge=1_000,
+        description="Give up starting when no broker has answered by then.",
+    )
+    request_timeout_ms: int = Field(default=10_000, ge=1_000, description="How long one request to a broker may take.")
+    delivery_timeout_ms: int = Field(
+        default=30_000,
+        ge=2_000,
+        description="How long publishing may take, repetitions included, before it counts as failed and is tried anew.",
+    )
+    metadata_max_age_ms: int = Field(
+        default=60_000, ge=1_000, description="Ask again about brokers and topics after so long."
+    )
+    reconnect_backoff_ms: int = Field(
+        default=50,
+        ge=1,
+        description="Wait before connecting again to a broker that failed; doubles.",
+    )
+    reconnect_backoff_max_ms: int = Field(default=5_000, ge=1, description="Longest wait before connecting again.")
+    connections_max_idle_ms: int = Field(
+        default=540_000,
+        ge=10_000,
+        description="Close a connection that was idle for so long; below the broker's own limit.",
+    )
+
+    # Security
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="Encryption (SSL) and login (SASL) of the connection."
+    )
+    ssl_cafile: str | None = Field(
+        default=None,
+        description="PEM file of the authorities that signed the brokers' certificates.",
+    )
+    ssl_certfile: str | None = Field(default=None, description="PEM file of the client's certificate, for mutual TLS.")
+    ssl_keyfile: str | None = Field(default=None, description="PEM file of the client's private key, for mutual TLS.")
+    ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
+    ssl_check_hostname: bool = Field(default=True, description="Refuse a broker whose certificate is for another host.")
+    ssl_crlfile: str | None = Field(default=None, description="PEM file of revoked certificates.")
+    sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"] | None
+    ) = Field(
+        default=None,
+        description="How to log in. AWS_MSK_IAM takes the region from AWS_DEFAULT_REGION or the "
+        "profile, not from AWS_REGION.",
+    )
+    sasl_plain_username: str | None = Field(default=None, description="User for PLAIN and SCRAM.")
+    sasl_plain_password: SecretStr | None = Field(default=None, description="Password for PLAIN and SCRAM.")
+    sasl_kerberos_service_name: str = Field(
+        default="kafka", description="Service name in the brokers' Kerberos principal (GSSAPI)."
+    )
+    sasl_kerberos_domain_name: str | None = Field(
+        default=None, description="Host name in the brokers' Kerberos principal (GSSAPI)."
+    )
+    sasl_oauth_token_provider: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="module:name of a class without arguments, or of a function, that makes a "
+        "kafka.net.sasl.oauth.AbstractTokenProvider (OAUTHBEARER).",
+    )
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = Field(
+        default="use_all_dns_ips",
+        description="Whether bootstrap names are resolved to canonical ones (Kerberos).",
+    )
+    proxy_url: str | None = Field(default=None, description="SOCKS5 proxy to connect through: socks5://host:port.")
+    api_version: Annotated[tuple[int, ...] | None, NoDecode, BeforeValidator(_version)] = Field(
+        default=None,
+        min_length=2,
+        max_length=3,
+        description="Version of the brokers, such as 3.9, where they must not be asked for it.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        wrong = [server for server in self.bootstrap_servers if not _SERVER.match(server)]
+        if wrong:
+            raise ValueError(f"bootstrap_servers: {wrong[0]!r} is no host:port")
+        if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be at most a third of "
+                f"session_timeout_ms ({self.session_timeout_ms})"
+            )
+        if not self.fetch_max_wait_ms < self.request_timeout_ms < self.connections_max_idle_ms:
+            raise ValueError(
+                f"fetch_max_wait_ms ({self.fetch_max_wait_ms}) must be below request_timeout_ms "
+                f"({self.request_timeout_ms}), and that below connections_max_idle_ms "
+                f"({self.connections_max_idle_ms})"
+            )
+        if self.delivery_timeout_ms < self.request_timeout_ms:
+            raise ValueError(
+                f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least "
+                f"request_timeout_ms ({self.request_timeout_ms})"
+            )
+        if self.outcomes_retention_ms < self.staged_retention_ms:
+            raise ValueError(
+                f"outcomes_retention_ms ({self.outcomes_retention_ms}) must be at least "
+                f"staged_retention_ms ({self.staged_retention_ms})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _login_is_complete(self) -> Self:
+        if not self.security_protocol.startswith("SASL_"):
+            if self.sasl_mechanism is not None:
+                raise ValueError(
+                    f"sasl_mechanism needs security_protocol SASL_SSL or SASL_PLAINTEXT, not {self.security_protocol}"
+                )
+            return self
+        mechanism = self.sasl_mechanism
+        if mechanism is None:
+            raise ValueError(f"security_protocol {self.security_protocol} needs sasl_mechanism")
+        if mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512") and (
+            self.sasl_plain_username is None or self.sasl_plain_password is None
+        ):
+            raise ValueError(f"sasl_mechanism {mechanism} needs sasl_plain_username and sasl_plain_password")
+        if mechanism == "OAUTHBEARER" and self.sasl_oauth_token_provider is None:
+            raise ValueError("sasl_mechanism OAUTHBEARER needs sasl_oauth_token_provider")
+        if mechanism == "AWS_MSK_IAM" and self.security_protocol != "SASL_SSL":
+            raise ValueError("sasl_mechanism AWS_MSK_IAM needs security_protocol SASL_SSL")
+        return self

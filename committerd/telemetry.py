@@ -1,0 +1,315 @@
+"""What operators see in Prometheus: every metric with its unit, its labels and a sentence.
+
+Names and labels are an API; `docs/metrics.md` is generated from here. A label takes its values from
+a closed set, anything else becomes `other`, so no request can make the number of series grow: no
+uuid, no path, no text from outside.
+
+The registry is an argument: two committers in one process, or two tests, share nothing.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import anyio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from committerd import __version__
+from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.format.messages import Transaction
+from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
+from committerd.rules.answers import Status
+from committerd.rules.settle import Race
+
+OTHER = "other"
+
+OPERATIONS = tuple(field.name for field in Transaction.DESCRIPTOR.oneofs_by_name["operation"].fields)
+OUTCOMES = tuple(status.value.lower() for status in Status)
+VERDICTS = ("rebasable", "retryable", "incompatible")
+STAGES = ("read", "judge", "rebase", "build", "put", "settle", "publish", "acknowledge")
+DUPLICATE_REASONS = ("uuid_seen", "app_version_seen")
+RETRY_REASONS = (
+    Race.FOREIGN.value,
+    Race.OTHER_COMMITTER.value,
+    "unknown",
+    "store_unavailable",
+    "queue_unavailable",
+)
+SETTLEMENTS = ("created", *(race.value for race in Race))
+QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
+HOLD_ENDINGS = ("arrived", "expired")
+STORE_OPERATIONS = (
+    "get",
+    "get_range",
+    "get_tail",
+    "head",
+    "list",
+    "put",
+    "put_if_absent",
+    "copy",
+    "delete",
+)
+STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
+DEAD_LETTER_REASONS = tuple(dict.fromkeys((*INVALID_REASONS, *UNSUPPORTED_REASONS)))
+CAUSES = (*REFUSAL_CAUSES, UnsupportedTable.code, CorruptTable.code)
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""From a local put to the patience of a caller."""
+TRANSACTIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+
+_M = TypeVar("_M", Counter, Gauge, Histogram)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """One metric, as the documentation shows it."""
+
+    name: str
+    kind: str
+    """Counter, gauge or histogram."""
+    unit: str
+    labels: Mapping[str, Sequence[str]]
+    """Label to its values, of which `other` is always one more."""
+    meaning: str
+
+
+class _Family(Generic[_M]):
+    """A metric whose labels are closed sets."""
+
+    def __init__(self, metric: _M, labels: Mapping[str, Sequence[str]]) -> None:
+        self._metric: _M = metric
+        self._values = {label: frozenset(values) for label, values in labels.items()}
+        if len(labels) == 1:  # so that a rate is 0, and not missing, until the first one happens
+            for value in next(iter(labels.values())):
+                metric.labels(value)
+
+    def _child(self, given: Mapping[str, str]) -> _M:
+        if given.keys() != self._values.keys():
+            raise ValueError(f"labels are {sorted(self._values)}, not {sorted(given)}")
+        if not given:
+            return self._metric
+        closed = {label: given[label] if given[label] in values else OTHER for label, values in self._values.items()}
+        child: _M = self._metric.labels(**closed)
+        return child
+
+
+class Count(_Family[Counter]):
+    """Only grows."""
+
+    def add(self, amount: float = 1, /, **labels: str) -> None:
+        self._child(labels).inc(amount)
+
+
+class Level(_Family[Gauge]):
+    """Goes up and down."""
+
+    def set(self, value: float, /, **labels: str) -> None:
+        self._child(labels).set(value)
+
+    def track(self, value: Callable[[], float], /, **labels: str) -> None:
+        """Ask for the value at each scrape: right even while nothing else happens."""
+        self._child(labels).set_function(value)
+
+
+class Spread(_Family[Histogram]):
+    """How values are spread over buckets."""
+
+    def observe(self, value: float, /, **labels: str) -> None:
+        self._child(labels).observe(value)
+
+    @contextmanager
+    def timed(self, **labels: str) -> Iterator[None]:
+        """Observe the seconds that the block takes on the event loop's clock, failed or not."""
+        start = anyio.current_time()
+        try:
+            yield
+        finally:
+            self._child(labels).observe(anyio.current_time() - start)
+
+
+class _Catalogue:
+    """Makes the metrics and remembers their descriptions."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self.descriptions: list[Description] = []
+
+    def count(self, name: str, meaning: str, **labels: Sequence[str]) -> Count:
+        self._describe(name, "counter", meaning, labels)
+        return Count(Counter(name, meaning, labels, registry=self._registry), labels)
+
+    def level(self, name: str, meaning: str, **labels: Sequence[str]) -> Level:
+        self._describe(name, "gauge", meaning, labels)
+        return Level(Gauge(name, meaning, labels, registry=self._registry), labels)
+
+    def spread(self, name: str, meaning: str, buckets: Iterable[float] = SECONDS, **labels: Sequence[str]) -> Spread:
+        self._describe(name, "histogram", meaning, labels)
+        metric = Histogram(name, meaning, labels, registry=self._registry, buckets=tuple(map(float, buckets)))
+        return Spread(metric, labels)
+
+    def _describe(self, name: str, kind: str, meaning: str, labels: Mapping[str, Sequence[str]]) -> None:
+        last = name.removesuffix("_total").rsplit("_", 1)[-1]
+        unit = last if last in ("seconds", "bytes") else ""
+        self.descriptions.append(Description(name=name, kind=kind, unit=unit, labels=labels, meaning=meaning))
+
+
+class Telemetry:
+    """The metrics of one committer; those of the process (`process_*`) stand beside them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        catalogue = _Catalogue(registry)
+        self._answers(catalogue)
+        self._commits(catalogue)
+        self._queue(catalogue)
+        self._state(catalogue)
+        self._store(catalogue)
+        self.descriptions: Sequence[Description] = tuple(catalogue.descriptions)
+        self.build_info.set(1, version=__version__, python=platform.python_version())
+        ProcessCollector(registry=registry)
+
+    def _answers(self, metrics: _Catalogue) -> None:
+        self.transactions = metrics.count(
+            "committerd_transactions_total",
+            "Staged records answered, by operation of the transaction and status of the outcome.",
+            operation=OPERATIONS,
+            outcome=OUTCOMES,
+        )
+        self.duplicates = metrics.count(
+            "committerd_duplicates_total",
+            "Records answered DUPLICATE, by what was recognised.",
+            reason=DUPLICATE_REASONS,
+        )
+        self.dead_letters = metrics.count(
+            "committerd_dead_letters_total",
+            "Records written to the dead letter topic, by reason.",
+            reason=DEAD_LETTER_REASONS,
+        )
+        self.republished_answers = metrics.count(
+            "committerd_republished_answers_total",
+            "Answers published again from the table, after a start or a takeover.",
+        )
+        self.submit_to_outcome = metrics.spread(
+            "committerd_submit_to_outcome_seconds",
+            "From the record's timestamp in Kafka until its outcome was published, by status.",
+            outcome=OUTCOMES,
+        )
+
+    def _commits(self, metrics: _Catalogue) -> None:
+        self.conflicts = metrics.count(
+            "committerd_conflicts_total",
+            "Verdicts other than compatible: the operation being committed, the one committed "
+            "since its read version, and how they relate.",
+            ours=OPERATIONS,
+            theirs=OPERATIONS,
+            verdict=VERDICTS,
+        )
+        self.rebases = metrics.count(
+            "committerd_rebases_total",
+            "Transactions rewritten to apply on top of what was committed since.",
+            operation=OPERATIONS,
+        )
+        self.commit_attempts = metrics.count(
+            "committerd_commit_attempts_total", "Puts of a manifest, first tries and retries."
+        )
+        self.commit_retries = metrics.count(
+            "committerd_commit_retries_total",
+            "Commits tried again, by reason: a foreign writer or another committer took the "
+            "version, the answer to the put was lost, or store or Kafka was unavailable.",
+            reason=RETRY_REASONS,
+        )
+        self.commit_duration = metrics.spread(
+            "committerd_commit_duration_seconds", "Time of one commit, by stage.", stage=STAGES
+        )
+        self.commit_transactions = metrics.spread(
+            "committerd_commit_transactions",
+            "Transactions in one committed version.",
+            buckets=TRANSACTIONS,
+        )
+        self.unknown_outcomes = metrics.count(
+            "committerd_unknown_outcomes_total", "Puts of a manifest whose answer was lost."
+        )
+        self.unknown_outcomes_settled = metrics.count(
+            "committerd_unknown_outcomes_settled_total",
+            "How they were settled: a later try created the version, or what stood there was "
+            "ours, another committer's or foreign.",
+            result=SETTLEMENTS,
+        )
+        self.foreign_commits = metrics.count(
+            "committerd_foreign_commits_total",
+            "Versions seen that came from other writers than committerd.",
+        )
+        self.refusal_only_versions = metrics.count(
+            "committerd_refusal_only_versions_total",
+            "Versions that hold no transaction, only the position past refused records.",
+        )
+
+    def _queue(self, metrics: _Catalogue) -> None:
+        self.queue_wait = metrics.spread(
+            "committerd_queue_wait_seconds",
+            "From the record's timestamp in Kafka until it was first judged.",
+        )
+        self.queue_depth_records = metrics.level(
+            "committerd_queue_depth_records", "Records fetched and not yet settled."
+        )
+        self.queue_depth_bytes = metrics.level("committerd_queue_depth_bytes", "Their size: value, key and headers.")
+        self.queue_lag_records = metrics.level(
+            "committerd_queue_lag_records", "Offsets from the position to the end of the topic."
+        )
+        self.oldest_pending_age = metrics.level(
+            "committerd_oldest_pending_age_seconds",
+            "Age of the oldest record without an answer; 0 when there is none.",
+        )
+        self.queue_retries = metrics.count(
+            "committerd_queue_retries_total",
+            "Calls to Kafka that failed and were tried again.",
+            call=QUEUE_CALLS,
+        )
+        self.holds = metrics.count(
+            "committerd_holds_total",
+            "Times that commits waited for a re-execution: it arrived, or the time was up.",
+            ended=HOLD_ENDINGS,
+        )
+        self.hold_seconds = metrics.count("committerd_hold_seconds_total", "Time spent waiting for re-executions.")
+
+    def _state(self, metrics: _Catalogue) -> None:
+        self.active = metrics.level("committerd_active", "1 while this member commits, 0 while it stands by.")
+        self.waiting_for_table = metrics.level(
+            "committerd_waiting_for_table", "1 while records wait because there is no table yet."
+        )
+        self.refused_to_run = metrics.level(
+            "committerd_refused_to_run",
+            "1 while table and topic contradict each other and an operator is needed, by cause.",
+            cause=CAUSES,
+        )
+        self.last_commit_timestamp = metrics.level(
+            "committerd_last_commit_timestamp_seconds",
+            "Unix time of the last version committed by this member.",
+        )
+        self.table_version = metrics.level("committerd_table_version", "Latest version known.")
+        self.table_fragments = metrics.level("committerd_table_fragments", "Fragments in that version.")
+        self.manifest_bytes = metrics.level("committerd_manifest_bytes", "Size of that version's manifest.")
+        self.build_info = metrics.level(
+            "committerd_build_info",
+            "Always 1; which committerd and Python this is.",
+            version=(__version__,),
+            python=(platform.python_version(),),
+        )
+
+    def _store(self, metrics: _Catalogue) -> None:
+        self.store_requests = metrics.count(
+            "committerd_store_requests_total",
+            "Requests to the object store, by operation and status: `absent` and `exists` are "
+            "answers, `unknown` is a write whose answer was lost.",
+            operation=STORE_OPERATIONS,
+            status=STORE_STATUSES,
+        )
+        self.store_request_duration = metrics.spread(
+            "committerd_store_request_duration_seconds",
+            "Time of one request to the object store, its own retries included.",
+            operation=STORE_OPERATIONS,
+            status=STORE_STATUSES,
+        )

@@ -1,0 +1,295 @@
+"""Apache Kafka as a child process: jars from Maven Central, one node on free ports of 127.0.0.1.
+
+    with kafka_broker() as kafka:
+        ... kafka.bootstrap_servers
+
+`KAFKA_BOOTSTRAP_SERVERS` names a Kafka that runs already; then nothing is downloaded or started.
+Otherwise Java 17 and Maven are needed. The first start downloads about 45 MB, later ones take three
+seconds and no network.
+
+    python -m tests.parts.kafka            a broker until Ctrl-C; prints its address
+    python -m tests.parts.kafka --fetch    only download
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import string
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from xml.etree import ElementTree
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from tests.parts import PartMissingError, cache_folder
+from tests.parts.child import ChildProcess
+
+_SOURCES = Path(__file__).resolve().parents[2] / "scripts" / "kafka"
+_POM = _SOURCES / "pom.xml"
+_JAVA_MIN = 17  # Kafka 4 needs it
+_INSTALL = (
+    "install Java 17 or newer and Maven (Debian: apt-get install openjdk-17-jre-headless maven; "
+    "macOS: brew install openjdk maven), or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
+)
+LOGIN = ("tester", "known-to-all")
+"""User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
+_START_ATTEMPTS = 3
+_READY_SECONDS_MAX = 60.0
+_JVM = (
+    "-Xms192m",
+    "-Xmx384m",
+    "-XX:MaxDirectMemorySize=128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningKafka:
+    """A Kafka that somebody else runs."""
+
+    bootstrap_servers: str
+
+
+class KafkaBroker:
+    """One Kafka node with its data in a temporary folder, or in the one given."""
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
+        self._settings = dict(settings or {})
+        self._own_folder = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="committerd-kafka-"))
+        self._process: ChildProcess | None = None
+        self._ports: tuple[int, int, int] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`; stays the same over `kill` and `start`."""
+        assert self._ports is not None, "not started"
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def login_servers(self) -> str:
+        """`host:port` where one has to log in, as `LOGIN`."""
+        assert self._ports is not None, "not started"
+        return f"127.0.0.1:{self._ports[2]}"
+
+    def start(self) -> None:
+        """Start, or start again on the same ports and data, and wait until the node answers."""
+        assert self._process is None, "runs already"
+        jars, tail = kafka_jars(), ""
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            chosen = self._ports or (_free_port(), _free_port(), _free_port())
+            self._launch(jars, chosen)
+            assert self._process is not None
+            if _ready(self._process, chosen[0]):
+                self._ports = chosen
+                return
+            tail = self._process.log_tail()
+            self.kill()
+            if "BindException" not in tail and "Address already in use" not in tail:
+                break
+            time.sleep(0.2 * attempt)
+        raise RuntimeError(f"Kafka did not start; the end of {self.folder / 'kafka.log'}:\n{tail}")
+
+    def stop(self) -> None:
+        """SIGTERM, after ten seconds SIGKILL."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash leaves stays on disk."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._process is not None
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, until `thaw`."""
+        assert self._process is not None
+        self._process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.signal(signal.SIGCONT)
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines that Kafka printed."""
+        log = (self.folder / "kafka.log").read_text(errors="replace")
+        return "\n".join(log.splitlines()[-lines:])
+
+    def close(self) -> None:
+        """Stop, and remove the temporary folder."""
+        self.stop()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _launch(self, jars: Path, ports: tuple[int, int, int]) -> None:
+        data = self.folder / "data"
+        properties = self.folder / "server.properties"
+        template = string.Template((_SOURCES / "server.properties").read_text())
+        port, controller_port, login_port = ports
+        user, password = LOGIN
+        filled = template.substitute(
+            port=port,
+            controller_port=controller_port,
+            login_port=login_port,
+            user=user,
+            password=password,
+            data=data,
+        )
+        lines = filled.splitlines()
+        lines += [f"{name}={value}" for name, value in self._settings.items()]
+        properties.write_text("\n".join(lines) + "\n")
+        log4j = f"-Dlog4j2.configurationFile={_SOURCES / 'log4j2.properties'}"
+        java = [_java(), "-cp", f"{jars}/*", *_JVM, log4j]
+        if not data.exists():
+            command = [*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"Kafka's data folder can't be formatted:\n{done.stdout}{done.stderr}")
+        self._process = ChildProcess(
+            [*java, "kafka.Kafka", str(properties)], log=self.folder / "kafka.log", folder=self.folder
+        )
+
+
+@contextlib.contextmanager
+def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
+    """The Kafka that `KAFKA_BOOTSTRAP_SERVERS` names, else one of our own.
+
+    Raises `PartMissingError` when there can be none.
+    """
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given:
+        yield RunningKafka(given)
+        return
+    with KafkaBroker() as broker:
+        yield broker
+
+
+def kafka_jars() -> Path:
+    """The folder with Kafka's jars: from the cache, else downloaded with Maven.
+
+    Safe to call from several processes at once.
+    """
+    pom = _POM.read_bytes()
+    version = ElementTree.fromstring(pom).findtext(".//{*}kafka.version")
+    # The other versions in the pom count too: hence its digest.
+    jars = cache_folder() / f"kafka-{version}-{hashlib.sha256(pom).hexdigest()[:8]}"
+    _java()
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PartMissingError(f"Kafka {version} has to be downloaded and there is no `mvn`: {_INSTALL}")
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kafka-", dir=jars.parent) as folder:
+        libs = Path(folder) / "libs"
+        command = [maven, "-q", "-B", "-f", str(_POM), "package", f"-Dlibs={libs}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"Maven can't download Apache Kafka {version}:\n{done.stdout}{done.stderr}")
+        try:
+            libs.rename(jars)
+        except OSError:  # another process was faster
+            if not jars.is_dir():
+                raise
+    return jars
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or shutil.which(java) is None:
+        raise PartMissingError(f"Apache Kafka needs Java and there is no {java or 'java'}: {_INSTALL}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', said.stderr)
+    if found is None or int(found[1]) < _JAVA_MIN:
+        shown = said.stderr.strip().partition("\n")[0]
+        raise PartMissingError(f"Kafka needs Java {_JAVA_MIN}, and {java} says {shown!r}: {_INSTALL}")
+    return java
+
+
+def _ready(process: ChildProcess, port: int) -> bool:
+    """Wait until the node answers for its cluster; False when it ended or took too long."""
+    deadline = time.monotonic() + _READY_SECONDS_MAX
+    while process.running() and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            break
+        time.sleep(0.05)
+    else:
+        return False
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}", client_id="ready", bootstrap_timeout_ms=20_000)
+        try:
+            return bool(admin.describe_cluster()["brokers"]) and process.running()
+        finally:
+            admin.close()
+    except KafkaError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _cluster_id() -> str:
+    """A random id as Kafka writes it; not one that looks like an option."""
+    while (made := base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return made
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Apache Kafka for tests and the demo")
+    parser.add_argument("--fetch", action="store_true", help="only download what is missing")
+    try:
+        if parser.parse_args().fetch:
+            print(kafka_jars())
+            return
+        with KafkaBroker() as broker, contextlib.suppress(KeyboardInterrupt):
+            print(broker.bootstrap_servers, flush=True)
+            threading.Event().wait()
+    except PartMissingError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    _main()
