@@ -1,0 +1,73 @@
+"""The command line. What each command does is in `committerd.commands`; here they meet, and errors become exit codes.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or settings.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from committerd import __version__
+from committerd.commands.app import app
+from committerd.commands.commit import commit
+from committerd.commands.position import position
+from committerd.commands.run import run
+from committerd.errors import CommitterError, SettingsError
+
+
+class _Commands(click.Group):
+    """Commands in the order of their use, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="committerd")
+def cli() -> None:
+    """Queued commits for Lance tables.
+
+    Producers stage lance.table.Transaction messages in Kafka; `committerd run` commits them to one table, in order, and
+    answers each on the outcomes topic. The table stays plain Lance: other writers may commit to it at any time.
+
+    Settings come from the environment (COMMITTERD_GROUP__NAME) and from a TOML file; `committerd run --help` lists
+    them.
+    """
+
+
+for _command in (run, commit, position, app):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line and end the process."""
+    try:
+        _unwrapped()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2 if isinstance(error, click.UsageError) else 1)
+    except click.Abort:
+        sys.exit(1)
+    except SettingsError as error:
+        click.echo(f"committerd: settings:\n{error}", err=True)
+        sys.exit(2)
+    except CommitterError as error:
+        click.echo(f"committerd: {error.code}: {error}", err=True)
+        sys.exit(1)
+
+
+def _unwrapped() -> None:
+    """Run the command line; an error that a task group wrapped is raised itself."""
+    try:
+        cli.main(standalone_mode=False)
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""`committerd app`: the marks of replayable applications."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import click
+
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.surroundings import monotonic, opened_store, world
+from committerd.committer import operate
+from committerd.committer.view import View
+from committerd.errors import SettingsError
+from committerd.table import Table
+
+
+@click.group()
+def app() -> None:
+    """Applications that count their units of work (header app-id), such as Spark streaming queries."""
+
+
+@app.command()
+@click.argument("app_id")
+@config_option
+@json_option
+@click.option("--reason", default="", help="Why, in your words; it is kept in the version. Required with --apply.")
+@click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
+def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
+    """Let a new run of APP_ID count from 0 again.
+
+    For an application whose checkpoint was lost or left behind on purpose. Its next records are committed, even
+    where an earlier run has committed the same work: make sure that it does not read its input from the start.
+    """
+    configured = settings()
+
+    async def main() -> None:
+        async with opened_store(configured) as store:
+            view = View(table=Table(store), monotonic=monotonic)
+            await view.load()
+            if not view.base:
+                raise SettingsError(f"there is no table at {store.uri}")
+            now_ms = int(world().wall_clock().timestamp() * 1000)
+            mark = view.marks.get(app_id)
+            operate.released(view.marks, app_id, now_ms=now_ms)
+            if apply and not reason:
+                raise SettingsError("--apply needs --reason: it is kept in the version, for whoever asks later")
+            version = None
+            if apply:
+                version = await operate.write(
+                    view,
+                    world(),
+                    new_position=None,
+                    change_marks=lambda marks: operate.released(marks, app_id, now_ms=now_ms),
+                    reason=reason,
+                    marks_max=configured.commit.app_marks_max,
+                )
+            assert mark is not None
+            if as_json:
+                click.echo(
+                    json.dumps({"app_id": app_id, "run": mark.run, "app_version": mark.version, "version": version})
+                )
+            else:
+                click.echo(f"{app_id}: run {mark.run or '(none)'} has committed version {mark.version} of its work")
+                click.echo(
+                    "Nothing was written. Add --apply and --reason to release it."
+                    if version is None
+                    else f"Released in version {version}: the next run may count from 0."
+                )
+
+    anyio.run(main)

@@ -1,0 +1,139 @@
+"""`committerd commit`: staged files straight into a table."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from committerd.commands.options import json_option
+from committerd.commands.surroundings import open_store, world
+from committerd.committer import direct
+from committerd.committer.putting import Backoff
+from committerd.errors import CommitterError, InvalidRequest, RequestError, UnsupportedRequest
+from committerd.format.request import decode_transaction
+from committerd.prepare import ALL_OPERATIONS, PrepareOptions, create_options, explain
+from committerd.rules.answers import Status
+from committerd.table import Table
+
+TRANSACTION_BYTES_MAX = 2**31 - 1
+"""What protobuf can hold."""
+
+
+@click.command()
+@click.argument("dataset")
+@click.argument("staged", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--options",
+    "options_json",
+    default="{}",
+    help="JSON for creates, as header create-options: "
+    "enable_stable_row_ids, enable_v2_manifest_paths, data_storage_version.",
+)
+@click.option("--create-only", is_flag=True, help="A table that exists is a retryable conflict (header create-only).")
+@click.option("--verify-files", is_flag=True, help="Look whether the staged files exist before committing.")
+@click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
+@click.option(
+    "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
+)
+@json_option
+def commit(
+    dataset: str,
+    staged: tuple[Path, ...],
+    options_json: str,
+    create_only: bool,
+    verify_files: bool,
+    no_durable: bool,
+    explained: bool,
+    as_json: bool,
+) -> None:
+    """Commit STAGED files to the table at DATASET, without Kafka.
+
+    Each file holds one serialized lance.table.Transaction, as a staged record's value or a .txn file does. They are
+    committed in the order given, each on its own. Nothing of the queue is written into the table.
+
+    The exit code is 0 when each is in the table now (committed or duplicate), else 1.
+    """
+    options = PrepareOptions(
+        allowed_operations=ALL_OPERATIONS,
+        allowed_bases=None,
+        verify_files=verify_files,
+        create=create_options(_object(options_json)),
+        create_only=create_only,
+        copy_clone=True,
+    )
+
+    async def main() -> bool:
+        store = open_store(dataset, durable=not no_durable)
+        table = Table(store)
+        good = True
+        for path in staged:
+            answer = await _commit(table, path, options)
+            good = good and answer.status in (Status.COMMITTED, Status.DUPLICATE)
+            _print(path, answer, explained=explained, as_json=as_json)
+        return good
+
+    try:
+        good = anyio.run(main)
+    except CommitterError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps({"outcome": "error", "version": 0, "reason": error.code, "message": str(error)}))
+        sys.exit(1)
+    sys.exit(0 if good else 1)
+
+
+async def _commit(table: Table, path: Path, options: PrepareOptions) -> direct.Answer:
+    body = await anyio.Path(path).read_bytes()
+    try:
+        transaction = decode_transaction(body, bytes_max=TRANSACTION_BYTES_MAX)
+        around = world()
+        dice = around.random if isinstance(around.random, random.Random) else random.Random()
+        return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(dice))
+    except RequestError as error:
+        status = Status.UNSUPPORTED if isinstance(error, UnsupportedRequest) else Status.INVALID
+        return direct.Answer(status=status, reason=error.code, message=str(error))
+
+
+def _print(path: Path, answer: direct.Answer, *, explained: bool, as_json: bool) -> None:
+    lines = explain(answer.checked) if explained else []
+    if as_json:
+        shown: dict[str, Any] = {
+            "outcome": answer.status.value.lower(),
+            "version": answer.version,
+            "reason": answer.reason,
+            "message": answer.message,
+        }
+        if answer.conflicting_version:
+            shown["conflicting_version"] = answer.conflicting_version
+            shown["conflicting_operation"] = answer.conflicting_operation
+        if answer.reserved[1]:
+            shown["reserved_first"], shown["reserved_count"] = answer.reserved
+        if explained:
+            shown["checked"] = lines
+        click.echo(json.dumps(shown))
+        return
+    for line in lines:
+        click.echo(line)
+    where = f" version {answer.version}" if answer.version else ""
+    why = f" ({answer.reason})" if answer.reason else ""
+    click.echo(f"{path}: {answer.status.value}{where}{why}")
+    if answer.message:
+        click.echo(f"  {answer.message}")
+    if answer.reserved[1]:
+        click.echo(f"  reserved fragment ids {answer.reserved[0]} to {sum(answer.reserved) - 1}")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
+    except ValueError:
+        pass
+    raise InvalidRequest(f"--options is {text[:100]!r}; a JSON object is needed", code="create_options")

@@ -1,0 +1,190 @@
+"""`committerd position`: look at the queue's position in the table, and set it by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import anyio
+import click
+
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.surroundings import looking, monotonic, world
+from committerd.committer import operate
+from committerd.committer.operate import Situation
+from committerd.committer.view import View
+from committerd.errors import SettingsError
+from committerd.rules.position import Position
+from committerd.settings import Settings
+from committerd.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A position to be set."""
+
+    choose: Callable[[Situation], Position]
+    reason: str
+    apply: bool
+
+
+@click.group()
+def position() -> None:
+    """Look at a table's position in its queue, or set it by hand.
+
+    The position says which staged records the table has answered. A committer refuses to run where table and topic
+    contradict each other; these commands are the way out. They change nothing without --apply.
+    """
+
+
+@position.command()
+@config_option
+@json_option
+def show(as_json: bool) -> None:
+    """Print the position, the topic as it is now, and whether a committer would run."""
+    configured = settings()
+    anyio.run(_show, configured, as_json)
+
+
+@position.command()
+@config_option
+@json_option
+@click.option(
+    "--offset", type=click.IntRange(0), help="Next offset to read; without it, where the cause of the refusal says."
+)
+@click.option("--reason", default="", help="Why, in your words; it is kept in the version. Required with --apply.")
+@click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
+def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
+    """Take on the topic as it is now, and go on at an offset of it.
+
+    For a topic that was deleted and made again, a log that lost records, or a table that lost its position. Records
+    below the offset that have no answer are passed without being committed, and answered UNDECIDED.
+    """
+    change = _Change(choose=lambda found: operate.adopted(found, offset), reason=reason, apply=apply)
+    anyio.run(_set, settings(), change, as_json)
+
+
+@position.command()
+@config_option
+@json_option
+@click.option("--offset", type=click.IntRange(0), required=True, help="Next offset to read.")
+@click.option("--reason", default="", help="Why, in your words; it is kept in the version. Required with --apply.")
+@click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
+def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
+    """Go back to an offset: the records from there on are judged again.
+
+    For a table that was restored to an older state. Records whose uuid or application version the readable history
+    knows are DUPLICATE; the others are committed again, and get a second answer.
+    """
+    change = _Change(choose=lambda found: operate.rewound(found, offset), reason=reason, apply=apply)
+    anyio.run(_set, settings(), change, as_json)
+
+
+async def _show(configured: Settings, as_json: bool) -> None:
+    async with _looked(configured) as found:
+        _print(found, as_json)
+
+
+def _print(found: Situation, as_json: bool) -> None:
+    facts = found.facts
+    if as_json:
+        click.echo(json.dumps(_facts(found), indent=2))
+        return
+    rows = [
+        ("table", found.view.table.uri),
+        ("version", str(found.view.base) if found.view.base else "no table yet"),
+        ("position", _text(found.carried)),
+        ("topic", f"{facts.identity.topic}, id {facts.identity.topic_id}, cluster {facts.identity.cluster_id}"),
+        ("log", f"offsets {facts.log_start} to {facts.log_end} (exclusive)"),
+        ("acknowledged", "nothing" if facts.group_offset is None else f"below {facts.group_offset}"),
+        (
+            "applications",
+            ", ".join(f"{a} (version {m.version})" for a, m in sorted(found.view.marks.items())) or "none",
+        ),
+        ("a committer", "runs" if found.refusal is None else f"refuses: {found.refusal.code}"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name + ':':<14} {value}")
+    if found.refusal is not None:
+        click.echo(f"\n{found.refusal}")
+
+
+async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
+    async with _looked(configured) as found:
+        if not found.view.base:
+            raise SettingsError(f"there is no table at {found.view.table.uri}: create it first, then set its position")
+        target = change.choose(found)
+        if change.apply and not change.reason:
+            raise SettingsError("--apply needs --reason: it is kept in the version, for whoever asks later")
+        version = None
+        if change.apply:
+            version = await operate.write(
+                found.view,
+                world(),
+                new_position=target,
+                change_marks=lambda marks: marks,
+                reason=change.reason,
+                marks_max=configured.commit.app_marks_max,
+            )
+        _print_change(found, target, version, as_json=as_json)
+
+
+def _print_change(found: Situation, target: Position, version: int | None, *, as_json: bool) -> None:
+    if as_json:
+        written = {"version": version, "applied": version is not None}
+        click.echo(json.dumps({"before": _json(found.carried), "after": _json(target)} | written))
+        return
+    click.echo(f"before:  {_text(found.carried)}")
+    click.echo(f"after:   {_text(target)}")
+    passed = [o for o in range(found.facts.log_start, target.next_offset) if not _passes(found, o)]
+    if passed:
+        click.echo(f"passed:  {len(passed)} offsets without a commit, {passed[0]} to {passed[-1]}")
+    if version is None:
+        click.echo("Nothing was written. Add --apply and --reason to write it.")
+    else:
+        click.echo(f"Written as version {version}. A committer that refused to run looks again within seconds.")
+
+
+@asynccontextmanager
+async def _looked(configured: Settings) -> AsyncIterator[Situation]:
+    """Table and queue as they stand; both stay open meanwhile."""
+    async with looking(configured) as (store, queue):
+        yield await operate.look(queue, lambda: View(table=Table(store), monotonic=monotonic))
+
+
+def _facts(found: Situation) -> dict[str, Any]:
+    facts = found.facts
+    return {
+        "table": found.view.table.uri,
+        "version": found.view.base,
+        "position": _json(found.carried),
+        "topic": {
+            "topic": facts.identity.topic,
+            "topic_id": facts.identity.topic_id,
+            "cluster_id": facts.identity.cluster_id,
+        },
+        "log_start": facts.log_start,
+        "log_end": facts.log_end,
+        "acknowledged": facts.group_offset,
+        "applications": {app_id: asdict(mark) for app_id, mark in sorted(found.view.marks.items())},
+        "refusal": None if found.refusal is None else {"code": found.refusal.code, "message": str(found.refusal)},
+    }
+
+
+def _passes(found: Situation, offset: int) -> bool:
+    carried = found.carried
+    return carried is not None and carried.identity == found.facts.identity and carried.passes(offset)
+
+
+def _json(one: Position | None) -> dict[str, Any] | None:
+    return None if one is None else asdict(one)
+
+
+def _text(one: Position | None) -> str:
+    if one is None:
+        return "none"
+    ahead = f", and {len(one.settled)} settled ahead" if one.settled else ""
+    return f"next offset {one.next_offset}{ahead} of {one.topic} (id {one.topic_id}), era {one.era}"

@@ -1,0 +1,74 @@
+"""`committerd run`: the daemon."""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+
+import anyio
+import click
+from prometheus_client import CollectorRegistry
+
+from committerd import daemon, logs
+from committerd.commands.options import config_option, settings, settings_help
+from committerd.commands.surroundings import listening, monotonic, open_store, opened_queue, opened_store, wall_clock
+from committerd.daemon import Surroundings
+from committerd.settings import Settings
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+
+class _WithSettings(click.Command):
+    """A command whose help ends with every setting."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write_text("Settings, from the environment or as group.name in the --config file:")
+        formatter.write_paragraph()
+        formatter.write(settings_help())
+
+
+@click.command(cls=_WithSettings)
+@config_option
+def run() -> None:
+    """Commit the staged transactions of one dataset until SIGTERM.
+
+    Start as many as you like for one dataset: one is active, the others stand by and take over. What a table has
+    answered is recorded in the table itself, so a committer may be killed at any moment.
+
+    Required are COMMITTERD_DATASET__NAME and COMMITTERD_DATASET__URI (which table), and
+    COMMITTERD_KAFKA__BOOTSTRAP_SERVERS (where Kafka is). Metrics, /livez and /readyz are served on port 9464.
+    """
+    configured = settings()
+    logs.configure(configured.log.level, configured.log.format)
+    try:
+        anyio.run(_main, configured)
+    except Exception:
+        _log.exception("daemon.crashed")
+        raise
+
+
+async def _main(configured: Settings) -> None:
+    registry = CollectorRegistry()
+    telemetry = Telemetry(registry)
+    async with (
+        opened_store(configured, telemetry=telemetry) as store,
+        opened_queue(configured) as queue,
+    ):
+        await daemon.run(
+            configured,
+            Surroundings(
+                store=store,
+                queue=queue,
+                member=queue,
+                telemetry=telemetry,
+                serve=listening(configured.http, registry),
+                wall_clock=wall_clock,
+                monotonic=monotonic,
+                dice=random.Random(),
+                new_uuid=uuid.uuid4,
+                open_store=open_store,
+            ),
+        )

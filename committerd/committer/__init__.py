@@ -1,0 +1,10 @@
+"""One queue into one table: intake, Start, forming a version, putting it, answering.
+
+`committer` has the loop; read it first.
+"""
+
+from __future__ import annotations
+
+from committerd.committer.committer import Committer, Pace, Parts, State
+
+__all__ = ["Committer", "Pace", "Parts", "State"]

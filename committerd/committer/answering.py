@@ -1,0 +1,162 @@
+"""From what a version says to what is sent: outcomes, dead letters, and the acknowledgement behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from committerd.committer.publisher import Answers, Publisher
+from committerd.format.messages import Member, Outcome, Refusal
+from committerd.format.messages import Status as StatusNumber
+from committerd.format.request import record_size
+from committerd.ports import Publication, Queue, Record
+from committerd.rules.answers import Settled, Status, Timings, committed, refused
+from committerd.rules.position import Position
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+Entry = tuple[Settled, Member | Refusal]
+
+_LETTER_OVERHEAD_BYTES = 2048
+"""Room for the reason headers of a dead letter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answerer:
+    """Makes answers and hands them to the publisher."""
+
+    queue: Queue
+    publisher: Publisher
+    telemetry: Telemetry
+    acknowledgement: Callable[[Position, int], str]
+    log_all: bool = False
+    letter_bytes_max: int = 1024 * 1024
+
+    async def give(
+        self,
+        answers: Answers,
+        *,
+        generation: int,
+        acknowledge: tuple[Position, int] | None = None,
+        room: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Hand over answers with the acknowledgement (position, table version) that they allow."""
+        await self.publisher.give(
+            replace(
+                answers,
+                generation=generation,
+                acknowledge=acknowledge[0].next_offset if acknowledge else None,
+                metadata=self.acknowledgement(*acknowledge) if acknowledge else "",
+                records=room[0],
+                bytes=room[1],
+            )
+        )
+
+    async def again(self, entries: Sequence[Entry], position: Position) -> Answers:
+        """Answers from the table alone. Dead letters need the record once more; what the log lost is left out."""
+        bad = [entry.offset for _, entry in entries if status_of(entry).is_dead_letter]
+        records = {}
+        if bad:
+            records = {r.offset: r for r in await self.queue.read(min(bad), max(bad) + 1) if r.offset in set(bad)}
+        self.telemetry.republished_answers.add(len(entries))
+        return self.answers(entries, position, records=records, first_time=False)
+
+    def answers(
+        self,
+        entries: Iterable[Entry],
+        position: Position,
+        *,
+        records: Mapping[int, Record],
+        timings: Mapping[int, Timings] | None = None,
+        first_time: bool = True,
+    ) -> Answers:
+        """Answers to records that versions settle. `records` has those that may become dead letters, by offset.
+
+        Those that are told again are not counted and logged again.
+        """
+        outcomes, letters = [], []
+        for settled, entry in entries:
+            timing = (timings or {}).get(entry.offset)
+            outcome = (
+                committed(entry, settled, position, timing)
+                if isinstance(entry, Member)
+                else refused(entry, position, timing)
+            )
+            if first_time:
+                self._count(outcome)
+            outcomes.append(
+                Publication(
+                    key=outcome.uuid.encode(),
+                    value=outcome.SerializeToString(),
+                    headers=_headers(entry, position),
+                    partition=entry.outcome_partition,
+                )
+            )
+            if status_of(entry).is_dead_letter:
+                record = records.get(entry.offset)
+                if record is None:
+                    _log.warning(
+                        "dead_letter.record_gone",
+                        extra={"offset": entry.offset, "reason": outcome.reason},
+                    )
+                else:
+                    letters.append(self._letter(record, outcome))
+        return Answers(generation=0, outcomes=outcomes, letters=letters)
+
+    def _letter(self, record: Record, outcome: Outcome) -> Publication:
+        """The record as it was, with the reason beside it; without its value where that would not fit."""
+        headers = [
+            *record.headers,
+            ("committerd-status", StatusNumber.Name(outcome.status).encode()),
+            ("committerd-reason", outcome.reason.encode()),
+            ("committerd-message", outcome.message.encode()),
+            ("committerd-topic", outcome.topic.encode()),
+            ("committerd-offset", str(outcome.offset).encode()),
+            ("committerd-timestamp-ms", str(record.timestamp_ms).encode()),
+        ]
+        value = record.value
+        if record_size(record) + _LETTER_OVERHEAD_BYTES > self.letter_bytes_max:
+            headers.append(("committerd-value-bytes", str(len(value)).encode()))
+            value = b""
+        return Publication(key=record.key, value=value, headers=headers)
+
+    def _count(self, outcome: Outcome) -> None:
+        status = Status(StatusNumber.Name(outcome.status))
+        self.telemetry.transactions.add(operation=outcome.operation, outcome=status.value.lower())
+        if status is Status.DUPLICATE:
+            self.telemetry.duplicates.add(reason=outcome.reason)
+        if status.is_dead_letter:
+            self.telemetry.dead_letters.add(reason=outcome.reason)
+        if self.log_all or status is not Status.COMMITTED:
+            _log.info(
+                "transaction.answered",
+                extra={
+                    "uuid": outcome.uuid,
+                    "status": status.value,
+                    "operation": outcome.operation,
+                    "reason": outcome.reason,
+                    "text": outcome.message,
+                    "version": outcome.version,
+                    "read_version": outcome.read_version,
+                    "conflicting_version": outcome.conflicting_version,
+                    "producer": outcome.producer,
+                    "offset": outcome.offset,
+                    "queued_ms": outcome.queued_ms,
+                    "commit_ms": outcome.commit_ms,
+                },
+            )
+
+
+def status_of(entry: Member | Refusal) -> Status:
+    """Of a record that a version settles."""
+    return Status.COMMITTED if isinstance(entry, Member) else Status(StatusNumber.Name(entry.status))
+
+
+def _headers(entry: Member | Refusal, position: Position) -> list[tuple[str, bytes]]:
+    """An answer without a uuid is found by topic and offset."""
+    headers = [("topic", position.topic.encode()), ("offset", str(entry.offset).encode())]
+    if entry.traceparent:
+        headers.append(("traceparent", entry.traceparent.encode()))
+    return headers

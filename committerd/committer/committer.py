@@ -1,0 +1,398 @@
+"""One queue into one table.
+
+    assigned -> Start -> { form a group -> put it -> answer what it settled } until revoked, stopped or proven wrong
+
+Everything that was told stands in the table before it is told, so this loop may die between any two lines. It waits
+while there is no table, and while it refuses to run; it never skips a record and never resets a position.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import anyio
+
+from committerd.committer.answering import Answerer, Entry, status_of
+from committerd.committer.forming import Former
+from committerd.committer.intake import Intake, Pending
+from committerd.committer.publisher import Publisher
+from committerd.committer.putting import Backoff, Draft, Putter, Settlement
+from committerd.committer.starting import Starter
+from committerd.committer.view import StartAgain, View
+from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
+from committerd.format.request import Request
+from committerd.format.support import require_supported
+from committerd.ports import Queue
+from committerd.rules.answers import Status, Timings
+from committerd.rules.settle import Race
+from committerd.rules.turns import Turns
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+_WAITING_LOG_SECONDS = 60.0
+_LOOK_FOR_TABLE_SECONDS = 1.0
+_REFUSALS_WAIT_SECONDS_MAX = 30.0
+"""Refusals wait no longer for each other, however long the last put took: it may have waited for a store that was down.
+"""
+_CREATES_MAX = 256
+"""Staged creates that are kept while there is no table; those behind are read again once there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often things happen, in seconds."""
+
+    interval_min: float = 0.0
+    refusal_interval: float = 1.0
+    hold_max: float = 2.0
+    recheck: float = 10.0
+    refused_retry: float = 10.0
+
+
+@dataclass(slots=True)
+class State:
+    """What the process shows of itself."""
+
+    name: str = "standby"
+    """standby, starting, active, waiting_for_table, refused, unavailable or stopped."""
+    text: str = "waits for the partition"
+    code: str = ""
+    """Of a refusal."""
+    position: int | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a committer is made of."""
+
+    queue: Queue
+    intake: Intake
+    publisher: Publisher
+    answerer: Answerer
+    starter: Starter
+    former: Former
+    putter: Putter
+    telemetry: Telemetry
+    backoff: Callable[[], Backoff]
+    wall_clock: Callable[[], datetime]
+
+
+class Committer:
+    """The loop. `run` owns intake and publisher; `stop` ends it after the commit in flight."""
+
+    def __init__(self, parts: Parts, pace: Pace) -> None:
+        self._parts = parts
+        self._pace = pace
+        self._stopping = False
+        self._last_put = float("-inf")
+        self._last_refusals = float("-inf")
+        self._refusal_interval = pace.refusal_interval
+        self._turns = Turns(pace.hold_max)
+        self._refused_code = ""
+        self._waiting_since_ms: int | None = None
+        self.state = State()
+        intake, telemetry = parts.intake, parts.telemetry
+        telemetry.queue_depth_records.track(lambda: len(intake.pending))
+        telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in intake.pending))
+        telemetry.oldest_pending_age.track(self._oldest_pending_seconds)
+
+    def stop(self) -> None:
+        """Finish the commit in flight, publish its answers, then end."""
+        self._stopping = True
+        self._parts.intake.notify()
+
+    async def run(self) -> None:
+        """Serve every assignment until stopped."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._parts.intake.run)
+            tasks.start_soon(self._parts.publisher.run)
+            while not self._stopping:
+                generation = self._parts.intake.generation
+                if generation is None:
+                    await self._stand_by()
+                else:
+                    await self._serve(generation)
+            await self._parts.publisher.drained()
+            self._show("stopped", "stopped")
+            tasks.cancel_scope.cancel()
+
+    async def _stand_by(self) -> None:
+        """Wait for the partition. Kafka gives that of a topic that is gone to nobody: then say so."""
+        self._show("standby", "waits for the partition")
+        try:
+            if self._refused_code or not await self._parts.intake.changed(timeout=self._pace.refused_retry):
+                await self._parts.queue.identity()
+                self._refused_code = ""
+        except RefusedToRun as error:
+            await self._refuse(error, None)
+        except Unavailable:
+            self._refused_code = ""  # asked again when the time is over
+
+    async def _serve(self, generation: int) -> None:
+        """One assignment: Start, then commit; Start again whenever what we know stops holding together."""
+        backoff = self._parts.backoff()
+        while self._goes_on(generation):
+            self._show("starting", "reads the table and the queue")
+            try:
+                view = await self._parts.starter.start(generation)
+                backoff = self._parts.backoff()
+                self._refused_code = ""
+                if view.latest is not None:
+                    await self._commit_groups(generation, view)
+                else:
+                    await self._wait_for_table(generation, view)
+            except StartAgain as reason:
+                _log.info("start.again", extra={"reason": str(reason)})
+            except (RefusedToRun, UnsupportedTable, CorruptTable) as error:
+                await self._refuse(error, generation)
+            except Unavailable as error:
+                self._show("unavailable", str(error))
+                _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
+                await backoff.wait()
+        self._parts.telemetry.active.set(0)
+
+    async def _commit_groups(self, generation: int, view: View) -> None:
+        """Commit what waits, group by group."""
+        parts, backoff = self._parts, self._parts.backoff()
+        self._parts.telemetry.active.set(1)
+        while self._goes_on(generation):
+            if parts.intake.fetch_failure is not None:
+                raise StartAgain(f"the queue can't deliver: {parts.intake.fetch_failure}")
+            await self._let_go(generation, view)
+            self._show_view(view)
+            try:
+                if view.lacks_ours(now_ms=self._now_ms(), marks_max=parts.former.options.app_marks_max):
+                    draft: Draft | None = await parts.former.form_keys(view)
+                    _log.info("keys.put_back", extra={"version": view.base + 1})
+                else:
+                    draft = await self._next_draft(view)
+                if draft is not None:
+                    await self._commit(draft, view, generation)
+                    backoff = parts.backoff()
+            except Unavailable as error:
+                parts.telemetry.commit_retries.add(reason=error.code)
+                _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
+                await backoff.wait()
+
+    async def _next_draft(self, view: View) -> Draft | None:
+        """The next group once its time has come; None to look around again."""
+        intake = self._parts.intake
+        wait = self._last_put + self._pace.interval_min - anyio.current_time()
+        if intake.pending and wait > 0:
+            await anyio.sleep(wait)
+        if await self._holds():
+            return None
+        draft = await self._parts.former.form(view, intake)
+        if draft is None:
+            if not await intake.changed(timeout=self._pace.recheck):
+                await self._look_for_foreign(view)
+            return None
+        if not draft.group.members and draft.group.settles < self._parts.former.options.limits.records:
+            wait = self._last_refusals + self._refusal_interval - anyio.current_time()
+            # Refusals alone are worth a version only now and then; under load they ride along with the next commit.
+            if wait > 0 and await intake.changed(timeout=wait):
+                return None
+        return draft
+
+    async def _holds(self) -> bool:
+        """Whether the next try of a record that was refused twice is waited for; waits a while for it."""
+        intake, now = self._parts.intake, anyio.current_time()
+        ended = self._turns.end(intake.retries(), now)
+        if ended is not None:
+            self._parts.telemetry.holds.add(ended=ended[0].value)
+            self._parts.telemetry.hold_seconds.add(ended[1])
+        left = self._turns.seconds_left(now)
+        if left > 0:
+            await intake.changed(timeout=left)
+        return left > 0
+
+    async def _commit(self, draft: Draft, view: View, generation: int) -> None:
+        """Put one version, learn what came of it, and answer every record that it or another's settled."""
+        parts, started = self._parts, anyio.current_time()
+        before = view.base
+        settlement = await parts.putter.put(draft, view)
+        seconds = anyio.current_time() - started
+        self._last_put = started
+        parts.telemetry.commit_duration.observe(seconds, stage="put")
+        if settlement.race is Race.OURS:
+            self._note_commit(draft, seconds)
+        await self._answer(settlement, view, generation, seconds=seconds)
+        foreign = sum(not found.settled.ours for found in settlement.found)
+        if foreign:
+            parts.telemetry.foreign_commits.add(foreign)
+        if settlement.race is not Race.OURS and view.latest is not None:
+            require_supported(view.latest)
+            _log.info("table.moved", extra={"from": before, "to": view.base, "by": settlement.race.value})
+
+    async def _answer(self, settlement: Settlement, view: View, generation: int, *, seconds: float) -> None:
+        """Publish what the new versions settled, and make room."""
+        parts = self._parts
+        assert view.position is not None
+        entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
+        settled = {entry.offset for _, entry in entries}
+        records = {p.offset: p.record for p in parts.intake.pending if p.offset in settled}
+        if any(status_of(entry).is_dead_letter and entry.offset not in records for _, entry in entries):
+            # Settled by another committer, or taken from us meanwhile: Start reads them again and answers them all.
+            raise StartAgain("a dead letter needs its record, which is not here")
+        started_ms, commit_ms = self._now_ms() - int(seconds * 1000), int(seconds * 1000)
+        timings = {
+            offset: Timings(queued_ms=max(started_ms - r.timestamp_ms, 0), commit_ms=commit_ms)
+            for offset, r in records.items()
+        }
+        for timing in timings.values():
+            parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
+        answers = parts.answerer.answers(entries, view.position, records=records, timings=timings)
+        self._note_refusals(entries)
+        submitted = [
+            (status_of(entry).value.lower(), records[entry.offset].timestamp_ms)
+            for _, entry in entries
+            if entry.offset in records
+        ]
+        room = parts.intake.settle(view.position)
+        await parts.answerer.give(
+            replace(answers, submitted=submitted),
+            generation=generation,
+            acknowledge=view.acknowledgeable(),
+            room=(room.records, room.bytes),
+        )
+
+    def _note_refusals(self, entries: Iterable[Entry]) -> None:
+        """Give the next turn to those whose re-execution was refused."""
+        refused = {e.offset for _, e in entries if status_of(e) is Status.RETRYABLE}
+        for pending in self._parts.intake.pending if refused else ():
+            if pending.offset in refused and isinstance(pending.decoded, Request):
+                attempt = pending.decoded.envelope.attempt
+                self._turns.refused(pending.decoded.uuid, attempt=attempt, now=anyio.current_time())
+
+    async def _let_go(self, generation: int, view: View) -> None:
+        """Make room for records that were delivered although another committer had settled them."""
+        intake = self._parts.intake
+        assert view.position is not None
+        if intake.pending and view.position.passes(intake.pending[0].offset):
+            room = intake.settle(view.position)
+            await self._parts.queue.done(generation, room.records, room.bytes)
+
+    async def _look_for_foreign(self, view: View) -> None:
+        """While idle: take in versions of other writers, so that metrics are true and lost keys are put back."""
+        found = await view.reload()
+        if not found:
+            return
+        if view.latest is not None:
+            require_supported(view.latest)
+        self._parts.telemetry.foreign_commits.add(sum(not one.settled.ours for one in found))
+        if any(one.settled.ours for one in found):
+            raise StartAgain("another committer has committed")
+
+    async def _wait_for_table(self, generation: int, view: View) -> None:
+        """Nothing can be answered before there is a table: wait for one, or for a create that can be committed.
+
+        Records are looked at and let go; once there is a table, Start has them delivered again.
+        """
+        parts = self._parts
+        assert view.position is not None
+        parts.telemetry.waiting_for_table.set(1)
+        creates: list[Pending] = []
+        first_offset: int | None = None
+        waiting, said, looked = 0, float("-inf"), anyio.current_time()
+        try:
+            while self._goes_on(generation):
+                if parts.intake.fetch_failure is not None:
+                    raise StartAgain(f"the queue can't deliver: {parts.intake.fetch_failure}")
+                arrived = list(parts.intake.pending)
+                if arrived and first_offset is None:
+                    first_offset = arrived[0].offset
+                    self._waiting_since_ms = arrived[0].record.timestamp_ms
+                creates += [p for p in arrived if await self._is_create(p, view)]
+                del creates[_CREATES_MAX:]
+                waiting += len(arrived)
+                room = parts.intake.settle({p.offset for p in arrived})
+                if room.records:
+                    await parts.queue.done(generation, room.records, room.bytes)
+                self._show(
+                    "waiting_for_table",
+                    f"{waiting} records wait: there is no table at {view.table.uri}",
+                )
+                if waiting and anyio.current_time() - said > _WAITING_LOG_SECONDS:
+                    said = anyio.current_time()
+                    _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
+                for create in creates:
+                    draft = await parts.former.form_create(view, create, is_first=create.offset == first_offset)
+                    if draft is not None:
+                        await self._commit(draft, view, generation)
+                        raise StartAgain("the table was created")
+                if anyio.current_time() - looked >= _LOOK_FOR_TABLE_SECONDS:
+                    looked = anyio.current_time()
+                    await view.peek()
+                await parts.intake.changed(timeout=_LOOK_FOR_TABLE_SECONDS)
+        finally:
+            self._waiting_since_ms = None
+            parts.telemetry.waiting_for_table.set(0)
+
+    async def _is_create(self, pending: Pending, view: View) -> bool:
+        request = await self._parts.former.decoder.decode(pending, view.table)
+        return getattr(request, "operation", "") in ("overwrite", "clone")
+
+    async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
+        """Say why, once, and look again later: an operator may have set it right."""
+        self._parts.telemetry.active.set(0)
+        cause = error.code if isinstance(error, RefusedToRun) else type(error).code
+        self._parts.telemetry.refused_to_run.set(1, cause=cause)
+        if self._refused_code != error.code:
+            self._refused_code = error.code
+            _log.error("refused", extra={"code": error.code, "error": str(error)})
+        self._show("refused", str(error), code=error.code)
+        until = anyio.current_time() + self._pace.refused_retry
+        while self._goes_on(generation) and anyio.current_time() < until:
+            await self._parts.intake.changed(timeout=until - anyio.current_time())
+        self._parts.telemetry.refused_to_run.set(0, cause=cause)
+
+    def _note_commit(self, draft: Draft, seconds: float) -> None:
+        telemetry, group = self._parts.telemetry, draft.group
+        if group.members:
+            telemetry.commit_transactions.observe(len(group.members))
+        else:
+            telemetry.refusal_only_versions.add()
+            self._last_refusals = anyio.current_time()
+            # At most 5 % of the time goes into versions that commit nothing.
+            self._refusal_interval = max(self._pace.refusal_interval, min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX))
+        telemetry.last_commit_timestamp.set(self._parts.wall_clock().timestamp())
+        telemetry.manifest_bytes.set(len(draft.prepared.body))
+        _log.info(
+            "version.committed",
+            extra={
+                "version": group.version,
+                "uuid": group.transaction.uuid,
+                "operation": group.transaction.WhichOneof("operation"),
+                "transactions": len(group.members),
+                "refused": len(group.refusals),
+                "position": group.position.next_offset,
+                "duration_seconds": round(seconds, 6),
+            },
+        )
+
+    def _show_view(self, view: View) -> None:
+        telemetry = self._parts.telemetry
+        telemetry.table_version.set(view.base)
+        if view.latest is not None:
+            telemetry.table_fragments.set(len(view.latest.manifest.fragments))
+        self._show("active", "commits")
+        self.state.version = view.base
+        self.state.position = view.position.next_offset if view.position else None
+
+    def _show(self, name: str, text: str, *, code: str = "") -> None:
+        self.state.name, self.state.text, self.state.code = name, text, code
+
+    def _goes_on(self, generation: int | None) -> bool:
+        return not self._stopping and self._parts.intake.owns(generation)
+
+    def _oldest_pending_seconds(self) -> float:
+        since = self._waiting_since_ms or self._parts.intake.oldest_timestamp_ms()
+        return 0.0 if since is None else max(self._now_ms() - since, 0) / 1000
+
+    def _now_ms(self) -> int:
+        return int(self._parts.wall_clock().timestamp() * 1000)

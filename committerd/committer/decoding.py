@@ -1,0 +1,95 @@
+"""From a delivered record to a request: headers, the transaction's bytes wherever they lie, and what they must be.
+
+Nothing here depends on what the table holds, except for the file of a claim check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from committerd.committer.intake import Pending
+from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
+from committerd.format.paths import transaction_key
+from committerd.format.request import ClaimCheck, Request, decode_envelope, decode_transaction
+from committerd.format.uris import names_same_table
+from committerd.prepare import create_options
+from committerd.rules.answers import Status
+from committerd.rules.ledger import Refused
+from committerd.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """Decodes records of one table's topic. May raise `StoreUnavailable` while it fetches a claim check's file."""
+
+    aliases: tuple[str, ...] = ()
+    """Other names of the table."""
+    transaction_bytes_max: int = 64 * 1024 * 1024
+
+    async def decode(self, pending: Pending, table: Table) -> Request | Refused:
+        """The request in a record, or why it is none; remembered with the record."""
+        if pending.decoded is None:
+            try:
+                pending.decoded = await self._decode(pending, table)
+            except RequestError as error:
+                pending.decoded = refused_by(error)
+        return pending.decoded
+
+    async def _decode(self, pending: Pending, table: Table) -> Request:
+        record = pending.record
+        envelope = decode_envelope(record.headers)
+        if envelope.dataset is not None and not names_same_table(
+            envelope.dataset, served=table.uri, aliases=self.aliases
+        ):
+            raise InvalidRequest(
+                f"the producer meant table {envelope.dataset!r}, this topic is of {table.uri!r}: stage it for the "
+                "other table, or add the name to setting dataset.aliases",
+                code="wrong_dataset",
+            )
+        create_options(envelope.create_options)
+        body = record.value
+        if envelope.claim is not None:
+            body = await self._claimed(envelope.claim, body, table)
+        return Request(
+            offset=record.offset,
+            envelope=envelope,
+            transaction=decode_transaction(body, bytes_max=self.transaction_bytes_max),
+            size=len(body),
+            timestamp_ms=record.timestamp_ms,
+        )
+
+    async def _claimed(self, claim: ClaimCheck, value: bytes, table: Table) -> bytes:
+        """The transaction's bytes from the file beside the table."""
+        if value:
+            raise InvalidRequest(
+                "header transaction-file asks for a file, but the record has a value too: leave it empty",
+                code="header_invalid",
+            )
+        key = transaction_key(claim.name)
+        size = await table.store.head(key)
+        if size is None:
+            raise InvalidRequest(
+                f"header transaction-file names {claim.name!r}, but _transactions/ has no such file",
+                code="claim_missing",
+            )
+        limit = self.transaction_bytes_max
+        if size > limit:
+            raise InvalidRequest(
+                f"_transactions/{claim.name} has {size} bytes, more than the {limit} that are allowed (setting "
+                "commit.transaction_bytes_max): commit in smaller parts",
+                code="record_too_large",
+            )
+        body = await table.store.get(key)
+        if body is None or hashlib.sha256(body).hexdigest() != claim.sha256:
+            raise InvalidRequest(
+                f"_transactions/{claim.name} is not the file that header transaction-sha256 describes",
+                code="claim_mismatch",
+            )
+        return body
+
+
+def refused_by(error: RequestError) -> Refused:
+    """How a request that can never succeed is refused."""
+    status = Status.UNSUPPORTED if isinstance(error, UnsupportedRequest) else Status.INVALID
+    return Refused(status=status, reason=error.code, message=str(error))

@@ -1,0 +1,337 @@
+"""From waiting records to the next version: judge each, take what fits together, build once.
+
+Records are looked at in the order of their offsets. What can't be committed is refused and rides along; the group ends
+before the first record that can't share its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from committerd.committer.decoding import Decoder, refused_by
+from committerd.committer.intake import Intake, Pending
+from committerd.committer.putting import Draft
+from committerd.committer.view import View
+from committerd.errors import RequestError
+from committerd.format.messages import Member, Refusal, Transaction
+from committerd.format.request import Envelope, Request, who_asked
+from committerd.prepare import (
+    Judged,
+    PrepareOptions,
+    Rejected,
+    World,
+    build_version,
+    create_options,
+    judge,
+)
+from committerd.rules.answers import Settled, Status
+from committerd.rules.conflicts import Verdict
+from committerd.rules.footprint import Kind
+from committerd.rules.grouping import (
+    Group,
+    GroupLimits,
+    Weight,
+    joins,
+    mark_of,
+    member_of,
+    merged,
+    position_only,
+    refusal_of,
+    reserved_range,
+    sole,
+)
+from committerd.rules.ledger import Asked, Refused, dedupe
+from committerd.rules.position import AppMark, Position, advance, kept_marks
+from committerd.rules.settle import Found
+from committerd.rules.turns import goes_ahead
+from committerd.telemetry import Telemetry
+
+STALE_MS = 5 * 24 * 3600 * 1000
+"""Lance's cleanup deletes files that no version names after 7 days; a record older than 5 is looked at closely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormingOptions:
+    """What the operator allows."""
+
+    limits: GroupLimits = field(default_factory=GroupLimits)
+    verify_files: Literal["always", "stale", "never"] = "stale"
+    allowed_operations: frozenset[Kind] = frozenset(Kind)
+    allowed_bases: tuple[str, ...] = ()
+    app_marks_max: int = 1000
+
+
+@dataclass(slots=True)
+class _Forming:
+    """A group while it grows."""
+
+    marks: dict[str, AppMark]
+    requests: list[Request] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    uuids: set[str] = field(default_factory=set)
+    weight: Weight = field(default_factory=Weight)
+
+    def offsets(self) -> list[int]:
+        """Of the records that the group settles."""
+        return [*(r.offset for r in self.requests), *(r.offset for r in self.refusals)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """Forms groups for one table. Changes nothing; may raise an `Unavailable`, `UnsupportedTable` or `CorruptTable`."""
+
+    options: FormingOptions
+    decoder: Decoder
+    world: World
+    telemetry: Telemetry
+
+    async def form(self, view: View, intake: Intake) -> Draft | None:
+        """The next version, None when nothing waits."""
+        coalesce = self.options.limits.coalesce_appends
+        unbuildable: dict[int, Refused] = {}
+        # As they are now: more may arrive, or the assignment end, while we read.
+        waiting, fingerprints = list(intake.pending), intake.fingerprints()
+        while True:
+            forming = await self._gather(view, waiting, coalesce=coalesce, unbuildable=unbuildable)
+            if not forming.requests and not forming.refusals:
+                return None
+            try:
+                return await self._build(forming, view, [p.offset for p in waiting], fingerprints)
+            except RequestError as error:
+                if len(forming.requests) == 1:
+                    unbuildable[forming.requests[0].offset] = refused_by(error)
+                elif coalesce and forming.requests:
+                    # Each passed on its own and together they can't be built: find out which one it is.
+                    coalesce = False
+                else:
+                    raise
+
+    async def form_create(self, view: View, pending: Pending, *, is_first: bool) -> Draft | None:
+        """Version 1 from a create that goes ahead of the waiting records; None when it can't be committed now.
+
+        `is_first`: no record waits before it.
+        """
+        forming = _Forming(marks={})
+        request = await self.decoder.decode(pending, view.table)
+        if isinstance(request, Refused):
+            return None
+        answer = await self._judge(request, pending, forming, view)
+        if isinstance(answer, Refused):
+            return None
+        self._take(forming, request, answer, view)
+        fingerprints = {pending.offset: (pending.sha256, pending.record.leader_epoch)}
+        try:
+            return await self._build(forming, view, [pending.offset] if is_first else [], fingerprints)
+        except RequestError:
+            return None
+
+    async def form_keys(self, view: View) -> Draft:
+        """A version that puts our keys back, which a foreign one lowered or dropped."""
+        return await self._build(_Forming(marks=dict(view.marks)), view, [], {})
+
+    async def _gather(
+        self, view: View, waiting: Sequence[Pending], *, coalesce: bool, unbuildable: Mapping[int, Refused]
+    ) -> _Forming:
+        """Judge waiting records, in order, until one can't join."""
+        assert view.position is not None
+        limits = replace(self.options.limits, coalesce_appends=coalesce)
+        forming = _Forming(marks=dict(view.marks))
+        for pending in _in_turn(view, waiting):
+            if view.position.passes(pending.offset):
+                continue
+            if len(forming.requests) + len(forming.refusals) >= limits.records:
+                break
+            request = await self.decoder.decode(pending, view.table)
+            if isinstance(request, Refused):
+                self._refuse(forming, pending, request)
+                continue
+            if not joins(request, forming.weight, limits):
+                break
+            answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, view)
+            if isinstance(answer, Refused):
+                self._refuse(forming, pending, answer)
+            else:
+                self._take(forming, request, answer, view)
+        return forming
+
+    async def _judge(self, request: Request, pending: Pending, forming: _Forming, view: View) -> Judged | Refused:
+        """Steps of one request against the latest version and the group that it may join."""
+        envelope, version = request.envelope, view.base + 1
+        asked = Asked(
+            uuid=request.uuid,
+            read_version=request.transaction.read_version,
+            app=envelope.app,
+            is_replay=envelope.replay_of is not None,
+        )
+        answer = dedupe(
+            asked,
+            view.ledger,
+            forming.marks,
+            version=version,
+            members=forming.uuids,
+            refusals=forming.refusals,
+        )
+        answer = answer or self._expired(envelope) or await self._recreated(request, view)
+        if answer is not None:
+            return answer
+        started = view.monotonic()
+        judged = await judge(
+            view.table,
+            view.latest,
+            request.transaction,
+            options=self._prepare_options(request, pending),
+            world=self.world,
+        )
+        self.telemetry.commit_duration.observe(view.monotonic() - started, stage="judge")
+        self._count_conflicts(request, judged)
+        return judged
+
+    def _prepare_options(self, request: Request, pending: Pending) -> PrepareOptions:
+        options, envelope = self.options, request.envelope
+        age_ms = self._now_ms() - pending.record.timestamp_ms
+        return PrepareOptions(
+            allowed_operations=options.allowed_operations,
+            allowed_bases=options.allowed_bases,
+            verify_files=options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS),
+            rules_out_duplicate=envelope.app is not None,
+            create=create_options(envelope.create_options),
+            create_only=envelope.create_only,
+        )
+
+    def _expired(self, envelope: Envelope) -> Refused | None:
+        deadline = envelope.deadline_ms
+        if deadline is None or self._now_ms() <= deadline:
+            return None
+        late = self._now_ms() - deadline
+        return Refused(
+            status=Status.EXPIRED,
+            reason="deadline_passed",
+            message=f"its turn came {late} ms after the deadline that its producer set",
+        )
+
+    async def _recreated(self, request: Request, view: View) -> Refused | None:
+        """Whether the version that it was read at is of another table, under the same name."""
+        uuid, version = request.envelope.read_uuid, request.transaction.read_version
+        if uuid is None or not 0 < version <= view.base:
+            return None
+        file = await view.table.read(version)
+        transaction = await view.table.transaction(file) if file is not None else None
+        if transaction is None or transaction.uuid == uuid:
+            return None
+        return Refused(
+            status=Status.INVALID,
+            reason="table_recreated",
+            message=f"it was read at version {version} made by transaction {uuid}, but that version of this table "
+            f"was made by {transaction.uuid}: the table was deleted and made again. Do the work again on the new table",
+        )
+
+    def _take(self, forming: _Forming, request: Request, judged: Judged, view: View) -> None:
+        forming.requests.append(request)
+        forming.judged.append(judged)
+        forming.uuids.add(request.uuid)
+        forming.weight.add(request)
+        assert view.position is not None
+        forming.marks |= mark_of(
+            request, forming.marks, version=view.base + 1, now_ms=self._now_ms(), era=view.position.era
+        )
+
+    def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
+        request = pending.decoded if isinstance(pending.decoded, Request) else None
+        forming.refusals.append(
+            refusal_of(
+                refused,
+                offset=pending.offset,
+                envelope=request.envelope if request else who_asked(pending.record.headers),
+                transaction=request.transaction if request else None,
+            )
+        )
+
+    async def _build(
+        self,
+        forming: _Forming,
+        view: View,
+        pending: Sequence[int],
+        fingerprints: Mapping[int, tuple[str, int]],
+    ) -> Draft:
+        """Everything that the version will hold. Raises a `RequestError` when the content can't be built."""
+        assert view.position is not None
+        position = advance(view.position, pending, forming.offsets(), fingerprints=fingerprints)
+        now_ms, most = self._now_ms(), self.options.app_marks_max
+        marks = kept_marks(forming.marks, now_ms=now_ms, most=most)
+        transaction, members = self._transaction(forming, view, position, marks)
+        group = Group(
+            version=view.base + 1,
+            transaction=transaction,
+            members=members,
+            refusals=forming.refusals,
+            position=position,
+            marks=marks,
+        )
+        judged = (
+            replace(forming.judged[0], transaction=transaction) if forming.judged else Judged(transaction=transaction)
+        )
+        started = view.monotonic()
+        prepared = await build_version(view.table, view.latest, judged, world=self.world, table_metadata=group.metadata)
+        self.telemetry.commit_duration.observe(view.monotonic() - started, stage="build")
+        settled = Settled(
+            version=prepared.version,
+            uuid=transaction.uuid,
+            operation=transaction.WhichOneof("operation") or "",
+            ours=True,
+            members=members,
+            refusals=forming.refusals,
+        )
+        return Draft(
+            group=group,
+            prepared=prepared,
+            own=Found(settled=settled, position=position, marks=marks),
+        )
+
+    def _transaction(
+        self, forming: _Forming, view: View, position: Position, marks: Mapping[str, AppMark]
+    ) -> tuple[Transaction, list[Member]]:
+        """The transaction that the version stores, and its members."""
+        uuid = str(self.world.new_uuid())
+        if not forming.requests:
+            only = position_only(position, marks, forming.refusals, read_version=view.base, uuid=uuid)
+            return only, []
+        if len(forming.requests) == 1:
+            transaction = forming.judged[0].transaction
+            latest = view.latest.manifest if view.latest else None
+            reserved = reserved_range(latest, transaction)
+            members = [member_of(forming.requests[0], shared=False, reserved=reserved)]
+            return sole(transaction, members, forming.refusals, topic_id=position.topic_id), members
+        members = [member_of(r, shared=True) for r in forming.requests]
+        transactions = [j.transaction for j in forming.judged]
+        return merged(transactions, members, forming.refusals, uuid=uuid, topic_id=position.topic_id), members
+
+    def _count_conflicts(self, request: Request, judged: Judged | Rejected) -> None:
+        rebased = any(checked.verdict is Verdict.REBASABLE for checked in judged.checked)
+        if rebased and isinstance(judged, Judged):
+            self.telemetry.rebases.add(operation=request.operation)
+        for checked in judged.checked:
+            if checked.verdict is not Verdict.COMPATIBLE and checked.theirs is not None:
+                self.telemetry.conflicts.add(
+                    ours=request.operation,
+                    theirs=checked.theirs.value,
+                    verdict=checked.verdict.name.lower(),
+                )
+
+    def _now_ms(self) -> int:
+        return int(self.world.wall_clock().timestamp() * 1000)
+
+
+def _in_turn(view: View, waiting: Sequence[Pending]) -> Sequence[Pending]:
+    """Waiting records in the order in which they are judged: re-executions first, else by offset."""
+    assert view.position is not None
+    first: list[Pending] = []
+    for pending in waiting:
+        if goes_ahead(pending.retry_of, view.position, view.ledger, ahead=len(first)):
+            first.append(pending)
+    if not first:
+        return waiting
+    ahead = {p.offset for p in first}
+    return [*first, *(p for p in waiting if p.offset not in ahead)]

@@ -1,0 +1,177 @@
+"""One version onto the store: put if absent, and find out what came of it.
+
+Created is ours. Taken is read back: `rules.settle.race` says whose it is. A lost answer is unknown, and stays so
+until the number is occupied: the same bytes are tried and read back, and nothing that was staged is deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from committerd.committer.view import StartAgain, View
+from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
+from committerd.ports import Created, Queue
+from committerd.prepare import Prepared, put, write_files
+from committerd.rules.grouping import Group
+from committerd.rules.settle import Found, Race, race
+from committerd.rules.startup import refuse_other_topic
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+_BACKOFF_SECONDS_MIN = 0.05
+_BACKOFF_SECONDS_MAX = 5.0
+_ANSWER_AGE_SECONDS_MAX = 60.0
+"""How old the listing may be that was made for a put; a cleanup keeps versions of the last hour at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A version, complete: the group that it settles and every byte to write."""
+
+    group: Group
+    prepared: Prepared
+    own: Found
+    """What it will say of the queue, to tell it from another's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What came of a put. The view has taken in `found`, the versions that are new in it, ascending."""
+
+    race: Race
+    found: Sequence[Found]
+
+
+class Backoff:
+    """Waits that double from 50 ms to 5 s, each drawn from its upper half."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._seconds = _BACKOFF_SECONDS_MIN
+
+    async def wait(self) -> None:
+        await anyio.sleep(self._seconds * self._dice.uniform(0.5, 1.0))
+        self._seconds = min(self._seconds * 2, _BACKOFF_SECONDS_MAX)
+
+
+class Putter:
+    """Puts drafts, one at a time."""
+
+    def __init__(self, queue: Queue, telemetry: Telemetry, *, dice: random.Random, recheck_seconds: float) -> None:
+        self._queue = queue
+        self._telemetry = telemetry
+        self._dice = dice
+        self._recheck_seconds = recheck_seconds
+
+    async def put(self, draft: Draft, view: View) -> Settlement:
+        """Try until it is known what version `draft.group.version` holds.
+
+        Raises `RefusedToRun` when the topic is another one now, `StartAgain` as the view does.
+        """
+        backoff, unknown = Backoff(self._dice), False
+        while True:
+            try:
+                await self._ready(draft, view)
+                if await self._still_latest(view):
+                    self._telemetry.commit_attempts.add()
+                    sent_at = view.monotonic()
+                    answer = await put(view.table, draft.prepared)
+                    if isinstance(answer, Created):
+                        if unknown:
+                            self._telemetry.unknown_outcomes_settled.add(result="created")
+                        view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
+                        return Settlement(race=Race.OURS, found=[draft.own])
+                taken = True
+            except OutcomeUnknown as error:
+                taken = False
+                if not unknown:
+                    self._telemetry.unknown_outcomes.add()
+                unknown = True
+                self._tell(draft, error)
+            except (StoreUnavailable, QueueUnavailable) as error:
+                self._tell(draft, error)
+                await backoff.wait()
+                continue
+            settlement = await self._read_back(draft, view, taken=taken)
+            if settlement is not None:
+                if unknown:
+                    self._telemetry.unknown_outcomes_settled.add(result=settlement.race.value)
+                return settlement
+            await backoff.wait()
+
+    async def _still_latest(self, view: View) -> bool:
+        """Whether the version that we build on is still the latest, read anew when we last knew too long ago.
+
+        A number that a cleanup freed meanwhile would otherwise take our version in, below the latest. The process may
+        have slept for hours anywhere, also while it waited for this very answer: it counts from when it was asked.
+        """
+        age_max = self._recheck_seconds
+        while view.monotonic() - view.read_at > age_max:
+            read_at = view.monotonic()
+            newest = await view.table.latest_version() or 0
+            if newest < view.base:
+                raise StartAgain(f"the table went back from version {view.base} to {newest}")
+            if newest > view.base:
+                return False
+            view.read_at, age_max = read_at, _ANSWER_AGE_SECONDS_MAX
+        return True
+
+    async def _ready(self, draft: Draft, view: View) -> None:
+        """Check the topic while everything that the version refers to is written."""
+        assert view.position is not None
+        identity = view.position.identity
+        failures: list[CommitterError] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write_before, draft, view, failures)
+            try:
+                identity = await self._queue.identity()
+            except CommitterError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        refuse_other_topic(view.position, identity)
+
+    async def _write_before(self, draft: Draft, view: View, failures: list[CommitterError]) -> None:
+        try:
+            await write_files(view.table, draft.prepared)
+        except CommitterError as error:
+            failures.append(error)
+
+    async def _read_back(self, draft: Draft, view: View, *, taken: bool) -> Settlement | None:
+        """Whose the version is; None while nothing is there, or while it can't be read."""
+        try:
+            found = await view.peek()
+        except StoreUnavailable as error:
+            self._tell(draft, error)
+            return None
+        if not found:
+            if taken:
+                raise StartAgain(f"version {draft.group.version} was taken, but is not there")
+            return None
+        result = race(draft.own, found)
+        if result is not Race.OURS:
+            self._telemetry.commit_retries.add(reason=result.value)
+            _log.info(
+                "commit.raced",
+                extra={
+                    "version": draft.group.version,
+                    "latest": found[-1].settled.version,
+                    "by": result.value,
+                },
+            )
+        view.learn(found)
+        return Settlement(race=result, found=found)
+
+    def _tell(self, draft: Draft, error: Exception) -> None:
+        reason = "unknown" if isinstance(error, OutcomeUnknown) else getattr(error, "code", "other")
+        self._telemetry.commit_retries.add(reason=reason)
+        _log.warning(
+            "commit.retried",
+            extra={"version": draft.group.version, "reason": reason, "error": str(error)},
+        )

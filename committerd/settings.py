@@ -1,0 +1,277 @@
+"""What an operator may set: values only, in groups, each with a unit in its name and a sentence.
+
+Read from a TOML file (`--config`, or `COMMITTERD_CONFIG`) and from the environment, which wins:
+`COMMITTERD_KAFKA__BOOTSTRAP_SERVERS` is `bootstrap_servers` in group `kafka`. A name that is not known is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from committerd.errors import SettingsError
+from committerd.rules.footprint import Kind
+from committerd.settings_kafka import KafkaSettings, comma_separated
+
+ENV_PREFIX = "COMMITTERD_"
+CONFIG_VARIABLE = "COMMITTERD_CONFIG"
+MIB = 1024 * 1024
+
+Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
+"""Several values, separated by commas in the environment."""
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DatasetSettings(_Group):
+    """Which table this committer serves."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Name of the dataset in topics and metrics: the staged topic is {kafka.topic_prefix}{name}.staged.",
+    )
+    uri: str = Field(
+        min_length=1,
+        description="Where the table lies: a path or file:// URI. It need not exist yet; a staged create makes it.",
+    )
+    aliases: Listed = Field(
+        default=(),
+        description="Other URIs by which producers may name this table in header `dataset`; any other one is INVALID.",
+    )
+
+
+class CommitSettings(_Group):
+    """How transactions become versions."""
+
+    coalesce_appends: bool = Field(
+        default=True,
+        description="Commit a run of waiting Appends as one version. false: a version each, and far fewer commits a "
+        "second.",
+    )
+    group_records_max: int = Field(default=1000, ge=1, le=10_000, description="Transactions in one version, at most.")
+    group_bytes_max: int = Field(
+        default=16 * MIB,
+        ge=1,
+        description="Bytes of staged transactions in one version, at most (one always fits).",
+    )
+    group_fragments_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="New fragments in one version, at most (one transaction always fits).",
+    )
+    interval_seconds_min: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Least time between two versions; 0 = as fast as the store takes them.",
+    )
+    refusal_interval_seconds: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="Least time between two versions that only record refusals; under load they ride along with "
+        "commits.",
+    )
+    hold_seconds_max: float = Field(
+        default=2.0,
+        ge=0,
+        le=60,
+        description="After refusing a re-execution: how long nothing else is committed while its next try is awaited; "
+        "a quarter of the time in all. 0 = never.",
+    )
+    verify_files: Literal["always", "stale", "never"] = Field(
+        default="stale",
+        description="Look whether staged files exist before committing them: always, only for records older than 5 "
+        "days (Lance's cleanup deletes unreferenced files after 7), or never.",
+    )
+    allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
+        default=frozenset(set(Kind) - {Kind.CLONE, Kind.UPDATE_BASES}),
+        description="Operations that are committed; any other is UNSUPPORTED. Names as in the Transaction message.",
+    )
+    allowed_bases: Listed = Field(
+        default=(),
+        description="URI prefixes that a transaction may name outside the table (Clone, UpdateBases, initial "
+        "bases). The daemon's own credentials are used there, so the default is none.",
+    )
+    transaction_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="A larger staged transaction is INVALID, inline or by claim check.",
+    )
+    app_marks_max: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Application ids remembered in the table; beyond it the oldest go.",
+    )
+    republish_max: int = Field(
+        default=10_000,
+        ge=0,
+        description="Answers published again at start when the consumer group has no offset.",
+    )
+
+
+class StoreSettings(_Group):
+    """How objects are written."""
+
+    durable: bool = Field(
+        default=True,
+        description="Local files: sync file and folder before a commit counts as done. false survives a crash of the "
+        "process, not of the machine.",
+    )
+    recheck_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=60,
+        description="How old the knowledge of the latest version may be when a commit is sent, and how often an idle "
+        "committer looks for foreign versions.",
+    )
+
+
+class HttpSettings(_Group):
+    """Where /metrics, /livez and /readyz are served; read-only."""
+
+    host: str = Field(default="0.0.0.0", description="Address to listen on.")
+    port: int = Field(
+        default=9464,
+        ge=0,
+        le=65535,
+        description="Port to listen on; 0 = a free one, named in the log.",
+    )
+
+
+class LogSettings(_Group):
+    """What goes to standard output."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity of a line.")
+    format: Literal["json", "text"] = Field(
+        default="json", description="json: one object a line; text: for a terminal."
+    )
+    transactions: Literal["refused", "all"] = Field(
+        default="refused",
+        description="A line for each transaction that was not committed, or for each.",
+    )
+
+
+class DaemonSettings(_Group):
+    """The process."""
+
+    drain_seconds: float = Field(
+        default=20.0,
+        gt=0,
+        description="After SIGTERM: time to finish the commit in flight and publish its answers. Keep it below "
+        "Kubernetes' terminationGracePeriodSeconds.",
+    )
+    refused_retry_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="After refusing to run: time until table and topic are looked at again.",
+    )
+
+
+class Settings(BaseSettings):
+    """All groups."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    dataset: DatasetSettings
+    kafka: KafkaSettings
+    commit: CommitSettings = CommitSettings()
+    store: StoreSettings = StoreSettings()
+    http: HttpSettings = HttpSettings()
+    log: LogSettings = LogSettings()
+    daemon: DaemonSettings = DaemonSettings()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _groups_are_tables(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError("is a group: set its members, for example COMMITTERD_KAFKA__BOOTSTRAP_SERVERS")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = os.environ.get(CONFIG_VARIABLE)
+        file = (TomlConfigSettingsSource(settings_cls, toml_file=path),) if path else ()
+        return (init_settings, env_settings, *file)
+
+
+def load_settings(**given: Mapping[str, Any]) -> Settings:
+    """The settings of file and environment. Raises `SettingsError` that names each wrong one and how it is spelt."""
+    path = os.environ.get(CONFIG_VARIABLE)
+    if path and not Path(path).is_file():
+        raise SettingsError(f"there is no settings file {path!r} (--config or {CONFIG_VARIABLE})")
+    unknown = list(_unknown_variables(os.environ))
+    if unknown:
+        raise SettingsError("\n".join(unknown))
+    try:
+        return Settings(**given)  # type: ignore[arg-type]  # pydantic validates the groups
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explain(error))) from error
+    except ValueError as error:  # a TOML file that does not parse
+        raise SettingsError(f"settings file {path!r}: {error}") from error
+
+
+def all_settings() -> Iterator[tuple[str, FieldInfo]]:
+    """(environment variable, field) of every setting, in their order."""
+    for group, field in Settings.model_fields.items():
+        model = field.annotation
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        for name, member in model.model_fields.items():
+            yield f"{ENV_PREFIX}{group}__{name}".upper(), member
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Variables that look like ours and are not: pydantic-settings would pass over them in silence.
+
+    Names of other shapes with our prefix are left alone: Kubernetes makes COMMITTERD_SERVICE_HOST and the like.
+    """
+    known = [name for name, _ in all_settings()]
+    groups = tuple(f"{ENV_PREFIX}{group}_".upper() for group in Settings.model_fields)
+    for name in environment:
+        upper = name.upper()
+        if not upper.startswith(ENV_PREFIX) or upper in known:
+            continue
+        if "__" in upper or upper.startswith(groups):
+            near = difflib.get_close_matches(upper, known, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}?" if near else "; `committerd run --help` lists all"
+            yield f"{name}: no such setting{hint}"
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        place = ".".join(str(part) for part in problem["loc"])
+        variable = ENV_PREFIX + "__".join(str(part) for part in problem["loc"][:2]).upper()
+        what = "is missing" if problem["type"] == "missing" else problem["msg"]
+        if problem["type"] == "extra_forbidden":
+            what = "no such setting; `committerd run --help` lists all"
+        yield f"{place} ({variable}): {what}"

@@ -1,0 +1,323 @@
+"""Watches table and topics, and checks every promise in the moment in which it could be broken.
+
+It believes only what is stored and published. It remembers versions that were cleaned up, so it knows more than any
+committer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from committerd.errors import RequestError
+from committerd.format.manifest_file import ManifestFile, decode
+from committerd.format.messages import Member, Outcome, Refusal, Transaction
+from committerd.format.messages import Status as StatusNumber
+from committerd.format.paths import VERSIONS, parse_manifest_name
+from committerd.format.request import AppUnit, Envelope, decode_envelope, decode_transaction
+from committerd.ports import Acknowledged, Publication, Record
+from committerd.rules.answers import Settled, decode_settled
+from committerd.rules.position import AppMark, Position, decode_marks, decode_position
+from tests.simulation.queue import FakeBroker
+from tests.simulation.store import Bucket, Change
+
+Place = tuple[str, int]
+"""Topic id and offset."""
+_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A version, whether it is still there or not."""
+
+    file: ManifestFile
+    settled: Settled
+    position: Position | None
+
+    @property
+    def paths(self) -> list[str]:
+        return [file.path for fragment in self.file.manifest.fragments for file in fragment.files]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A staged record, as far as it can be read."""
+
+    envelope: Envelope | None
+    transaction: Transaction | None
+
+    @property
+    def app(self) -> AppUnit | None:
+        return self.envelope.app if self.envelope else None
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Violations are collected; the first one is what counts."""
+
+    bucket: Bucket
+    broker: FakeBroker
+    note: Callable[[str], None]
+    violations: list[str] = field(default_factory=list)
+    versions: dict[int, Seen] = field(default_factory=dict)
+    entries: dict[Place, tuple[int, Member | Refusal]] = field(default_factory=dict)
+    """What the table says of each record, and in which version."""
+    answers: dict[Place, Outcome] = field(default_factory=dict)
+    """What was published of each record first; UNDECIDED counts only as long as there is nothing else."""
+    asked: dict[Place, Asked] = field(default_factory=dict)
+    position: Position | None = None
+    """The highest that any version carried."""
+    taken_from: int = 0
+    """Offset in the present topic from which on all records are owed an answer."""
+    dead: set[Place] = field(default_factory=set)
+    _uuids: dict[str, int] = field(default_factory=dict)
+    _refused: dict[str, tuple[int, Refusal]] = field(default_factory=dict)
+    _there: set[int] = field(default_factory=set)
+    """Versions that can be read."""
+    _marks: dict[str, AppMark] = field(default_factory=dict)
+    _answered_below: int = 0
+    _letters_seen: int = 0
+
+    def watch(self) -> None:
+        """Begin."""
+        self.bucket.watchers.append(self._stored)
+        self.broker.watch_outcome = self._published
+        self.broker.watch_acknowledged = self._acknowledged
+
+    def staged(self, record: Record) -> None:
+        """Learn of a record."""
+        envelope = transaction = None
+        try:
+            envelope = decode_envelope(record.headers)
+            transaction = decode_transaction(record.value, bytes_max=_BYTES_MAX)
+        except RequestError:
+            pass
+        assert self.broker.topic_id is not None
+        self.asked[self.broker.topic_id, record.offset] = Asked(envelope=envelope, transaction=transaction)
+
+    def new_topic(self, taken_from: int = 0) -> None:
+        """The topic was made anew, or an operator has set the position."""
+        self.taken_from = self._answered_below = taken_from
+
+    def unanswered(self) -> list[int]:
+        """Offsets of the present topic that are owed an answer."""
+        topic_id = self.broker.topic_id
+        return [r.offset for r in self.broker.log if r.offset >= self.taken_from and (topic_id, r.offset) not in self.answers]
+
+    @property
+    def latest(self) -> int:
+        return next(reversed(self.versions), 0)
+
+    def fail(self, what: str) -> None:
+        self.note(f"VIOLATION {what}")
+        self.violations.append(what)
+
+    # The table
+
+    def _stored(self, change: Change, key: str, body: bytes) -> None:
+        name = parse_manifest_name(key.removeprefix(VERSIONS)) if key.startswith(VERSIONS) else None
+        if name is None:
+            return
+        if change == "deleted":
+            self._there.discard(name.version)
+            return
+        if change == "replaced":
+            self.fail(f"version {name.version} was replaced")
+        if name.version != self.latest + 1:
+            self.fail(f"version {name.version} was made on top of version {self.latest}")
+        file = decode(body, len(body))
+        settled = decode_settled(file.transaction, version=name.version)
+        seen = Seen(file=file, settled=settled, position=decode_position(file.manifest.table_metadata))
+        if settled.ours:
+            self._committed(seen)
+        elif settled.uuid:
+            self._commit(settled.uuid, settled.version)
+        self._learn_marks(seen)
+        self.versions[name.version] = seen
+        self._there.add(name.version)
+
+    def _committed(self, seen: Seen) -> None:
+        """A version of the queue: it settles exactly what its position newly passes."""
+        version, position, before = seen.settled.version, seen.position, self.position
+        if position is None:
+            self.fail(f"version {version} carries no position")
+            return
+        new_life = before is None or position.era > before.era
+        if before is not None and position.era < before.era:
+            self.fail(f"version {version}: the era went down from {before.era} to {position.era}")
+        if not new_life and before is not None:
+            if position.identity != before.identity:
+                self.fail(f"version {version}: the position is of another topic, in the same era")
+            lost = [o for o in (*before.settled, before.next_offset - 1) if not position.passes(o)]
+            if lost:
+                self.fail(f"version {version}: the position went down, {lost} were passed before")
+        settles = sorted(entry.offset for entry in seen.settled.entries())
+        passed = [] if new_life and before is not None else self._newly_passed(position, before)
+        if settles != passed:
+            self.fail(f"version {version} settles {settles}, and its position newly passes {passed}")
+        self.position = position
+        uuids = [member.uuid for member in seen.settled.members]
+        if len(set(uuids)) < len(uuids):
+            self.fail(f"version {version} commits a transaction twice: {sorted(uuids)}")
+        for member in seen.settled.members:
+            self._member(member, position, version)
+        for refusal in seen.settled.refusals:
+            self._refusal(refusal, position, version)
+        self._content(seen)
+
+    def _newly_passed(self, position: Position, before: Position | None) -> list[int]:
+        offsets = [o for topic_id, o in self.asked if topic_id == position.topic_id and position.passes(o)]
+        return sorted(o for o in offsets if before is None or not before.passes(o))
+
+    def _member(self, member: Member, position: Position, version: int) -> None:
+        place = (position.topic_id, member.offset)
+        asked = self.asked[place]
+        if asked.transaction is None or asked.transaction.uuid != member.uuid:
+            self.fail(f"version {version} commits {member.uuid}, which is not what lies at offset {member.offset}")
+        if self._refused_before(member.uuid) and not (asked.envelope and asked.envelope.replay_of):
+            self.fail(f"version {version} commits {member.uuid}, which was refused before")
+        self._commit(member.uuid, version)
+        self.entries[place] = (version, member)
+        mark = self._marks.get(member.app_id)
+        if member.app_id and mark is not None and member.app_version <= mark.version:
+            self.fail(f"version {version} commits app {member.app_id} version {member.app_version} twice")
+
+    def _commit(self, uuid: str, version: int) -> None:
+        before = self._uuids.setdefault(uuid, version)
+        if not self._known(before):
+            self._uuids[uuid] = version
+        elif before != version:
+            self.fail(f"transaction {uuid} is committed twice, in versions {before} and {version}")
+
+    def _refusal(self, refusal: Refusal, position: Position, version: int) -> None:
+        place = (position.topic_id, refusal.offset)
+        self.entries[place] = (version, refusal)
+        asked, uuid = self.asked[place], refusal.uuid
+        if refusal.status == StatusNumber.DUPLICATE:
+            mark = self._marks.get(asked.app.app_id) if asked.app else None
+            by_app = asked.app is not None and mark is not None and asked.app.version <= mark.version
+            # Also of the group that the version itself commits.
+            if uuid not in self._uuids and not by_app and not self._in_group(asked, version):
+                self.fail(f"version {version} calls {uuid} a duplicate, and it was never committed")
+            return
+        if uuid in self._uuids and self._known(self._uuids[uuid]):
+            self.fail(f"version {version} refuses {uuid}, which version {self._uuids[uuid]} commits")
+        earlier = self._refused_before(uuid)
+        if earlier is None:
+            self._refused[uuid] = (version, refusal)
+        elif (earlier.status, earlier.reason) != (refusal.status, refusal.reason):
+            self.fail(f"version {version} refuses {uuid} as {refusal.reason}, before as {earlier.reason}")
+
+    def _refused_before(self, uuid: str) -> Refusal | None:
+        version, refusal = self._refused.get(uuid, (0, None))
+        return refusal if uuid and self._known(version) else None
+
+    def _in_group(self, asked: Asked, version: int) -> bool:
+        members = [entry for at, entry in self.entries.values() if at == version and isinstance(entry, Member)]
+        app = asked.app
+        return app is not None and any(m.app_id == app.app_id and m.app_version >= app.version for m in members)
+
+    def _content(self, seen: Seen) -> None:
+        """The table holds what the members bring, on top of what there was."""
+        before = self.versions.get(seen.settled.version - 1)
+        wanted = before.paths if before else []
+        transaction = seen.file.transaction
+        assert transaction is not None
+        match transaction.WhichOneof("operation"):
+            case "append":
+                places = [(seen.position.topic_id if seen.position else "", m.offset) for m in seen.settled.members]
+                wanted = wanted + [path for place in places for path in self._staged_paths(place)]
+            case "overwrite":
+                wanted = [file.path for fragment in transaction.overwrite.fragments for file in fragment.files]
+            case "delete":
+                gone = set(transaction.delete.deleted_fragment_ids)
+                there = before.file.manifest.fragments if before else []
+                wanted = [file.path for fragment in there if fragment.id not in gone for file in fragment.files]
+            case "restore":
+                wanted = self.versions[transaction.restore.version].paths
+            case _:
+                pass
+        if seen.paths != wanted:
+            self.fail(f"version {seen.settled.version} holds {seen.paths}, not {wanted}")
+
+    def _staged_paths(self, place: Place) -> Sequence[str]:
+        transaction = self.asked[place].transaction
+        fragments: Iterable[object] = transaction.append.fragments if transaction else ()
+        return [file.path for fragment in fragments for file in getattr(fragment, "files", ())]
+
+    def _learn_marks(self, seen: Seen) -> None:
+        marks = decode_marks(seen.file.manifest.table_metadata)
+        for app_id, mark in self._marks.items():
+            found = marks.get(app_id)
+            if seen.settled.ours and (found is None or (found.life, found.version) < (mark.life, mark.version)):
+                self.fail(f"version {seen.settled.version}: the mark of {app_id} went down from {mark} to {found}")
+        if seen.settled.ours:
+            self._marks = marks
+
+    # The topics
+
+    def _published(self, publication: Publication) -> None:
+        outcome = Outcome.FromString(publication.value)
+        place = (outcome.topic_id, outcome.offset)
+        if place not in self.asked:
+            self.fail(f"an answer to {place}, where nothing was staged")
+            return
+        said = f"{StatusNumber.Name(outcome.status)} {outcome.reason or '-'} at version {outcome.version}"
+        self.note(f"answer {outcome.offset}: {said}")
+        entry = self.entries.get(place)
+        if outcome.status == StatusNumber.UNDECIDED and outcome.reason == "version_cleaned_up":
+            if entry is None or entry[0] in self._there:
+                self.fail(f"offset {outcome.offset} is called cleaned up, and its version is there or never was")
+            self.answers.setdefault(place, outcome)
+            return
+        if entry is None:
+            self.fail(f"offset {outcome.offset} is answered {said}, and no version says so")
+            return
+        if not self._says(entry, outcome):
+            self.fail(f"offset {outcome.offset} is answered {said}, but version {entry[0]} says {entry[1]}")
+        before = self.answers.get(place)
+        if before is None or before.status == StatusNumber.UNDECIDED:
+            self.answers[place] = outcome
+        elif (before.status, before.version, before.reason) != (outcome.status, outcome.version, outcome.reason):
+            self.fail(f"offset {outcome.offset} is answered {said}, and was answered {before.reason} before")
+        if outcome.status in (StatusNumber.INVALID, StatusNumber.UNSUPPORTED):
+            self._letter_of(place)
+
+    def _says(self, entry: tuple[int, Member | Refusal], outcome: Outcome) -> bool:
+        version, said = entry
+        if isinstance(said, Member):
+            reserved = (said.reserved_first, said.reserved_count)
+            told = (outcome.status, outcome.version, outcome.uuid)
+            return told == (StatusNumber.COMMITTED, version, said.uuid) and (
+                (outcome.reserved_first, outcome.reserved_count) == reserved
+            )
+        return (said.status, said.version, said.reason, said.uuid) == (
+            outcome.status,
+            outcome.version,
+            outcome.reason,
+            outcome.uuid,
+        )
+
+    def _letter_of(self, place: Place) -> None:
+        """A refused record is in the dead letter topic before anybody is told."""
+        for letter in self.broker.dead[self._letters_seen :]:
+            offset = dict(letter.headers)["committerd-offset"]
+            topic_id = self.broker.topic_id
+            assert topic_id is not None
+            self.dead.add((topic_id, int(offset)))
+        self._letters_seen = len(self.broker.dead)
+        if place not in self.dead and place[0] == self.broker.topic_id:
+            self.fail(f"offset {place[1]} is answered, and is no dead letter yet")
+
+    def _acknowledged(self, acknowledged: Acknowledged) -> None:
+        self.note(f"acknowledged {acknowledged.offset}")
+        while self._answered_below < acknowledged.offset:
+            place = (self.broker.topic_id or "", self._answered_below)
+            if place in self.asked and place not in self.answers:
+                self.fail(f"offset {acknowledged.offset} is acknowledged, and {place[1]} has no answer")
+                return
+            self._answered_below += 1
+
+    def _known(self, version: int) -> bool:
+        """Whether a committer can know of a version; what was cleaned up may be committed once more."""
+        return version == self.latest + 1 or version in self._there

@@ -1,0 +1,211 @@
+"""What happens to committers, broker and table from outside. A scenario names the events that may happen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from committerd.format.paths import VERSIONS, parse_manifest_name
+from committerd.rules.position import Position, highest
+from tests.simulation.faults import Rates
+from tests.simulation.operator import adopt
+from tests.simulation.store import Change
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+HOUR = 3600.0
+_DOWN = Rates(refused=1.0)
+
+
+class Chaos:
+    """Draws one event after the other."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = random.Random(f"{world.seed} chaos")
+        self._made_at: dict[str, float] = {}
+        world.bucket.watchers.append(self._date)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        events, weights = list(self.world.scenario.events), list(self.world.scenario.events.values())
+        async with anyio.create_task_group() as tasks:
+            while events:
+                await anyio.sleep(self.dice.expovariate(1 / self.world.scenario.event_seconds))
+                (event,) = self.dice.choices(events, weights)
+                self.world.note(f"chaos {event.__name__}")
+                tasks.start_soon(event, self)
+            await anyio.sleep_forever()
+
+    def end(self) -> None:
+        """Undo what is not to last: nobody stands still, everybody learns who has the partition."""
+        for process in self.world.processes:
+            process.weather.rates = Rates(latency=self.world.scenario.latency)
+            process.clock_skew = 0.0
+            process.resume()
+            if process.queue is not None and process.queue is not self.world.broker.owner:
+                process.queue.revoke(lost=True)
+
+    # To processes
+
+    async def crash(self) -> None:
+        self._any().crash()
+
+    async def stop(self) -> None:
+        """An orderly end."""
+        committer = self._any().committer
+        if committer is not None:
+            committer.stop()
+
+    async def stand_still(self) -> None:
+        """A process sleeps, from a moment to hours. When its session is over, another gets the partition."""
+        process = self._any()
+        seconds = self.dice.choice((0.5, 5.0, 30.0, self.world.scenario.seconds / 4))
+        process.stand_still()
+        queue = process.queue
+        if seconds > self.world.session_seconds:
+            await anyio.sleep(self.world.session_seconds)
+            seconds -= self.world.session_seconds
+            if queue is not None and self.world.broker.owner is queue:
+                self._give_to_another(process, told=False)
+        await anyio.sleep(seconds)
+        process.resume()
+        await self._told_later(process)
+
+    async def oversleep(self) -> None:
+        """The owner falls asleep amid its work and wakes hours later, when the versions of that time are cleaned up."""
+        owner = self._owner()
+        if owner is None or owner.stands_still:
+            return
+        for _ in range(4):
+            self.world.producers.stage(self.world.producers.plain())
+            await anyio.sleep(self.dice.uniform(0, 10 * self.world.scenario.rates.latency))
+        owner.stand_still()
+        await anyio.sleep(self.world.session_seconds)
+        self._give_to_another(owner, told=False)
+        await anyio.sleep(self.dice.uniform(0, 60))
+        self.world.producers.stage(self.world.producers.plain())
+        await anyio.sleep(HOUR + 60)
+        self.world.producers.stage(self.world.producers.plain())
+        await anyio.sleep(self.dice.uniform(5, 60))
+        await self.clean_up()
+        owner.resume()
+        await self._told_later(owner)
+
+    async def clock_jump(self) -> None:
+        self._any().clock_skew = self.dice.uniform(-HOUR, HOUR)
+
+    async def store_outage(self) -> None:
+        await self._outage()
+
+    # To the group
+
+    async def hand_over(self) -> None:
+        """A rebalance in good order."""
+        owner = self._owner()
+        if owner is not None:
+            self._give_to_another(owner, told=True)
+
+    async def fence(self) -> None:
+        """A rebalance that the owner doesn't hear of for a while."""
+        owner = self._owner()
+        if owner is not None:
+            self._give_to_another(owner, told=False)
+            await anyio.sleep(self.dice.expovariate(1 / 10))
+            await self._told_later(owner)
+
+    async def lose_group_offset(self) -> None:
+        self.world.broker.group = None
+
+    async def expire_log(self) -> None:
+        """Retention deletes what was acknowledged."""
+        broker = self.world.broker
+        if broker.group is not None:
+            broker.expire(max(self.dice.randint(broker.log_start, max(broker.group.offset, broker.log_start)), 0))
+
+    async def recreate_topic(self) -> None:
+        """Somebody deletes the topic and makes it again; the operator takes the new one on, some time later."""
+        before = self.world.broker.log_end
+        self.world.causes |= {"topic_id"}
+        self.world.broker.recreate_topic()
+        self.world.auditor.new_topic()
+        if self.dice.random() < 0.5:
+            # Who reads on by the topic's name finds a record at each offset, but of another topic.
+            for _ in range(before + 2):
+                self.world.producers.stage(self.world.producers.plain())
+        await anyio.sleep(self.dice.uniform(0, 30))
+        await adopt(self.world)
+
+    # To the table
+
+    async def file_comes_or_goes(self) -> None:
+        if self.world.flaky_files:
+            key = self.dice.choice(self.world.flaky_files)
+            if key in self.world.bucket.objects:
+                self.world.bucket.delete(key)
+            else:
+                self.world.bucket.put(key, b"rows")
+
+    async def clean_up(self) -> None:
+        """Somebody removes versions that are older than an hour, as far as the position stays readable.
+
+        Removing the only versions that carry it, before anything was answered, can't be noticed by anybody.
+        """
+        if any(process.state == "starting" for process in self.world.processes):
+            return
+        names = {key: parse_manifest_name(key.removeprefix(VERSIONS)) for key in self.world.bucket.list(VERSIONS)}
+        there = sorted(name.version for name in names.values() if name is not None)
+        old = {key for key in names if anyio.current_time() - self._made_at[key] > HOUR}
+        kept = [name.version for key, name in names.items() if name is not None and key not in old] or there[-1:]
+        if self._carried(kept) == self._carried(there):
+            for key, name in names.items():
+                if name is not None and name.version not in kept:
+                    self.world.bucket.delete(key)
+
+    async def forget(self) -> None:
+        """Old versions, the group's offset and a committer are gone: what is owed is told from the marks alone."""
+        await self.clean_up()
+        await self.lose_group_offset()
+        await self.crash()
+
+    def _carried(self, versions: list[int]) -> Position | None:
+        positions = (self.world.auditor.versions[version].position for version in sorted(versions, reverse=True))
+        return highest(position for position in positions if position is not None)
+
+    def _any(self) -> Process:
+        return self.dice.choice(self.world.processes)
+
+    def _owner(self) -> Process | None:
+        owner = self.world.broker.owner
+        return next((p for p in self.world.processes if p.queue is owner and owner is not None), None)
+
+    def _give_to_another(self, process: Process, *, told: bool) -> None:
+        others = [p.queue for p in self.world.processes if p is not process and p.queue in self.world.broker.members]
+        if others and others[0] is not None:
+            self.world.broker.assign(others[0], told=told)
+
+    async def _told_later(self, process: Process) -> None:
+        """Its next heartbeat tells that it was thrown out."""
+        queue = process.queue
+        await anyio.sleep(self.dice.uniform(0, 5))
+        if queue is not None and queue is not self.world.broker.owner:
+            queue.revoke(lost=True)
+
+    async def _outage(self) -> None:
+        """One process reaches neither store nor broker for a while."""
+        process = self._any()
+        before, process.weather.rates = process.weather.rates, _DOWN
+        await anyio.sleep(self.dice.expovariate(1 / 20))
+        process.weather.rates = before
+
+    def _date(self, change: Change, key: str, body: bytes) -> None:
+        if change != "deleted":
+            self._made_at[key] = anyio.current_time()
+
+
+Event = Callable[[Chaos], Awaitable[None]]

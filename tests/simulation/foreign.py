@@ -1,0 +1,117 @@
+"""A writer that knows nothing of the queue: it commits to the same table as pylance does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import anyio
+
+from committerd.committer import direct
+from committerd.committer.putting import Backoff
+from committerd.errors import CommitterError
+from committerd.format.manifest_file import encode
+from committerd.format.messages import Manifest, Transaction
+from committerd.format.request import decode_transaction
+from committerd.prepare import PrepareOptions, Prepared, World as PrepareWorld, prepare
+from committerd.ports import ObjectStore
+from committerd.table import Table
+from tests.simulation import staging
+from tests.simulation.faults import Rates, Weather
+from tests.simulation.process import EPOCH
+from tests.simulation.staging import new_uuid
+from tests.simulation.store import FakeStore
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class ForeignWriter:
+    """Appends, restores, and replaces metadata, whoever else commits."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = random.Random(f"{world.seed} foreign")
+        weather = Weather(dice=self.dice, rates=Rates(latency=0.02), note=lambda line: world.note(f"foreign {line}"))
+        self._store: ObjectStore = FakeStore(world.bucket, weather, uri=staging.URI)
+        self._world = PrepareWorld(
+            wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
+            random=self.dice,
+            new_uuid=lambda: new_uuid(self.dice),
+        )
+        self._made = 0
+
+    async def run(self, mean_seconds: float) -> None:
+        """Commit now and then until cancelled."""
+        while True:
+            await anyio.sleep(self.dice.expovariate(1 / mean_seconds))
+            (commit,) = self.dice.choices((self.append, self.restore, self.replace_metadata, self.by_hand), (10, 3, 2, 1))
+            await commit()
+
+    async def create(self) -> None:
+        """Make the table, unless somebody was faster."""
+        await self._commit(staging.overwrite(new_uuid(self.dice), self._paths(1)), options=PrepareOptions(create_only=True))
+
+    async def append(self) -> None:
+        if self.world.auditor.latest:
+            await self._commit(staging.append(new_uuid(self.dice), self._paths(1)))
+
+    async def by_hand(self) -> None:
+        """Somebody commits the file of a staged record, which the queue is going to commit as well."""
+        if self.world.auditor.latest and self.world.producers.records:
+            staged, _ = self.dice.choice(self.world.producers.records)
+            try:
+                transaction = decode_transaction(staged.value, bytes_max=len(staged.value))
+            except CommitterError:
+                return
+            if transaction.WhichOneof("operation") == "append":
+                await self._commit(transaction)
+
+    async def restore(self) -> None:
+        """As pylance does: all metadata is that of the restored version, the queue's position with it."""
+        table = Table(self._store)
+        latest = await table.latest()
+        if latest is None:
+            return
+        version = self.dice.randint(1, latest.version)
+        restored = await table.read(version)
+        if restored is not None:
+            transaction = staging.restore(new_uuid(self.dice), version, read_version=latest.version)
+            await self._put_as_pylance(table, transaction, restored.manifest.table_metadata)
+
+    async def replace_metadata(self) -> None:
+        """As pylance does: whatever was not given is gone, the queue's keys with it."""
+        table = Table(self._store)
+        latest = await table.latest()
+        if latest is not None:
+            transaction = staging.configure(new_uuid(self.dice), read_version=latest.version, replace=True)
+            await self._put_as_pylance(table, transaction, {"owner": transaction.uuid})
+
+    async def _commit(self, transaction: Transaction, *, options: PrepareOptions | None = None) -> None:
+        await direct.commit(
+            Table(self._store),
+            transaction,
+            options=options or PrepareOptions(),
+            world=self._world,
+            backoff=Backoff(self.dice),
+        )
+
+    async def _put_as_pylance(self, table: Table, transaction: Transaction, metadata: Mapping[str, str]) -> None:
+        """Commit with this metadata; give up when another was faster."""
+        prepared = await prepare(
+            table, await table.latest(), transaction, options=PrepareOptions(), world=self._world
+        )
+        if not isinstance(prepared, Prepared):
+            return
+        manifest = Manifest()
+        manifest.CopyFrom(prepared.manifest)
+        manifest.table_metadata.clear()
+        manifest.table_metadata.update(metadata)
+        await self._store.put(prepared.transaction_key, prepared.transaction_body)
+        await self._store.put_if_absent(prepared.key, encode(manifest, prepared.indices, transaction))
+
+    def _paths(self, count: int) -> list[str]:
+        self._made += count
+        return [f"foreign{number}.lance" for number in range(self._made - count, self._made)]

@@ -1,0 +1,202 @@
+"""Committers with one rule taken out. The simulation is worth something if it notices each of them.
+
+A rule that nobody misses when it is gone is either not needed or not tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from committerd.committer import forming, intake, publisher, putting, starting, view
+from committerd.committer.publisher import Answers, Publisher
+from committerd.committer.putting import Draft, Putter, Settlement
+from committerd.committer.view import View
+from committerd.errors import OutcomeUnknown
+from committerd.ports import Created, Exists, Queue
+from committerd.prepare import Prepared, put
+from committerd.rules import grouping, ledger, position, startup
+from committerd.rules.answers import Settled
+from committerd.rules.settle import Found, Race
+from committerd.table import Table
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
+    peek = View.peek
+
+    async def stripped(self: View) -> list[Found]:
+        return [
+            replace(one, settled=Settled(version=one.settled.version, uuid="", operation="", ours=False), position=None)
+            for one in await peek(self)
+        ]
+
+    patch.setattr(View, "peek", stripped)
+
+
+def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
+    async def optimistic(table: Table, prepared: Prepared) -> Created | Exists:
+        try:
+            return await put(table, prepared)
+        except OutcomeUnknown:
+            return Created()
+
+    patch.setattr(putting, "put", optimistic)
+
+
+def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
+    publish = Publisher._publish
+
+    async def early(self: Publisher, batch: Sequence[Answers]) -> None:
+        self._due = next((a for a in reversed(batch) if a.acknowledge is not None), None)
+        self._acknowledge_due.set()
+        await publish(self, batch)
+
+    patch.setattr(publisher.Publisher, "_publish", early)
+
+
+def acknowledges_what_no_version_carries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(View, "acknowledgeable", lambda self: (self.position, self.base))
+
+
+def carries_no_position(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grouping.Group, "metadata", property(lambda self: {}))
+
+
+def begins_where_the_latest_version_says(patch: pytest.MonkeyPatch) -> None:
+    load = View.load
+
+    async def latest_only(self: View) -> list[Found]:
+        found = await load(self)
+        self.position, self.marks = self.carried, dict(self.carried_marks)
+        self.ever_carried = self.position is not None
+        return found
+
+    patch.setattr(View, "load", latest_only)
+
+
+def reads_the_table_before_the_queue(patch: pytest.MonkeyPatch) -> None:
+    read_facts = starting.read_facts
+
+    class Loaded:
+        def __init__(self, found: list[Found]) -> None:
+            self.found = found
+
+        async def load(self) -> list[Found]:
+            return self.found
+
+    async def table_first(queue: Queue, view: View) -> Any:
+        loaded: Any = Loaded(await view.load())
+        return await read_facts(queue, loaded)
+
+    patch.setattr(starting, "read_facts", table_first)
+
+
+def forgets_refusals(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger.Ledger, "refused", lambda self, uuid: None)
+
+
+def forgets_uuids(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger.Ledger, "committed_after", lambda self, uuid, read_version: None)
+
+
+def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
+    dedupe = ledger.dedupe
+
+    def alone(*arguments: Any, **named: Any) -> Any:
+        return dedupe(*arguments, **(named | {"members": ()}))
+
+    patch.setattr(forming, "dedupe", alone)
+
+
+def does_not_look_at_app_versions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger, "_marked", lambda app, mark: None)
+
+
+def lets_a_mark_speak_for_every_record_of_its_uuid(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(position.AppMark, "names", lambda self, uuid, *, era, offset: self.uuid == uuid)
+
+
+def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
+    async def always(self: Putter, view: View) -> bool:
+        return True
+
+    patch.setattr(Putter, "_still_latest", always)
+
+
+def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
+    learn_own = View.learn_own
+
+    def late(self: View, file: Any, own: Found, *, read_at: float) -> None:
+        learn_own(self, file, own, read_at=self.monotonic())
+
+    patch.setattr(View, "learn_own", late)
+
+
+def does_not_check_the_topic(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(putting, "refuse_other_topic", lambda position, identity: None)
+    patch.setattr(startup, "_refuse_other_topic", lambda position, identity: None)
+
+
+def checks_the_topic_at_start_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(putting, "refuse_other_topic", lambda position, identity: None)
+
+
+def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
+    read_back = Putter._read_back
+
+    async def silent(self: Putter, draft: Draft, view: View, *, taken: bool) -> Settlement | None:
+        settlement = await read_back(self, draft, view, taken=taken)
+        if settlement is not None and settlement.race is Race.OTHER_COMMITTER:
+            return replace(settlement, found=())
+        return settlement
+
+    patch.setattr(Putter, "_read_back", silent)
+
+
+def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(starting, "_entries", lambda found, position, owed: ())
+
+
+def keeps_what_was_fetched_before(patch: pytest.MonkeyPatch) -> None:
+    def keep(self: intake.Intake) -> None:
+        self.fetch_failure = None
+
+    patch.setattr(intake.Intake, "clear", keep)
+
+
+def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
+    """Believes whatever the newest version carries, a foreign Restore's too."""
+
+    def newest(positions: Any) -> Any:
+        return list(positions)[-1] if (positions := list(positions)) else None
+
+    patch.setattr(view, "highest", newest)
+
+
+MUTATIONS: Sequence[Mutate] = (
+    believes_that_a_taken_number_is_foreign,
+    takes_a_lost_answer_for_a_good_one,
+    acknowledges_before_it_publishes,
+    acknowledges_what_no_version_carries,
+    carries_no_position,
+    begins_where_the_latest_version_says,
+    reads_the_table_before_the_queue,
+    forgets_refusals,
+    forgets_uuids,
+    forgets_uuids_of_its_own_group,
+    does_not_look_at_app_versions,
+    lets_a_mark_speak_for_every_record_of_its_uuid,
+    believes_an_old_listing,
+    counts_from_when_a_put_was_answered,
+    does_not_check_the_topic,
+    checks_the_topic_at_start_only,
+    does_not_answer_what_another_settled,
+    publishes_nothing_at_start,
+    keeps_what_was_fetched_before,
+    lowers_the_position,
+)

@@ -1,0 +1,52 @@
+"""What an operator does when committers refuse to run: `committerd position adopt`, as the command does it."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import anyio
+
+from committerd.committer import operate
+from committerd.committer.view import View
+from committerd.errors import SettingsError
+from committerd.prepare import World as PrepareWorld
+from committerd.table import Table
+from tests.simulation.process import EPOCH
+from tests.simulation.queue import FakeQueue
+from tests.simulation.staging import URI, new_uuid
+from tests.simulation.store import FakeStore
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+async def adopt(world: World) -> None:
+    """Take the topic on as it is now, where a committer would refuse to."""
+    dice = random.Random(f"{world.seed} operator")
+    situation = await operate.look(FakeQueue(world.broker), lambda: _view(world))
+    if situation.refusal is None:
+        return
+    try:
+        position = operate.adopted(situation, None)
+    except SettingsError:
+        return
+    version = await operate.write(
+        situation.view,
+        PrepareWorld(
+            wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
+            random=dice,
+            new_uuid=lambda: new_uuid(dice),
+        ),
+        new_position=position,
+        change_marks=lambda marks: marks,
+        reason="simulated",
+        marks_max=1000,
+    )
+    world.note(f"operator adopts offset {position.next_offset} in version {version}")
+    world.auditor.new_topic(position.next_offset)
+
+
+def _view(world: World) -> View:
+    return View(table=Table(FakeStore(world.bucket, uri=URI)), monotonic=anyio.current_time)

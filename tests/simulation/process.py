@@ -1,0 +1,146 @@
+"""A committer as a process: it dies, stands still, and comes back, as the world wants."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import anyio
+
+from committerd.committer import Committer
+from committerd.daemon import Surroundings, make_committer
+from tests.simulation.faults import Weather, When
+from tests.simulation.queue import FakeQueue
+from tests.simulation.staging import URI, new_uuid
+from tests.simulation.store import FakeStore
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Process:
+    """One committer after the other, under one name."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.dice = random.Random(f"{world.seed} {name}")
+        self.weather = Weather(dice=self.dice, rates=world.rates, step=self._step, note=self._note)
+        self.clock_skew = 0.0
+        """Seconds by which this machine's wall clock is wrong."""
+        self.committer: Committer | None = None
+        self.queue: FakeQueue | None = None
+        self.steps = 0
+        """Calls of ports so far, each counted before and after its effect."""
+        self.crash_at: int | None = None
+        """Die at this step."""
+        self._scope = anyio.CancelScope()
+        self._resumed: anyio.Event | None = None
+
+    @property
+    def state(self) -> str:
+        """As the daemon shows it; `down` while there is none."""
+        return self.committer.state.name if self.committer else "down"
+
+    @property
+    def stands_still(self) -> bool:
+        return self._resumed is not None
+
+    async def run(self) -> None:
+        """Live, die and live again until cancelled."""
+        while True:
+            self.queue = FakeQueue(self.world.broker, self.weather, outstanding_records_max=self.world.room)
+            self.committer = make_committer(self.world.settings, self._surroundings(self.queue))
+            self.world.broker.join(self.queue)
+            self._note("starts")
+            self._scope = anyio.CancelScope()
+            with self._scope:
+                try:
+                    await self.committer.run()
+                except Exception:
+                    self.world.auditor.fail(f"{self.name} ended with an error\n{traceback.format_exc()}")
+                    return
+            stopped = not self._scope.cancelled_caught
+            self._note("stops" if stopped else "is dead")
+            await self._buried(self.queue, told=stopped)
+
+    def crash(self) -> None:
+        """Die at once; what is on its way may still arrive."""
+        self._scope.cancel()
+        self.resume()
+
+    def stand_still(self) -> None:
+        """Neither calls nor answers go through until `resume`; timers run, as nobody looks at them."""
+        if self._resumed is None:
+            self._note("stands still")
+            self._resumed = anyio.Event()
+
+    def resume(self) -> None:
+        if self._resumed is not None:
+            self._note("goes on")
+            self._resumed.set()
+            self._resumed = None
+
+    async def _buried(self, queue: FakeQueue, *, told: bool) -> None:
+        """Wait until somebody starts it again. The broker notices a death when the session is over, or before."""
+        self.committer = None
+        await anyio.sleep(0 if told else self.dice.uniform(0, self.world.session_seconds))
+        self.world.broker.leave(queue)
+        await anyio.sleep(self.dice.uniform(0, 5))
+
+    async def _step(self, call: str, when: When) -> None:
+        self.steps += 1
+        if self.steps == self.crash_at:
+            self._note(f"dies {when} {call}")
+            self.crash()
+            await anyio.sleep_forever()
+        # A put that is on its way for an hour can meet a number that a cleanup has freed; nothing can notice that.
+        if not (when == "before" and call.startswith("store.put_if_absent")):
+            while self._resumed is not None:
+                await self._resumed.wait()
+
+    def _surroundings(self, queue: FakeQueue) -> Surroundings:
+        return Surroundings(
+            store=FakeStore(self.world.bucket, self.weather, uri=URI),
+            queue=queue,
+            member=_Membership(),
+            telemetry=self.world.telemetry,
+            serve=_no_http,
+            wall_clock=self._wall_clock,
+            monotonic=anyio.current_time,
+            dice=self.dice,
+            new_uuid=lambda: new_uuid(self.dice),
+        )
+
+    def _wall_clock(self) -> datetime:
+        return EPOCH + timedelta(seconds=anyio.current_time() + self.clock_skew)
+
+    def _note(self, line: str) -> None:
+        self.world.note(f"{self.name} {line}")
+
+
+class _Membership:
+    """What only the daemon around a committer looks at."""
+
+    owner_turned_at = 0.0
+
+    def member_state(self) -> str:
+        return "active"
+
+    def end_offset(self) -> int | None:
+        return None
+
+    def lag(self) -> int | None:
+        return None
+
+
+def _no_http(
+    live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]
+) -> AbstractAsyncContextManager[str]:
+    raise AssertionError("a committer serves nothing by itself")

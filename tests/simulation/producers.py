@@ -1,0 +1,199 @@
+"""Who stages records, as seed and table have it: good ones of each kind, the same twice, and wrong ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import anyio
+
+from committerd.format.messages import COMMITTED, INVALID, RETRYABLE, Transaction
+from committerd.format.paths import data_key
+from committerd.ports import Record
+from tests.simulation import staging
+from tests.simulation.process import EPOCH
+from tests.simulation.staging import Header, Staged, headers, new_uuid
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_BURSTS = (1, 2, 4, 8)
+APPS = ("spark.a", "spark.b")
+
+
+class Producers:
+    """All writers that use the queue."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = random.Random(f"{world.seed} producers")
+        self.records: list[tuple[Staged, Record]] = []
+        self._made = 0
+        self._app_versions = dict.fromkeys(APPS, 0)
+        self._kinds: dict[Callable[[], Staged], float] = {
+            self._append: 50,
+            self._again: 10,
+            self._insist: 5,
+            self._unit: 14,
+            self._unit_again: 5,
+            self._garbage: 6,
+            self._with_flaky_file: 8,
+            self._overwrite: 3,
+            self._delete: 6,
+            self._restore: 2,
+            self._reserve: 3,
+            self._configure: 4,
+            self._late: 2,
+            self._create_only: 2,
+            self._retry: 8,
+        }
+
+    async def run(self, count: int, seconds: float) -> None:
+        """Stage so many records in about so many seconds, many at once or one by one."""
+        while len(self.records) < count:
+            for _ in range(min(self.dice.choice(_BURSTS), count - len(self.records))):
+                self.stage(self._next())
+            await anyio.sleep(self.dice.expovariate(count / seconds / (sum(_BURSTS) / len(_BURSTS))))
+
+    def stage(self, staged: Staged) -> Record:
+        """Write the files, then the record."""
+        for path in staged.files:
+            self.world.bucket.put(data_key(path), b"rows")
+        partition = self.dice.choice((b"0", b"3", b"7", b"99"))
+        record = self.world.stage(staged.value, [*staged.headers, ("outcome-partition", partition)])
+        self.records.append((staged, record))
+        return record
+
+    def create(self) -> Staged:
+        """A create that can be committed."""
+        paths = self._paths(1)
+        transaction = staging.overwrite(self._uuid(), paths)
+        return self._staged(transaction, paths, headers(create_only=True))
+
+    def plain(self) -> Staged:
+        """An Append that nothing stands against."""
+        paths = self._paths(1)
+        return self._staged(staging.append(self._uuid(), paths), paths)
+
+    def _next(self) -> Staged:
+        (kind,) = self.dice.choices(list(self._kinds), list(self._kinds.values()))
+        return kind()
+
+    def _append(self) -> Staged:
+        paths = self._paths(self.dice.randint(1, 3))
+        return self._staged(staging.append(self._uuid(), paths, read_version=self._read_version(stale=True)), paths)
+
+    def _again(self) -> Staged:
+        """The same bytes as before: a producer that did not hear the answer."""
+        if not self.records:
+            return self._append()
+        refused = [(s, r) for s, r in self.records if self._status(r) not in (None, COMMITTED)]
+        few = self.dice.choice((self.records[-1:], refused or self.records, self.records))
+        staged, _ = self.dice.choice(few)
+        return Staged(value=staged.value, headers=staged.headers)
+
+    def _insist(self) -> Staged:
+        """A record that was refused, the same bytes once more, and this time all its files are there."""
+        refused = [s for s, r in self.records if self._status(r) == INVALID and s.files]
+        if not refused:
+            return self._again()
+        staged = self.dice.choice(refused)
+        return Staged(value=staged.value, headers=staged.headers, files=self._files_of(staged))
+
+    def _files_of(self, staged: Staged) -> list[str]:
+        transaction = Transaction.FromString(staged.value)
+        return [file.path for fragment in transaction.append.fragments for file in fragment.files]
+
+    def _status(self, record: Record) -> int | None:
+        topic_id = self.world.broker.topic_id
+        outcome = self.world.auditor.answers.get((topic_id, record.offset)) if topic_id else None
+        return outcome.status if outcome else None
+
+    def _unit(self) -> Staged:
+        app_id = self.dice.choice(APPS)
+        self._app_versions[app_id] += 1
+        return self._of_app(app_id, self._app_versions[app_id])
+
+    def _unit_again(self) -> Staged:
+        """A batch that is done again after a crash of its source, with other bytes; rarely of a lost checkpoint."""
+        app_id = self.dice.choice(APPS)
+        run = "first" if self.dice.random() < 0.8 else "second"
+        return self._of_app(app_id, max(self._app_versions[app_id] - self.dice.randint(0, 2), 0), run=run)
+
+    def _of_app(self, app_id: str, version: int, *, run: str = "first") -> Staged:
+        paths = self._paths(1)
+        transaction = staging.append(self._uuid(), paths)
+        return self._staged(transaction, paths, headers(app_id=app_id, app_version=version, app_run=run))
+
+    def _garbage(self) -> Staged:
+        return staging.garbage(self.dice)
+
+    def _with_flaky_file(self) -> Staged:
+        """A file that is there now and then."""
+        paths = self._paths(2)
+        self.world.flaky_files.append(data_key(paths[1]))
+        return self._staged(staging.append(self._uuid(), paths), paths[: self.dice.randint(1, 2)])
+
+    def _overwrite(self) -> Staged:
+        paths = self._paths(2)
+        return self._staged(staging.overwrite(self._uuid(), paths, read_version=self._read_version()), paths)
+
+    def _delete(self) -> Staged:
+        version = self._read_version()
+        there = self.world.fragment_ids(version)
+        if not there:
+            return self._append()
+        return self._staged(staging.delete(self._uuid(), self.dice.choice(there), read_version=version))
+
+    def _restore(self) -> Staged:
+        version = self._read_version()
+        if not version:
+            return self._append()
+        return self._staged(staging.restore(self._uuid(), self.dice.randint(1, version), read_version=version))
+
+    def _reserve(self) -> Staged:
+        return self._staged(staging.reserve(self._uuid(), 3, read_version=self._read_version()))
+
+    def _configure(self) -> Staged:
+        replace = self.dice.random() < 0.3
+        return self._staged(staging.configure(self._uuid(), read_version=self._read_version(), replace=replace))
+
+    def _late(self) -> Staged:
+        """Nobody wants it after some seconds."""
+        paths = self._paths(1)
+        deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.dice.uniform(-1, 5)) * 1000)
+        return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
+
+    def _create_only(self) -> Staged:
+        return self.create()
+
+    def _retry(self) -> Staged:
+        """The work of a refused record, done again on the latest version."""
+        refused = [o.uuid for o in self.world.auditor.answers.values() if o.status == RETRYABLE]
+        if not refused:
+            return self._append()
+        paths = self._paths(1)
+        transaction = staging.append(self._uuid(), paths, read_version=self._read_version())
+        attempt = self.dice.randint(2, 3)
+        return self._staged(transaction, paths, headers(attempt=attempt, retry_of=self.dice.choice(refused)))
+
+    def _staged(
+        self, transaction: Transaction, paths: list[str] | None = None, given: list[Header] | None = None
+    ) -> Staged:
+        return Staged(value=transaction.SerializeToString(), headers=given or (), files=paths or ())
+
+    def _paths(self, count: int) -> list[str]:
+        self._made += count
+        return [f"f{number}.lance" for number in range(self._made - count, self._made)]
+
+    def _uuid(self) -> UUID:
+        return new_uuid(self.dice)
+
+    def _read_version(self, *, stale: bool = False) -> int:
+        """The latest version, or one of the last few; 0 for some that may."""
+        latest = self.world.auditor.latest
+        if stale and self.dice.random() < 0.5:
+            return 0
+        return max(latest - self.dice.choice((0, 0, 0, 1, 3)), min(latest, 1))

@@ -1,0 +1,333 @@
+"""Kafka in memory: one dataset's three topics and its consumer group, as several members see them.
+
+It has Kafka's unpleasant sides: a member that doesn't know yet that it lost the partition reads on, a topic of the same
+name can be another one, the group's offset can be gone, and an error of a producer says nothing about what was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+
+from committerd.errors import QueueUnavailable, RefusedToRun
+from committerd.format.request import record_size
+from committerd.ports import (
+    Acknowledged,
+    Assigned,
+    Fetched,
+    FetchFailed,
+    Publication,
+    QueueEvent,
+    Record,
+    Revoked,
+    TopicIdentity,
+)
+from tests.simulation.faults import Lost, Refused, Weather
+
+_REJOIN_SECONDS = 1.0
+
+
+class FakeBroker:
+    """The cluster: the staged log, the answers, the group. Every change happens in one moment."""
+
+    def __init__(
+        self,
+        *,
+        topic: str = "t.staged",
+        now_ms: Callable[[], int] = lambda: 0,
+        dice: random.Random | None = None,
+        outcome_partitions: int = 8,
+    ) -> None:
+        self.dice = dice or random.Random(0)
+        self.now_ms = now_ms
+        self.cluster_id = "cluster"
+        self.topic = topic
+        self.topic_id: str | None = self._new_topic_id()
+        self.log: list[Record] = []
+        self.log_start = 0
+        self.leader_epoch = 0
+        self.group: Acknowledged | None = None
+        self.outcomes: list[list[Publication]] = [[] for _ in range(outcome_partitions)]
+        self.dead: list[Publication] = []
+        self.members: list[FakeQueue] = []
+        self.owner: FakeQueue | None = None
+        self.watch_outcome: Callable[[Publication], None] = lambda publication: None
+        self.watch_acknowledged: Callable[[Acknowledged], None] = lambda acknowledged: None
+
+    @property
+    def log_end(self) -> int:
+        return self.log[-1].offset + 1 if self.log else self.log_start
+
+    # The producers' side
+
+    def stage(self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()) -> Record:
+        """Append a record, dated by the broker."""
+        record = Record(
+            offset=self.log_end,
+            value=value,
+            key=key,
+            headers=tuple(headers),
+            timestamp_ms=self.now_ms(),
+            leader_epoch=self.leader_epoch,
+        )
+        self.log.append(record)
+        self._wake()
+        return record
+
+    def records(self, start: int, end: int) -> list[Record]:
+        """Those of the half-open range that are there."""
+        first = max(start, self.log_start) - self.log_start
+        return self.log[first : max(end - self.log_start, first)]
+
+    # The operators' side
+
+    def recreate_topic(self) -> None:
+        """Delete the staged topic and create it again; Kafka forgets the group's offset with it."""
+        self.topic_id = self._new_topic_id()
+        self.log, self.log_start, self.group = [], 0, None
+        for member in self.members:
+            member.topic_changed()
+
+    def delete_topic(self) -> None:
+        """Delete the staged topic."""
+        self.recreate_topic()
+        self.topic_id = None
+
+    def truncate(self, end: int) -> None:
+        """A replica that lacks the records from `end` on becomes the leader."""
+        del self.log[max(end - self.log_start, 0) :]
+        self.leader_epoch += 1
+        self._wake()
+
+    def expire(self, start: int) -> None:
+        """Retention deletes the records below `start`."""
+        del self.log[: start - self.log_start]
+        self.log_start = start
+        self._wake()
+
+    # The group's side
+
+    def join(self, member: FakeQueue) -> None:
+        self.members.append(member)
+        if self.owner is None:
+            self.assign(member)
+
+    def leave(self, member: FakeQueue) -> None:
+        """The member closes, or its session is over."""
+        if member in self.members:
+            self.members.remove(member)
+        if self.owner is member:
+            self.owner = None
+            if self.members:
+                self.assign(self.members[0])
+
+    def assign(self, member: FakeQueue, *, told: bool = True) -> None:
+        """Give the partition to a member. With `told` False the one that has it does not know yet."""
+        before, self.owner = self.owner, member
+        if before is not None and told:
+            before.revoke(lost=False)
+        member.assign()
+
+    def _wake(self) -> None:
+        for member in self.members:
+            member.wake()
+
+    def _new_topic_id(self) -> str:
+        return base64.urlsafe_b64encode(self.dice.randbytes(16)).rstrip(b"=").decode()
+
+
+class FakeQueue:
+    """`committerd.ports.Queue` as one member sees the broker."""
+
+    def __init__(
+        self, broker: FakeBroker, weather: Weather | None = None, *, outstanding_records_max: int = 10_000
+    ) -> None:
+        self._broker = broker
+        self._weather = weather or Weather()
+        self._most = outstanding_records_max
+        self._events: deque[QueueEvent] = deque()
+        self._changed = anyio.Event()
+        self._generation = 0
+        self._owned = False
+        self._next: int | None = None
+        """The next offset to deliver; None = parked."""
+        self._seeks = 0
+        self._outstanding = 0
+        self._full = False
+
+    # What the broker tells
+
+    def assign(self) -> None:
+        self._generation += 1
+        self._owned = True
+        self._next, self._outstanding, self._full = None, 0, False
+        self._events.append(Assigned(generation=self._generation))
+        self.wake()
+
+    def revoke(self, *, lost: bool) -> None:
+        if self._owned:
+            self._owned, self._next = False, None
+            self._events.append(Revoked(generation=self._generation, lost=lost))
+            self.wake()
+
+    def topic_changed(self) -> None:
+        """Fetches go by the topic's name: the next one may be of another topic, until the metadata is read anew."""
+        self.wake()
+        if self._owned:
+            generation = self._generation
+            asyncio.get_running_loop().call_later(
+                self._broker.dice.uniform(0, 30),
+                lambda: self._fail(generation, "the topic was deleted and created again"),
+            )
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    # The port
+
+    async def next_event(self) -> QueueEvent:
+        while True:
+            self._changed = anyio.Event()
+            event = self._events.popleft() if self._events else self._fetch()
+            if event is None:
+                await self._changed.wait()
+                continue
+            seeks = self._seeks
+            await self._weather.step("queue.next_event", "after")
+            await anyio.sleep(self._weather.draw().back)
+            if not isinstance(event, Fetched):
+                return event
+            if self._owns(event.generation) and seeks == self._seeks:
+                return event
+
+    async def identity(self) -> TopicIdentity:
+        def asked() -> str | None:
+            return self._broker.topic_id
+
+        topic_id = await self._call("identity", asked)
+        if topic_id is None:
+            raise RefusedToRun(f"there is no topic {self._broker.topic}", code="topic_gone")
+        return TopicIdentity(cluster_id=self._broker.cluster_id, topic=self._broker.topic, topic_id=topic_id)
+
+    async def bounds(self) -> tuple[int, int]:
+        found: tuple[int, int] = await self._call("bounds", lambda: (self._broker.log_start, self._broker.log_end))
+        return found
+
+    async def acknowledged(self) -> Acknowledged | None:
+        found: Acknowledged | None = await self._call("acknowledged", lambda: self._broker.group)
+        return found
+
+    async def acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
+        if not self._owns(generation):
+            return False
+
+        def acknowledged() -> bool:
+            if self._broker.owner is not self or not self._owns(generation):
+                return False
+            self._broker.group = Acknowledged(offset=offset, metadata=metadata)
+            self._broker.watch_acknowledged(self._broker.group)
+            return True
+
+        taken: bool = await self._call(f"acknowledge {offset}", acknowledged)
+        return taken
+
+    async def seek(self, generation: int, offset: int) -> None:
+        if not self._owns(generation):
+            return
+        self._seeks += 1
+        self._next = None
+        number = self._seeks
+
+        def sought() -> None:
+            if self._owns(generation) and number == self._seeks:
+                self._next, self._outstanding, self._full = offset, 0, False
+                self.wake()
+
+        await self._call(f"seek {offset}", sought)
+
+    async def done(self, generation: int, records: int, size: int) -> None:
+        if self._owns(generation):
+            self._outstanding = max(0, self._outstanding - records)
+            self.wake()
+
+    async def read(self, start: int, end: int) -> list[Record]:
+        found: list[Record] = await self._call("read", lambda: self._broker.records(start, end))
+        return found
+
+    async def outcomes_tail(self, limit: int) -> list[bytes]:
+        def read() -> list[bytes]:
+            return [p.value for partition in self._broker.outcomes for p in partition[max(len(partition) - limit, 0) :]]
+
+        found: list[bytes] = await self._call("outcomes_tail", read)
+        return found
+
+    async def publish(self, outcomes: Sequence[Publication]) -> None:
+        def published() -> None:
+            for outcome in outcomes:
+                there = 0 <= outcome.partition < len(self._broker.outcomes)
+                self._broker.outcomes[outcome.partition if there else 0].append(outcome)
+                self._broker.watch_outcome(outcome)
+
+        await self._call(f"publish {len(outcomes)}", published)
+
+    async def dead_letter(self, letters: Sequence[Publication]) -> None:
+        await self._call(f"dead_letter {len(letters)}", lambda: self._broker.dead.extend(letters))
+
+    # How it works
+
+    async def _call(self, call: str, effect: Callable[[], Any]) -> Any:
+        try:
+            result, _ = await self._weather.journey(f"queue.{call}", effect)
+        except (Refused, Lost) as error:
+            raise QueueUnavailable(str(error)) from error
+        return result
+
+    def _fetch(self) -> Fetched | None:
+        """The next records, by the topic's name: a member that has lost the partition can fetch all the same."""
+        if not self._owned or self._next is None:
+            return None
+        if self._full:
+            self._full = self._outstanding > self._most // 4
+        if self._full:
+            return None
+        if not self._broker.log_start <= self._next <= self._broker.log_end or self._broker.topic_id is None:
+            self._fail(self._generation, f"offset {self._next} is out of range")
+            return None
+        waiting = self._broker.records(self._next, self._broker.log_end)
+        if not waiting:
+            return None
+        records = waiting[: self._weather.dice.randint(1, len(waiting))]
+        self._next = records[-1].offset + 1
+        self._outstanding += len(records)
+        self._full = self._outstanding >= self._most
+        return Fetched(generation=self._generation, records=records)
+
+    def _fail(self, generation: int, reason: str) -> None:
+        """The position can't be read from. The consumer is replaced: its member leaves, and joins anew."""
+        if not self._owns(generation):
+            return
+        self._next = None
+        self._seeks += 1
+        self._events.append(FetchFailed(generation=generation, reason=reason))
+        self.wake()
+        asyncio.get_running_loop().call_later(_REJOIN_SECONDS, self._join_again)
+
+    def _join_again(self) -> None:
+        if self in self._broker.members:
+            self.revoke(lost=True)
+            self._broker.leave(self)
+            self._broker.join(self)
+
+    def _owns(self, generation: int) -> bool:
+        return self._owned and generation == self._generation
+
+
+def staged_bytes(records: Sequence[Record]) -> int:
+    """What `done` is told of so many records."""
+    return sum(map(record_size, records))

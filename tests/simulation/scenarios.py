@@ -1,0 +1,51 @@
+"""What seeds have in store: one number says which of the ways to go wrong are combined, and how often each is taken."""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulation.chaos import HOUR, Chaos
+from tests.simulation.faults import Rates
+from tests.simulation.world import Scenario
+
+ROUGH = Rates(refused=0.02, lost=0.02, doubled=0.02, latency=0.01, slow=0.02, slow_seconds=10.0)
+STORM = Rates(refused=0.1, lost=0.1, doubled=0.05, latency=0.05, slow=0.05, slow_seconds=30.0)
+SMOOTH = Rates(latency=0.005)
+
+
+def scenario_of(seed: int) -> Scenario:
+    """What this seed has in store."""
+    dice = random.Random(f"{seed} scenario")
+    hours = dice.random() < 0.12
+    seconds = dice.uniform(2, 4) * HOUR if hours else dice.choice((10.0, 60.0, 300.0))
+    events = {
+        Chaos.crash: 4.0,
+        Chaos.stop: 1.0,
+        Chaos.stand_still: 3.0,
+        Chaos.hand_over: 2.0,
+        Chaos.fence: 4.0,
+        Chaos.lose_group_offset: 1.0,
+        Chaos.expire_log: 0.5,
+        Chaos.store_outage: 1.0,
+        Chaos.clock_jump: 0.5,
+        Chaos.file_comes_or_goes: 4.0,
+    }
+    if dice.random() < 0.12:
+        events[Chaos.recreate_topic] = 6.0
+    if hours:
+        events |= {Chaos.clean_up: 2.0, Chaos.forget: 4.0, Chaos.oversleep: 12.0}
+    return Scenario(
+        records=dice.randint(8, 40),
+        seconds=seconds,
+        table="there" if hours else dice.choices(("there", "made_by_foreign", "made_by_queue"), (8, 1, 2))[0],
+        rates=dice.choices((SMOOTH, ROUGH, STORM), (2, 5, 2))[0],
+        events=events,
+        event_seconds=seconds / dice.choice((3, 10, 25)),
+        foreign_seconds=dice.choice((None, seconds / 4, seconds / 15)),
+        settings={
+            "verify_files": dice.choice(("always", "always", "never")),
+            "coalesce_appends": dice.random() < 0.85,
+            "group_records_max": dice.choice((1, 3, 1000, 1000)),
+        },
+        room=dice.choice((2, 5, 50)),
+    )

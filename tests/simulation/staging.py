@@ -1,0 +1,121 @@
+"""What producers stage: small transactions of each kind, and records that are wrong in each way."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from committerd.format.messages import DataFragment, Field, Transaction
+
+Header = tuple[str, bytes]
+
+URI = "memory://table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """One record as its producer sends it, and the data files that must lie there for it."""
+
+    value: bytes
+    headers: Sequence[Header] = ()
+    files: Sequence[str] = field(default=())
+
+
+def new_uuid(dice: random.Random) -> UUID:
+    return UUID(int=dice.getrandbits(128), version=4)
+
+
+def column() -> Field:
+    """The only column of the simulated table."""
+    return Field(type=Field.LEAF, name="n", id=0, parent_id=-1, logical_type="int64", nullable=True)
+
+
+def fragments(paths: Sequence[str]) -> list[DataFragment]:
+    """A fragment with one file each."""
+    made = []
+    for path in paths:
+        fragment = DataFragment(physical_rows=10)
+        fragment.files.add(
+            path=path, fields=[0], column_indices=[0], file_major_version=2, file_minor_version=0, file_size_bytes=100
+        )
+        made.append(fragment)
+    return made
+
+
+def append(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transaction:
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.append.fragments.extend(fragments(paths))
+    return transaction
+
+
+def overwrite(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transaction:
+    """Replaces what is there; makes the table where there is none."""
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.overwrite.fragments.extend(fragments(paths))
+    transaction.overwrite.schema.append(column())
+    return transaction
+
+
+def delete(uuid: UUID, fragment_id: int, *, read_version: int) -> Transaction:
+    """Deletes a whole fragment."""
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.delete.deleted_fragment_ids.append(fragment_id)
+    transaction.delete.predicate = "true"
+    return transaction
+
+
+def restore(uuid: UUID, version: int, *, read_version: int) -> Transaction:
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.restore.version = version
+    return transaction
+
+
+def reserve(uuid: UUID, count: int, *, read_version: int) -> Transaction:
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.reserve_fragments.num_fragments = count
+    return transaction
+
+
+def configure(uuid: UUID, *, read_version: int, replace: bool = False) -> Transaction:
+    """Sets an entry of table_metadata, or replaces them all by it."""
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    updates = transaction.update_config.table_metadata_updates
+    updates.update_entries.add(key="owner", value=str(uuid))
+    updates.replace = replace
+    return transaction
+
+
+def headers(**given: object) -> list[Header]:
+    """Headers by their names, with `_` for `-`."""
+    return [(name.replace("_", "-"), _text(value).encode()) for name, value in given.items()]
+
+
+def garbage(dice: random.Random) -> Staged:
+    """A record that can't be committed whatever the table is."""
+    good = append(new_uuid(dice), ["garbage.lance"])
+    unnamed, climbing = Transaction(), Transaction()
+    unnamed.CopyFrom(good)
+    unnamed.uuid = "not a uuid"
+    climbing.CopyFrom(good)
+    climbing.append.fragments[0].files[0].path = "../../elsewhere.lance"
+    return dice.choice(
+        [
+            Staged(value=b""),
+            Staged(value=dice.randbytes(40)),
+            Staged(value=unnamed.SerializeToString()),
+            Staged(value=climbing.SerializeToString()),
+            Staged(value=Transaction(uuid=str(new_uuid(dice))).SerializeToString()),
+            Staged(value=good.SerializeToString(), headers=headers(dataset="memory://another")),
+            Staged(value=good.SerializeToString(), headers=[("app-version", b"7")]),
+            Staged(value=good.SerializeToString(), headers=[("producer", b"\xff\xfe")]),
+        ]
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, dict) else str(value)

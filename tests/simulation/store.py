@@ -1,0 +1,121 @@
+"""An object store in memory. Several stores can share one bucket, as several processes share a table."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.ports import Created, Exists, Tail
+from tests.simulation.faults import Lost, Refused, Weather
+
+Result = TypeVar("Result")
+Change = Literal["created", "replaced", "deleted"]
+Watch = Callable[[Change, str, bytes], None]
+
+
+class Bucket:
+    """What is stored. Every change happens in one moment; those who watch are told in that moment."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.watchers: list[Watch] = []
+        self._folders: dict[str, list[str]] = {}
+
+    def put(self, key: str, body: bytes) -> None:
+        change: Change = "replaced" if key in self.objects else "created"
+        if change == "created":
+            bisect.insort(self._folders.setdefault(_folder(key), []), key, key=str.encode)
+        self.objects[key] = body
+        self._tell(change, key, body)
+
+    def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        if key in self.objects:
+            return Exists()
+        self.put(key, body)
+        return Created()
+
+    def delete(self, key: str) -> None:
+        body = self.objects.pop(key, None)
+        if body is not None:
+            self._folders[_folder(key)].remove(key)
+            self._tell("deleted", key, body)
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[str]:
+        keys = self._folders.get(prefix, [])
+        first = bisect.bisect_right(keys, start_after.encode(), key=str.encode)
+        return keys[first:] if limit is None else keys[first : first + limit]
+
+    def _tell(self, change: Change, key: str, body: bytes) -> None:
+        for watch in self.watchers:
+            watch(change, key, body)
+
+
+class FakeStore:
+    """`committerd.ports.ObjectStore` as one process sees a bucket."""
+
+    def __init__(self, bucket: Bucket, weather: Weather | None = None, *, uri: str = "memory://table") -> None:
+        self.uri = uri
+        self._bucket = bucket
+        self._weather = weather or Weather()
+
+    async def get(self, key: str) -> bytes | None:
+        return await self._read("get", key, lambda: self._bucket.objects.get(key))
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        body = await self._read("get_range", key, lambda: self._bucket.objects.get(key))
+        return None if body is None else body[start:end]
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        body = await self._read("get_tail", key, lambda: self._bucket.objects.get(key))
+        return None if body is None else Tail(body=body[max(len(body) - size, 0) :], size=len(body))
+
+    async def head(self, key: str) -> int | None:
+        body = await self._read("head", key, lambda: self._bucket.objects.get(key))
+        return None if body is None else len(body)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        return await self._read("list", prefix, lambda: self._bucket.list(prefix, start_after, limit))
+
+    async def put(self, key: str, body: bytes) -> None:
+        # When the answer to a plain put is lost, trying again is right whatever happened: no `OutcomeUnknown`.
+        await self._read("put", key, lambda: self._bucket.put(key, body))
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        try:
+            answer, fate = await self._weather.journey(
+                f"store.put_if_absent {key}", lambda: self._bucket.put_if_absent(key, body)
+            )
+        except Refused as refused:
+            raise StoreUnavailable(str(refused)) from refused
+        except Lost as lost:
+            raise OutcomeUnknown(str(lost)) from lost
+        return Exists() if fate.ends == "doubled" else answer
+
+    async def copy(self, source: str, target: str) -> bool:
+        def copied() -> bool:
+            body = self._bucket.objects.get(source)
+            if body is not None:
+                self._bucket.put(target, body)
+            return body is not None
+
+        return await self._read("copy", target, copied)
+
+    async def delete(self, key: str) -> None:
+        await self._read("delete", key, lambda: self._bucket.delete(key))
+
+    async def aclose(self) -> None:
+        """There is nothing to release."""
+
+    async def _read(self, call: str, key: str, effect: Callable[[], Any]) -> Any:
+        """A call that may be repeated: a lost answer counts as none."""
+        try:
+            result, _ = await self._weather.journey(f"store.{call} {key}", effect)
+        except (Refused, Lost) as error:
+            raise StoreUnavailable(str(error)) from error
+        return result
+
+
+def _folder(key: str) -> str:
+    return key[: key.rfind("/") + 1]

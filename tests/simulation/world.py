@@ -1,0 +1,215 @@
+"""The whole of it: committers, producers, a foreign writer, and what goes wrong, drawn from one seed.
+
+First comes a time in which everything goes wrong; then it is calm, and within `CALM_SECONDS` all must be settled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import anyio
+from prometheus_client import CollectorRegistry
+
+from committerd.ports import Record
+from committerd.settings import CommitSettings, DatasetSettings, Settings
+from committerd.settings_kafka import KafkaSettings
+from committerd.telemetry import Telemetry
+from tests.simulation.auditor import Auditor
+from tests.simulation.chaos import Chaos, Event
+from tests.simulation.faults import CALM, Rates
+from tests.simulation.foreign import ForeignWriter
+from tests.simulation.loop import Deadlock, Livelock, run_virtual
+from tests.simulation.operator import adopt
+from tests.simulation.process import EPOCH, Process
+from tests.simulation.producers import Producers
+from tests.simulation.queue import FakeBroker
+from tests.simulation.staging import URI
+from tests.simulation.store import Bucket
+
+CALM_SECONDS = 120.0
+"""From the last fault to the last answer: a refusal is looked at again within 10 s, a backoff takes 5 s at most, a
+put that hangs 30 s."""
+TRACE_LINES = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What a seed has in store."""
+
+    records: int = 20
+    seconds: float = 30.0
+    """In which they are staged and everything goes wrong."""
+    table: Literal["there", "made_by_foreign", "made_by_queue"] = "there"
+    rates: Rates = CALM
+    latency: float = 0.005
+    events: Mapping[Event, float] = field(default_factory=dict)
+    """What may happen, and how often compared with each other."""
+    event_seconds: float = 5.0
+    """Mean time between two of them."""
+    foreign_seconds: float | None = None
+    """Mean time between two foreign commits."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Of group `commit`."""
+    room: int = 50
+    """Records that a member fetches beyond those that are answered."""
+
+
+class World:
+    """One simulation."""
+
+    def __init__(self, seed: int, scenario: Scenario) -> None:
+        self.seed = seed
+        self.scenario = scenario
+        self.trace: list[str] = []
+        self.dice = random.Random(f"{seed} world")
+        self.rates = scenario.rates
+        self.room = scenario.room
+        self.session_seconds = 10.0
+        self.telemetry = Telemetry(CollectorRegistry())
+        self.settings = Settings(
+            dataset=DatasetSettings(name="t", uri=URI),
+            kafka=KafkaSettings(bootstrap_servers=("nowhere:9092",)),
+            commit=CommitSettings(**scenario.settings),
+        )
+        self.bucket = Bucket()
+        self.broker = FakeBroker(now_ms=self._now_ms, dice=random.Random(f"{seed} broker"))
+        self.auditor = Auditor(self.bucket, self.broker, self.note)
+        self.auditor.watch()
+        self.processes = [Process(self, name) for name in ("one", "two")]
+        self.producers = Producers(self)
+        self.foreign = ForeignWriter(self)
+        self.chaos = Chaos(self)
+        self.flaky_files: list[str] = []
+        self.causes: set[str] = set()
+        """Refusals to run that have a cause by now."""
+        self.refused: set[str] = set()
+        """Refusals to run that were seen."""
+
+    async def run(self) -> None:
+        """All of it; the auditor has what is wrong."""
+        async with anyio.create_task_group() as tasks:
+            for process in self.processes:
+                tasks.start_soon(process.run)
+            tasks.start_soon(self._watch)
+            if self.scenario.table == "there":
+                await self.foreign.create()
+            async with anyio.create_task_group() as storm:
+                if self.scenario.foreign_seconds is not None:
+                    storm.start_soon(self.foreign.run, self.scenario.foreign_seconds)
+                storm.start_soon(self.chaos.run)
+                await self.producers.run(self.scenario.records, self.scenario.seconds)
+                storm.cancel_scope.cancel()
+            await self._calm_down()
+            await self._settled()
+            tasks.cancel_scope.cancel()
+
+    def stage(self, value: bytes, headers: Sequence[tuple[str, bytes]]) -> Record:
+        record = self.broker.stage(value, headers=headers)
+        self.auditor.staged(record)
+        self.note(f"staged {record.offset}")
+        return record
+
+    def note(self, line: str) -> None:
+        """One more line of the trace."""
+        self.trace.append(f"{anyio.current_time():.6f} {line}")
+
+    def digest(self) -> str:
+        """The same for the same run."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+    def fragment_ids(self, version: int) -> list[int]:
+        seen = self.auditor.versions.get(version)
+        return [fragment.id for fragment in seen.file.manifest.fragments] if seen else []
+
+    async def _calm_down(self) -> None:
+        """Nothing goes wrong any more, and there is a table in the end."""
+        self.note("calm")
+        self.chaos.end()
+        if not self.auditor.latest and self.scenario.table == "made_by_queue":
+            self.producers.stage(self.producers.create())
+        if not self.auditor.latest and self.scenario.table == "made_by_foreign":
+            await self.foreign.create()
+
+    async def _settled(self) -> None:
+        """Wait until every record has its answer and that is acknowledged."""
+        until = anyio.current_time() + CALM_SECONDS
+        while not self.auditor.violations:
+            unanswered = self.auditor.unanswered()
+            group = self.broker.group
+            # A lost offset comes back with the next answer only: Start does without it.
+            if not unanswered and (group is None or group.offset == self.broker.log_end):
+                return
+            if anyio.current_time() > until:
+                states = {p.name: (p.state, p.committer.state.text if p.committer else "") for p in self.processes}
+                told = f"unanswered {unanswered}" if unanswered else f"all answered, acknowledged {group}"
+                self.auditor.fail(f"{CALM_SECONDS:g} s of calm, and {told}; {states}")
+            if any(process.state == "refused" for process in self.processes):
+                await adopt(self)
+            await anyio.sleep(0.5)
+
+    async def _watch(self) -> None:
+        """End at the first violation; see every refusal to run."""
+        while not self.auditor.violations:
+            for process in self.processes:
+                if process.committer is not None and process.committer.state.name == "refused":
+                    self._refused(process.name, process.committer.state.code, process.committer.state.text)
+            # A refusal is looked at again after 10 s.
+            await anyio.sleep(4)
+        raise Violated
+
+    def _refused(self, name: str, code: str, text: str) -> None:
+        if code not in self.refused:
+            self.refused.add(code)
+            self.note(f"{name} refuses: {code}")
+        if code not in self.causes:
+            self.auditor.fail(f"{name} refuses to run without a cause: {code}: {text}")
+
+    def _now_ms(self) -> int:
+        return int((EPOCH.timestamp() + anyio.current_time()) * 1000)
+
+
+class Violated(Exception):
+    """The auditor has found something: there is no use in going on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of one seed."""
+
+    seed: int
+    violation: str | None
+    trace: Sequence[str]
+    digest: str
+    world: World
+
+    def text(self) -> str:
+        """What is wrong, how it came to that, and how to see it again."""
+        last = "\n  ".join(self.trace[-TRACE_LINES:])
+        return f"seed {self.seed}: {self.violation}\n  {last}\nagain: make simulate SEEDS={self.seed}"
+
+
+def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] = lambda world: None) -> Report:
+    """Run one seed to its end. `prepare` may change the world before it begins."""
+    made: list[World] = []
+
+    async def main() -> None:
+        world = World(seed, scenario)
+        made.append(world)
+        prepare(world)
+        await world.run()
+
+    violation: str | None = None
+    try:
+        run_virtual(main)
+    except* Violated:
+        violation = made[0].auditor.violations[0]
+    except* (Deadlock, Livelock) as group:
+        violation = repr(group.exceptions[0])
+    world = made[0]
+    if violation is None and world.auditor.violations:
+        violation = world.auditor.violations[0]
+    return Report(seed=seed, violation=violation, trace=world.trace, digest=world.digest(), world=world)
