@@ -1,0 +1,114 @@
+"""A client's connection while it is open: the sending and the reading thread, seen from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Protocol, TypeVar
+
+from committerd.format.messages import Outcome
+from committerd_client.connection import Connection
+from committerd_client.errors import ClientError
+from committerd_client.in_flight import Submission, wait_for_future
+from committerd_client.mailbox import Mailbox
+from committerd_client.reader import Answered, CannotRead, Reader, ReadEvent, Reading
+from committerd_client.sender import Acknowledged, Failed, NotReady, Ready, Sender, SendEvent
+
+T = TypeVar("T")
+
+_GRACE_SECONDS = 2.0
+"""Beyond the time that was given to close, for the threads to notice."""
+
+
+class Listener(Protocol):
+    """Whom the channel tells, in the event loop."""
+
+    def acknowledged(self, submission: Submission, offset: int | None) -> None: ...
+
+    def failed(self, submission: Submission, error: ClientError) -> None: ...
+
+    def answered(self, outcome: Outcome) -> None: ...
+
+
+class Channel:
+    """Made in the event loop that it serves."""
+
+    def __init__(self, connection: Connection, listener: Listener) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pid = os.getpid()
+        self._listener = listener
+        self._sender = Sender(connection, Mailbox(self.loop, self._on_send).post)
+        self._reader = Reader(connection, Mailbox(self.loop, self._on_read).post)
+        self._sender_started: asyncio.Future[None] = self.loop.create_future()
+        self._reader_started: asyncio.Future[int] = self.loop.create_future()
+        self._sender_stopped: asyncio.Future[None] = self.loop.create_future()
+        self._reader_stopped: asyncio.Future[None] = self.loop.create_future()
+
+    async def open(self) -> int:
+        """Connect, and return the partition on which answers are read. Raises what kafka-python raised."""
+        self._sender.start()
+        await self._sender_started
+        self._reader.start()
+        return await self._reader_started
+
+    def send(self, submission: Submission) -> None:
+        """Never blocks; `acknowledged` or `failed` follows."""
+        self._sender.submit(submission)
+
+    @property
+    def trouble(self) -> str:
+        """Why answers can't be read at the moment; empty while they can."""
+        return self._reader.trouble
+
+    async def close(self, seconds: float) -> None:
+        """Send what was given, wait for Kafka at most so long, and end both threads."""
+        self._sender.stop(seconds)
+        await wait_for_future(self._sender_stopped, seconds + _GRACE_SECONDS)
+        self._reader.stop()
+        await wait_for_future(self._reader_stopped, _GRACE_SECONDS)
+
+    def abandon(self) -> None:
+        """Tell both threads to end, without waiting."""
+        self._sender.stop(0)
+        self._reader.stop()
+        for started in (self._sender_started, self._reader_started):
+            started.cancel()
+
+    def _on_send(self, events: list[SendEvent]) -> None:
+        for event in events:
+            match event:
+                case Acknowledged(submission, offset):
+                    self._listener.acknowledged(submission, offset)
+                case Failed(submission, error):
+                    self._listener.failed(submission, error)
+                case Ready():
+                    _resolve(self._sender_started, None)
+                case NotReady(cause):
+                    _reject(self._sender_started, cause)
+                    _resolve(self._sender_stopped, None)
+                case _:
+                    _resolve(self._sender_stopped, None)
+
+    def _on_read(self, events: list[ReadEvent]) -> None:
+        for event in events:
+            match event:
+                case Answered(outcomes):
+                    for outcome in outcomes:
+                        self._listener.answered(outcome)
+                case Reading(partition):
+                    _resolve(self._reader_started, partition)
+                case CannotRead(cause):
+                    _reject(self._reader_started, cause)
+                    _resolve(self._reader_stopped, None)
+                case _:
+                    _resolve(self._reader_stopped, None)
+
+
+def _resolve(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _reject(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,271 @@
+"""What a client has submitted and not yet heard about. Everything here is touched in the event loop only.
+
+A submission is kept alive by whoever wants to know what becomes of it (a handle, a waiting `commit`) and, until Kafka
+has acknowledged it, by the sender. The table of submissions holds weak references: one that nobody waits for costs
+nothing, so a program that only submits may do so through any outage of the committer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from weakref import WeakValueDictionary
+
+from committerd.format.messages import Outcome
+from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, InFlightFull
+from committerd_client.headers import StagedRecord
+from committerd_client.results import CommitResult, interpret
+
+_EARLY_MAX = 1_000
+
+
+class Submission:
+    """One staged record on its way to an answer."""
+
+    __slots__ = (
+        "__weakref__",
+        "_waiters",
+        "acknowledged",
+        "answer",
+        "namesake",
+        "offset",
+        "record",
+        "size",
+        "uuid",
+        "wanted",
+    )
+
+    def __init__(self, record: StagedRecord) -> None:
+        self.uuid = record.uuid
+        self.record: StagedRecord | None = record
+        """Until Kafka has it."""
+        self.size = record.size
+        self.wanted = True
+        """False once the caller has given up; read by the sender's thread."""
+        self.acknowledged = False
+        self.offset: int | None = None
+        self.answer: CommitResult | ClientError | None = None
+        self.namesake: Submission | None = None
+        """An earlier one of the same uuid that may still be waited for."""
+        self._waiters: list[tuple[bool, asyncio.Future[None]]] = []
+
+    def stage(self, offset: int | None) -> None:
+        """Kafka holds the record; None where it doesn't say at which offset."""
+        self.record = None
+        self.acknowledged = True
+        if offset is not None:
+            self.offset = offset
+        self._wake()
+
+    def settle(self, answer: CommitResult | ClientError) -> None:
+        """The first answer counts; a repeated one says the same."""
+        if self.answer is None:
+            self.answer = answer
+            self._wake()
+
+    async def wait_staged(self, seconds: float | None) -> bool:
+        """Until Kafka holds the record or there is an answer; False when the time is up first."""
+        return self.acknowledged or self.answer is not None or await self._wait(seconds, for_answer=False)
+
+    async def wait_answered(self, seconds: float | None) -> bool:
+        """Until there is an answer; False when the time is up first."""
+        return self.answer is not None or await self._wait(seconds, for_answer=True)
+
+    async def _wait(self, seconds: float | None, *, for_answer: bool) -> bool:
+        # A future for each waiter: cancelling one leaves the others alone.
+        return await wait_for_future(self._enlist(for_answer=for_answer), seconds)
+
+    def _enlist(self, *, for_answer: bool) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((for_answer, waiter))
+        return waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for for_answer, waiter in waiters:
+            if for_answer and self.answer is None:
+                self._waiters.append((for_answer, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+
+async def wait_for_future(future: asyncio.Future[None], seconds: float | None) -> bool:
+    """False when the time is up first. Cheaper than a task or a timeout scope, and there are thousands."""
+    if seconds is None:
+        await future
+        return True
+    timer = asyncio.get_running_loop().call_later(max(seconds, 0), _expire, future)
+    try:
+        await future
+    except TimeoutError:
+        return False
+    finally:
+        timer.cancel()
+    return True
+
+
+def _expire(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+def timed_out(submission: Submission, *, seconds: float | None, topic: str, trouble: str) -> CommitTimeout:
+    """The error for who has waited `seconds` for the answer."""
+    if submission.acknowledged:
+        where = f"Kafka holds it{_at(submission)} of {topic}, and the committer will get to it"
+    else:
+        where = f"Kafka has not acknowledged it, and may or may not hold it in {topic}"
+    error = CommitTimeout(
+        f"no answer to transaction {submission.uuid} within {seconds} s: unknown, not failed. {where}{trouble}. To "
+        "learn what became of it, commit the same transaction again, with its uuid: DUPLICATE means that it was "
+        "committed. The same data under a new uuid may be committed twice",
+        uuid=submission.uuid,
+    )
+    error.offset = submission.offset
+    return error
+
+
+def closed(submission: Submission) -> ClientClosed:
+    """The error for who still waits when the client is closed."""
+    if submission.acknowledged:
+        where = f"It is staged{_at(submission)} and may be committed"
+    else:
+        where = "Kafka has not acknowledged it"
+    error = ClientClosed(
+        f"the client was closed before transaction {submission.uuid} was answered: unknown, not failed. {where}; "
+        "commit the same transaction again to learn what became of it",
+        uuid=submission.uuid,
+    )
+    error.offset = submission.offset
+    return error
+
+
+def _at(submission: Submission) -> str:
+    return "" if submission.offset is None else f" at offset {submission.offset}"
+
+
+class Submissions:
+    """All that may still be answered, found by uuid or offset."""
+
+    def __init__(self) -> None:
+        self._by_uuid: WeakValueDictionary[str, Submission] = WeakValueDictionary()
+        self._by_offset: WeakValueDictionary[int, Submission] = WeakValueDictionary()
+        self._early: OrderedDict[int, Outcome] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Submission]:
+        for newest in list(self._by_uuid.values()):
+            submission: Submission | None = newest
+            while submission is not None:
+                yield submission
+                submission = submission.namesake
+
+    def add(self, submission: Submission) -> None:
+        """Before it is sent: the answer may come before Kafka's acknowledgement does."""
+        earlier = self._by_uuid.get(submission.uuid)
+        while earlier is not None and not earlier.wanted:
+            earlier = earlier.namesake
+        submission.namesake = earlier
+        self._by_uuid[submission.uuid] = submission
+
+    def staged(self, submission: Submission, offset: int | None) -> None:
+        """Kafka holds it."""
+        submission.stage(offset)
+        if offset is None:
+            return
+        self._by_offset[offset] = submission
+        early = self._early.pop(offset, None)
+        if early is not None:
+            submission.settle(interpret(_named(early, submission.uuid)))
+
+    def answered(self, outcome: Outcome) -> None:
+        """Give the answer to whom it concerns; most outcomes of a partition are for other clients.
+
+        An answer without uuid is to a record that the committer could not read, and is matched by its offset.
+        """
+        if outcome.uuid:
+            submission = self._by_uuid.get(outcome.uuid)
+            answer = interpret(outcome) if submission is not None else None
+            while submission is not None and answer is not None:
+                submission.offset = outcome.offset if submission.offset is None else submission.offset
+                submission.settle(answer)
+                submission = submission.namesake
+            return
+        known = self._by_offset.get(outcome.offset)
+        if known is not None:
+            known.settle(interpret(_named(outcome, known.uuid)))
+            return
+        self._early[outcome.offset] = outcome
+        while len(self._early) > _EARLY_MAX:
+            self._early.popitem(last=False)
+
+
+def _named(outcome: Outcome, uuid: str) -> Outcome:
+    named = Outcome()
+    named.CopyFrom(outcome)
+    named.uuid = uuid
+    return named
+
+
+class Room:
+    """Bounds what was handed to Kafka and is not acknowledged, in records and bytes. First come, first served."""
+
+    def __init__(self, *, records_max: int, bytes_max: int) -> None:
+        self.records_max, self.bytes_max = records_max, bytes_max
+        self._records = self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int, seconds: float | None) -> None:
+        """Wait until there is room. Raises `InFlightFull` when the time is up first."""
+        if not self._waiting and self._fits(size):
+            self._take(size)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, future))
+        try:
+            got = await wait_for_future(future, seconds)
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.give_back(size)  # the room and the cancellation came at once
+            else:
+                self._admit()
+            raise
+        if not got:
+            self._admit()
+            raise InFlightFull(
+                f"{self._records} records of {self._bytes} bytes wait for Kafka's acknowledgement, and there was no "
+                f"room for {size} more bytes within {seconds} s; nothing was sent. Kafka is slow or away, or "
+                f"max_in_flight ({self.records_max}) or max_in_flight_bytes ({self.bytes_max}) is too low"
+            )
+
+    def close(self) -> None:
+        """Who still waits gets `ClientClosed`."""
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(ClientClosed("the client was closed before there was room; nothing was sent"))
+        self._waiting.clear()
+
+    def give_back(self, size: int) -> None:
+        """A record is acknowledged or given up."""
+        self._records -= 1
+        self._bytes -= size
+        self._admit()
+
+    def _fits(self, size: int) -> bool:
+        if self._records == 0:
+            return True  # one always fits
+        return self._records < self.records_max and self._bytes + size <= self.bytes_max
+
+    def _take(self, size: int) -> None:
+        self._records += 1
+        self._bytes += size
+
+    def _admit(self) -> None:
+        while self._waiting:
+            size, future = self._waiting[0]
+            if not future.done():
+                if not self._fits(size):
+                    return
+                self._take(size)
+                future.set_result(None)
+            self._waiting.popleft()

@@ -1,0 +1,15 @@
+"""What the client's tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parts.kafka import KafkaBroker, RunningKafka
+from tests.producers.answering import make_topics
+
+
+@pytest.fixture
+def servers(kafka: KafkaBroker | RunningKafka, dataset: str) -> str:
+    """Of a Kafka in which the dataset has its topics."""
+    make_topics(kafka.bootstrap_servers, dataset)
+    return kafka.bootstrap_servers

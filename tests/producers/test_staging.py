@@ -1,0 +1,127 @@
+"""What the helpers stage is what pylance itself writes for the same change, under the oldest and the newest pylance."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sysconfig
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import DataFile, FragmentMetadata, RowIdMeta, write_fragments
+
+from committerd.format.request import decode_transaction
+from committerd_client import Staged, staging
+from tests.producers import staging_oracle
+from tests.producers.old_pylance import ROOT, old_pylance
+
+NAMES = [name for name, _ in staging_oracle.cases()]
+
+pytestmark = pytest.mark.pylance
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_helpers_stage_what_pylance_writes(tmp_path: Path, name: str) -> None:
+    ours, theirs = dict(staging_oracle.cases())[name](str(tmp_path))
+    assert ours == theirs
+
+
+@cache
+def compared_by(python: str) -> dict[str, Any]:
+    """All comparisons, run once in another environment."""
+    script = ROOT / "tests" / "producers" / "staging_oracle.py"
+    command = [python, str(script), str(ROOT), sysconfig.get_path("platlib")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+@pytest.mark.parametrize("name", [*NAMES, "external row ids"])
+def test_helpers_stage_what_pylance_4_writes(name: str) -> None:
+    results = compared_by(old_pylance())
+    assert results["pylance"] == "4.0.0"
+    ours, theirs = results[name]
+    assert ours == theirs
+
+
+def test_a_create_asks_not_to_overwrite_and_carries_its_options(tmp_path: Path) -> None:
+    fragments = write_fragments(pa.table({"a": [1]}), str(tmp_path), mode="create")
+    plain = staging.create(fragments, pa.schema([("a", pa.int64())]))
+    assert plain.create_only
+    assert plain.create_options == {}
+    assert plain.transaction.read_version == 0
+    staged = staging.create(
+        fragments,
+        pa.schema([("a", pa.int64())]),
+        config={"lance.x": "1"},
+        properties={"job": "7"},
+        enable_stable_row_ids=True,
+        enable_v2_manifest_paths=False,
+        data_storage_version="2.1",
+    )
+    assert isinstance(staged, Staged)
+    assert staged.create_options == {
+        "enable_stable_row_ids": True,
+        "enable_v2_manifest_paths": False,
+        "data_storage_version": "2.1",
+    }
+    assert staged.transaction.overwrite.config_upsert_values == {"lance.x": "1"}
+    assert staged.transaction.transaction_properties == {"job": "7"}
+
+
+def test_the_schema_of_a_create_follows_the_version_of_its_files(tmp_path: Path) -> None:
+    """A blob is one column up to 2.1 and several from 2.2 on."""
+    schema = pa.schema([pa.field("a", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+    table = pa.table([pa.array([b"x"], pa.large_binary())], schema=schema)
+    names = {}
+    for version in ("2.1", "2.2"):
+        fragments = write_fragments(table, str(tmp_path / version), mode="create", data_storage_version=version)
+        transaction = staging.create(fragments, schema).transaction
+        names[version] = [field.name for field in transaction.overwrite.schema]
+    assert names == {"2.1": ["a"], "2.2": ["a", "data", "uri"]}
+
+
+def test_each_transaction_has_a_uuid_of_its_own_unless_one_is_given() -> None:
+    first, second = staging.append([]), staging.append([])
+    assert first.uuid != second.uuid
+    assert decode_transaction(first.SerializeToString(), bytes_max=1000) == first
+    assert first.WhichOneof("operation") == "append"
+    given = staging.new_uuid()
+    assert staging.append([], uuid=given).uuid == given
+
+
+def test_properties_of_the_committer_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'committerd\.position'.*the committer's"):
+        staging.append([], properties={"committerd.position": "{}"})
+
+
+def test_what_a_newer_pylance_has_added_is_refused_when_it_is_filled_in() -> None:
+    @dataclasses.dataclass
+    class Newer(FragmentMetadata):
+        shards: Any = None
+
+    empty = Newer(id=1, files=[], physical_rows=3)
+    assert staging.fragment(empty).physical_rows == 3
+    with pytest.raises(ValueError, match=r"Newer\.shards is set"):
+        staging.fragment(dataclasses.replace(empty, shards=["x"]))
+
+
+def test_overlays_are_refused(tmp_path: Path) -> None:
+    (fragment,) = write_fragments(pa.table({"a": [1]}), str(tmp_path))
+    overlay = lance.LanceOperation.DataOverlayFile(data_file=DataFile("x.lance", [0]), offsets=[0])
+    with pytest.raises(ValueError, match=r"FragmentMetadata\.overlays is set"):
+        staging.fragment(dataclasses.replace(fragment, overlays=[overlay]))
+
+
+def test_row_ids_kept_in_a_column_are_refused(tmp_path: Path) -> None:
+    (fragment,) = write_fragments(pa.table({"a": [1]}), str(tmp_path))
+    row_id_meta: Any = RowIdMeta  # its stub is wrong
+    fragment.row_id_meta = row_id_meta.from_json('"Column"')
+    with pytest.raises(ValueError, match="fragment 0 keeps its row_ids in a way"):
+        staging.fragment(fragment)
