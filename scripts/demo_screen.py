@@ -1,0 +1,69 @@
+"""What the demo shows while it runs: steps, a line of progress, and a table at the end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+
+_PLAIN_SECONDS = 1.0
+"""Least time between two lines of progress where a line can't be written over."""
+
+
+class Screen:
+    """Standard output. On a terminal the line of progress is one line, elsewhere a new one now and then."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._shown_at = self._step_at = time.monotonic()
+        self._shown = ""
+        self._open = False
+        """Whether a line of progress waits to be written over."""
+
+    def step(self, text: str) -> None:
+        """What is done now."""
+        self._close()
+        print(f"==> {text}", flush=True)
+        self._shown_at = self._step_at = time.monotonic()
+        self._shown = ""
+
+    def progress(self, text: str) -> None:
+        """How far it is; may be called as often as one likes."""
+        if text == self._shown:
+            return
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\033[K{('    ' + text)[:width]}", end="", flush=True)
+            self._open, self._shown = True, text
+        elif time.monotonic() >= self._shown_at + _PLAIN_SECONDS:
+            print(f"    {text}", flush=True)
+            self._shown_at, self._shown = time.monotonic(), text
+
+    def done(self, text: str) -> None:
+        """What came out of the step."""
+        seconds = time.monotonic() - self._step_at
+        self.line(f"    {text} ({seconds:.1f} s)")
+
+    def line(self, text: str = "") -> None:
+        """Any other line."""
+        self._close()
+        print(text, flush=True)
+
+    def leave(self) -> None:
+        """Others write now; a line of progress stays as it was."""
+        if self._open:
+            print(flush=True)
+            self._open = False
+
+    def table(self, lines: Iterable[tuple[str, str, str]]) -> None:
+        """(name, value, remark) below each other; values are aligned to the right."""
+        lines = list(lines)
+        name_width, value_width = (max(len(line[column]) for line in lines) for column in (0, 1))
+        for name, value, remark in lines:
+            self.line(f"  {name:<{name_width}}  {value:>{value_width}}  {remark}".rstrip())
+
+    def _close(self) -> None:
+        if self._open:
+            print("\r\033[K", end="")
+            self._open = False

@@ -1,0 +1,59 @@
+"""Write `docs/metrics.md` from `committerd.telemetry`; `--check` only compares."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from committerd.telemetry import OTHER, Description, Telemetry
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+
+INTRODUCTION = f"""# Metrics
+
+Served on `/metrics`, in Prometheus' text format or OpenMetrics. Names and labels are an API: they
+change only with a note in the changelog. Labels take the values listed below, or `{OTHER}`; none
+of them comes from a record. `process_*` (memory, CPU, file descriptors) stand beside them on Linux.
+
+This page is generated from `committerd/telemetry.py` (`make docs`).
+"""
+
+
+def page(metrics: Sequence[Description]) -> str:
+    """The whole page: one table of the metrics, one of their labels."""
+    rows = ["| name | type | unit | labels | meaning |", "|---|---|---|---|---|"]
+    labels: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for metric in metrics:
+        names = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {names} | {metric.meaning} |")
+        if metric.name != "committerd_build_info":  # its values change with each release
+            for label, values in metric.labels.items():
+                labels.setdefault((label, tuple(values)), []).append(metric.name)
+    rows += ["", "## Labels", "", "| label | of | values |", "|---|---|---|"]
+    for (label, values), users in labels.items():
+        of = ", ".join(f"`{name}`" for name in dict.fromkeys(users))
+        rows.append(f"| `{label}` | {of} | {', '.join(f'`{value}`' for value in values)} |")
+    return INTRODUCTION + "\n" + "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail when the page differs")
+    check = parser.parse_args().check
+    text = page(Telemetry(CollectorRegistry()).descriptions)
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    if check:
+        print("docs/metrics.md is not what committerd/telemetry.py says; run `make docs`")
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"written: {PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Scenes: on the Kafka of the run, or on the one that tests may break."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import Scene
+from tests.parts.kafka import KafkaBroker, RunningKafka
+
+
+@pytest.fixture
+def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+    """A dataset without a table and without topics."""
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def breakable_scene(breakable_kafka: KafkaBroker, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+    """The same on a Kafka that the test may kill."""
+    with Scene(kafka=breakable_kafka.bootstrap_servers, name=dataset, folder=tmp_path) as made:
+        yield made

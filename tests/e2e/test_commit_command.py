@@ -1,0 +1,121 @@
+"""`committerd commit`: one staged file into a dataset, without Kafka and without a trace of the queue."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from committerd.format.messages import Transaction
+from tests.e2e.lance_table import LanceTable
+
+pytestmark = pytest.mark.pylance
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LanceTable:
+    return LanceTable(str(tmp_path / "table.lance"))
+
+
+def _commit(table: LanceTable, *staged: Transaction | bytes, words: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """What it prints for each, in order; the exit code says whether each is in the table."""
+    files = []
+    for number, one in enumerate(staged):
+        file = Path(table.uri).parent / f"{number}.pb"
+        file.write_bytes(one if isinstance(one, bytes) else one.SerializeToString())
+        files.append(str(file))
+    done = subprocess.run(
+        [sys.executable, "-m", "committerd", "commit", table.uri, *files, "--json", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode == 0) is all(one["outcome"] in ("committed", "duplicate") for one in said), done.stderr
+    return said
+
+
+def _told(said: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    return [(one["outcome"], one["version"], one["reason"]) for one in said]
+
+
+def test_each_outcome_is_told_as_json(table: LanceTable) -> None:
+    ids = table.create(3)
+    first, second = table.append(read_version=1), table.append()
+    unread = table.append()
+    unread.read_version = 99
+    clone = Transaction(uuid=table.append().uuid, read_version=1)
+    clone.clone.ref_path = str(Path(table.uri).parent / "elsewhere.lance")
+    said = _commit(table, first, second, first, b"garbage", unread, clone)
+    assert _told(said) == [
+        ("committed", 2, ""),
+        ("committed", 3, ""),
+        ("duplicate", 2, "uuid_seen"),
+        ("invalid", 0, "record_undecodable"),
+        ("invalid", 0, "future_read_version"),
+        ("retryable", 0, "table_exists"),
+    ]
+    assert all(one["message"] for one in said if one["outcome"] != "committed")
+    rows = [*ids, *table.brought[first.uuid], *table.brought[second.uuid]]
+    assert sorted(table.ids()) == sorted(table.ids_in_4()) == sorted(rows)
+    # Nothing of the queue's.
+    for version in table.versions():
+        said_there = table.open().read_transaction(version.number).transaction_properties
+        assert not [key for key in (*said_there, *table.metadata(version.number)) if key.startswith("committerd.")]
+
+
+def test_a_conflict_names_the_version_that_it_can_not_pass(table: LanceTable) -> None:
+    table.create()
+    late = table.append(read_version=1)
+    table.open(1).restore()
+    (said,) = _commit(table, late, words=("--explain",))
+    assert (said["outcome"], said["reason"], said["conflicting_version"]) == ("incompatible", "conflict", 2)
+    assert said["conflicting_operation"] == "restore"
+    assert [line for line in said["checked"] if line.startswith("version 2 restore")]
+
+
+def test_it_makes_a_table_and_is_told_how(table: LanceTable) -> None:
+    create, late = table.staged_create(2), table.staged_create()
+    options = json.dumps({"enable_stable_row_ids": True, "enable_v2_manifest_paths": False})
+    (said,) = _commit(table, create.transaction, words=("--options", options))
+    assert (said["outcome"], said["version"]) == ("committed", 1)
+    assert Path(table.uri, "_versions", "1.manifest").exists()
+    assert table.open().has_stable_row_ids
+    assert sorted(table.ids()) == sorted(table.ids_in_4()) == table.brought[create.transaction.uuid]
+    (again,) = _commit(table, late.transaction, words=("--create-only",))
+    assert (again["outcome"], again["reason"]) == ("retryable", "table_exists")
+
+
+def test_a_missing_file_is_noticed_when_asked(table: LanceTable) -> None:
+    table.create()
+    lacking = table.append()
+    table.data_file(lacking).unlink()
+    (said,) = _commit(table, lacking, words=("--verify-files",))
+    assert (said["outcome"], said["reason"]) == ("invalid", "missing_file")
+    assert table.version == 1
+
+
+def test_a_table_that_it_can_not_write_is_an_error(tmp_path: Path) -> None:
+    table = LanceTable(str(tmp_path / "table.lance"))
+    table.create()
+    staged = table.append()
+    (manifest,) = Path(table.uri, "_versions").glob("*.manifest")
+    manifest.write_bytes(manifest.read_bytes()[:-3])
+    (said,) = _commit(table, staged)
+    assert said["outcome"] == "error"
+    assert said["message"]
+
+
+def test_the_tables_queue_keys_are_carried_along(table: LanceTable) -> None:
+    ids = table.create()
+    keys = {"committerd.format": "1", "committerd.app.query": "{}", "owner": "me"}
+    table.open().update_metadata(keys)
+    staged = table.append()
+    (said,) = _commit(table, staged)
+    assert said["outcome"] == "committed"
+    assert table.metadata() == keys
+    assert sorted(table.ids()) == sorted([*ids, *table.brought[staged.uuid]])

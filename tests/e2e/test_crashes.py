@@ -1,0 +1,143 @@
+"""Committers that are killed, and ones that sleep and wake: nothing lost, nothing doubled, every answer true."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from committerd.format.messages import Status
+from tests.e2e.scene import Scene, until
+from tests.parts.daemon import Daemon
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+
+_SETTINGS = {
+    # Small groups: many versions, so that a signal meets every stage of a commit.
+    "COMMIT__GROUP_RECORDS_MAX": "10",
+    # No faster than that: there must be work left for the last kill.
+    "COMMIT__INTERVAL_SECONDS_MIN": "0.05",
+    "KAFKA__SESSION_TIMEOUT_MS": "1500",
+    "KAFKA__HEARTBEAT_INTERVAL_MS": "300",
+}
+
+
+class _Flow:
+    """Appends that keep coming from a thread of their own."""
+
+    def __init__(self, scene: Scene, total: int, *, chunk: int = 50) -> None:
+        self.offsets: list[int] = []
+        self.ids: list[int] = []
+        self._scene, self._total, self._chunk = scene, total, chunk
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        for start in range(0, self._total, self._chunk):
+            made = [self._scene.table.append() for _ in range(min(self._chunk, self._total - start))]
+            self.ids += [i for transaction in made for i in self._scene.table.brought[transaction.uuid]]
+            self.offsets += self._scene.stage(*made)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Stages all of them before it is left."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._thread.join()
+
+
+def _versions(scene: Scene) -> int:
+    return sum(1 for _ in Path(scene.table.uri, "_versions").glob("*.manifest"))
+
+
+def _wait_version(scene: Scene, wanted: int) -> None:
+    until(lambda: _versions(scene) >= wanted, seconds=60)
+
+
+def _active(*daemons: Daemon) -> Daemon:
+    """The one of them that commits; waits for it."""
+    found: list[Daemon] = []
+
+    def look() -> bool:
+        found[:] = [d for d in daemons if d.running() and d.ready()[1].startswith("active")]
+        return len(found) == 1
+
+    until(look)
+    return found[0]
+
+
+@pytest.mark.timeout(300)
+def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
+    dice = random.Random(20)
+    ids = scene.table.create()
+    daemon = scene.started(**_SETTINGS)
+    flow = _Flow(scene, 5_000)
+    with flow.running():
+        for _ in range(10):  # alone: who is killed is started again
+            _wait_version(scene, _versions(scene) + dice.randint(1, 15))
+            time.sleep(dice.uniform(0, 0.03))
+            daemon.kill()
+            daemon.start()
+        other = scene.daemon(**_SETTINGS)
+        for _ in range(10):  # with a standby beside it, which takes over
+            active = _active(daemon, other)
+            _wait_version(scene, _versions(scene) + dice.randint(1, 15))
+            time.sleep(dice.uniform(0, 0.03))
+            active.kill()
+            standby = other if active is daemon else daemon
+            standby.wait_ready(text="active")
+            active.start()
+    answers = scene.topics.wait_answers(flow.offsets, timeout=90)
+    assert {answer.status for answer in answers} == {Status.COMMITTED}
+    evidence = scene.audit([*ids, *flow.ids])
+    # The kills came while there was work: answers were published more than once.
+    assert len(evidence.outcomes) > 5_000
+    assert sum(1 for d in (daemon, other) for _ in d.lines("start.done")) >= 20
+
+
+@pytest.mark.timeout(180)
+def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wakes(scene: Scene) -> None:
+    dice = random.Random(7)
+    ids = scene.table.create()
+    daemons = scene.started(**_SETTINGS), scene.daemon(**_SETTINGS)
+    daemons[1].wait_ready(text="standby")
+    flow = _Flow(scene, 1_500, chunk=10)
+    with flow.running():
+        for _ in range(4):
+            active = _active(*daemons)
+            _wait_version(scene, _versions(scene) + dice.randint(1, 10))
+            time.sleep(dice.uniform(0, 0.02))
+            active.freeze()
+            other = daemons[0] if active is daemons[1] else daemons[1]
+            other.wait_ready(text="active")
+            _wait_version(scene, _versions(scene) + 2)
+            active.thaw()
+            active.wait_ready(text="standby")
+    answers = scene.topics.wait_answers(flow.offsets, timeout=90)
+    assert {answer.status for answer in answers} == {Status.COMMITTED}
+    scene.audit([*ids, *flow.ids])
+
+
+def test_a_committer_that_slept_alone_goes_on(scene: Scene) -> None:
+    ids = scene.table.create()
+    daemon = scene.started(**_SETTINGS)
+    before = scene.table.append(), scene.table.append()
+    answers = scene.ask(before[0])
+    daemon.freeze()
+    offsets = scene.stage(before[1])
+    until(lambda: not _members(scene))
+    daemon.thaw()
+    answers += scene.topics.wait_answers(offsets)
+    assert {answer.status for answer in answers} == {Status.COMMITTED}
+    scene.audit([*ids, *(i for t in before for i in scene.table.brought[t.uuid])])
+
+
+def _members(scene: Scene) -> list[object]:
+    described = scene.topics.admin.describe_groups([scene.topics.group])
+    return list(described[scene.topics.group]["members"])

@@ -1,0 +1,71 @@
+"""Kafka dies or hangs in the middle of the work, and comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from committerd.format.messages import Status
+from tests.e2e.scene import Scene, until
+from tests.parts.kafka import KafkaBroker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+
+
+def _staged_meanwhile(scene: Scene, total: int) -> tuple[threading.Thread, list[int], list[int]]:
+    """A thread that stages Appends, ten at a time; (thread, offsets, ids)."""
+    transactions = [scene.table.append() for _ in range(total)]
+    offsets: list[int] = []
+    scene.topics.stage()  # the producer knows the topic before anything breaks
+
+    def stage() -> None:
+        for start in range(0, total, 10):
+            offsets.extend(scene.stage(*transactions[start : start + 10]))
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=stage)
+    thread.start()
+    return thread, offsets, [i for t in transactions for i in scene.table.brought[t.uuid]]
+
+
+def _wait_version(scene: Scene, wanted: int) -> None:
+    until(lambda: scene.table.version > wanted, seconds=60)
+
+
+def test_kafka_is_killed_during_500_appends(breakable_scene: Scene, breakable_kafka: KafkaBroker) -> None:
+    scene = breakable_scene
+    ids = scene.table.create()
+    daemon = scene.started(COMMIT__GROUP_RECORDS_MAX="10")
+    thread, offsets, staged = _staged_meanwhile(scene, 500)
+    for _ in range(2):
+        _wait_version(scene, scene.table.version + 5)
+        breakable_kafka.kill()
+        time.sleep(0.5)
+        breakable_kafka.start()
+    thread.join()
+    answers = scene.topics.wait_answers(offsets)
+    # A producer that heard nothing sends again: then the record is there twice, and one of the two is a duplicate.
+    assert {answer.status for answer in answers} <= {Status.COMMITTED, Status.DUPLICATE}
+    scene.audit([*ids, *staged])
+    assert daemon.running()
+    assert daemon.metric("committerd_active") == 1
+    daemon.stop()
+    assert daemon.code == 0
+
+
+def test_kafka_hangs_for_longer_than_a_session(breakable_scene: Scene, breakable_kafka: KafkaBroker) -> None:
+    scene = breakable_scene
+    ids = scene.table.create()
+    daemons = scene.started(), scene.daemon()
+    daemons[1].wait_ready(text="standby")
+    thread, offsets, staged = _staged_meanwhile(scene, 100)
+    until(lambda: len(offsets) > 20)
+    breakable_kafka.freeze()
+    time.sleep(5)
+    breakable_kafka.thaw()
+    thread.join()
+    assert {a.status for a in scene.topics.wait_answers(offsets)} <= {Status.COMMITTED, Status.DUPLICATE}
+    scene.audit([*ids, *staged])
+    until(lambda: sorted(d.ready()[1].partition(":")[0] for d in daemons) == ["active", "standby"])

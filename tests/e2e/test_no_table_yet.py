@@ -1,0 +1,102 @@
+"""Records staged before there is a table wait for it, whoever makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from committerd.format.messages import Status
+from tests.e2e.scene import Scene, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+
+def _ids(scene: Scene, *uuids: str) -> list[int]:
+    return [i for uuid in uuids for i in scene.table.brought[uuid]]
+
+
+def _members(scene: Scene) -> list[tuple[int, str]]:
+    return [(version.number, member.uuid) for version in scene.table.versions() for member in version.members]
+
+
+def test_appends_wait_for_a_create_and_are_committed_behind_it_in_order(scene: Scene) -> None:
+    daemon = scene.daemon()
+    assert "no table" in daemon.wait_ready(text="waits for the table")
+    before = [scene.table.append() for _ in range(5)]
+    offsets = scene.stage(*before)
+    assert scene.table.uri in daemon.wait_ready(text="5 records wait: there is no table")
+    assert daemon.metric("committerd_waiting_for_table") == 1
+    said = daemon.wait_line("table.missing")
+    assert (said["level"], said["uri"]) == ("warning", scene.table.uri)
+    scene.topics.listen(seconds=0.5)
+    assert not scene.topics.answers
+    assert not Path(scene.table.uri, "_versions").exists()
+
+    create = scene.table.staged_create()
+    offsets.append(scene.stage_create(create))
+    after = [scene.table.append() for _ in range(5)]
+    offsets += scene.stage(*after)
+    answers = scene.topics.wait_answers(offsets)
+    assert {answer.status for answer in answers} == {Status.COMMITTED}
+    assert daemon.metric("committerd_waiting_for_table") == 0
+    # The create goes first although it was staged sixth; the others follow in the order of their offsets.
+    wanted = [create.transaction.uuid, *(t.uuid for t in (*before, *after))]
+    assert [uuid for _, uuid in _members(scene)] == wanted
+    assert _members(scene)[0][0] == 1
+    evidence = scene.audit(_ids(scene, *wanted))
+    assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
+    assert (scene.position()["next"], scene.position()["settled"]) == (11, [])
+
+
+def test_of_several_creates_the_first_that_can_be_committed_makes_the_table(scene: Scene) -> None:
+    daemon = scene.daemon()
+    waiting = scene.table.append()
+    broken, first, second = (scene.table.staged_create() for _ in range(3))
+    broken.transaction.overwrite.fragments[0].files[0].path = "../outside.lance"
+    daemon.wait_ready(text="waits")
+    offsets = scene.stage(waiting)
+    offsets.append(scene.stage_create(broken))
+    daemon.wait_ready(text="2 records wait")
+    # A restart forgets nothing: nobody had been told anything.
+    daemon.kill()
+    offsets += [scene.stage_create(first), scene.stage_create(second)]
+    daemon.start()
+    answers = scene.topics.wait_answers(offsets)
+    assert [(Status.Name(a.status), a.reason) for a in answers] == [
+        ("COMMITTED", ""),
+        ("INVALID", "path_outside"),
+        ("COMMITTED", ""),
+        ("RETRYABLE", "table_exists"),
+    ]
+    assert answers[2].version == 1
+    scene.audit(_ids(scene, first.transaction.uuid, waiting.uuid))
+
+
+def test_records_that_wait_go_into_a_table_that_pylance_makes(scene: Scene) -> None:
+    daemon = scene.daemon()
+    waiting = [scene.table.append() for _ in range(3)]
+    late = scene.table.staged_create()
+    daemon.wait_ready(text="waits")
+    offsets = scene.stage(*waiting)
+    daemon.wait_ready(text="3 records wait")
+    ids = scene.table.create()
+    answers = scene.topics.wait_answers(offsets)
+    assert {answer.status for answer in answers} == {Status.COMMITTED}
+    (refused,) = scene.topics.wait_answers([scene.stage_create(late)])
+    assert (refused.status, refused.reason) == (Status.RETRYABLE, "table_exists")
+    daemon.wait_ready(text="active: version")
+    scene.audit([*ids, *_ids(scene, *(t.uuid for t in waiting))])
+
+
+def test_a_create_alone_is_enough(scene: Scene) -> None:
+    scene.daemon()
+    create = scene.table.staged_create(rows=3)
+    until(lambda: scene.topics.staged in scene.topics.admin.list_topics())
+    (answer,) = scene.topics.wait_answers([scene.stage_create(create)])
+    assert (answer.status, answer.version) == (Status.COMMITTED, 1)
+    evidence = scene.audit(_ids(scene, create.transaction.uuid))
+    assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
+    # pylance goes on from there.
+    more = scene.table.write(2)
+    scene.audit([*evidence.ids, *more])

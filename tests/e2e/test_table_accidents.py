@@ -1,0 +1,279 @@
+"""The table changes under the queue: restored, its metadata replaced, put back, deleted, of a kind that we don't know.
+
+What a readable version still tells is put back into the next one. Where nothing tells any more, the committer refuses.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pytest
+
+from committerd.format.manifest_file import decode, encode
+from committerd.format.messages import Status
+from tests.e2e.scene import Scene, until
+from tests.parts.daemon import Daemon
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+_BOTH = pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+
+
+def _stop(daemon: Daemon, *, running: bool) -> None:
+    if not running:
+        daemon.stop()
+
+
+def _start(daemon: Daemon, *, running: bool) -> None:
+    if not running:
+        daemon.start()
+
+
+def _manifest(scene: Scene, version: int) -> Path:
+    """Where pylance puts the manifest of a version: V2 names, counted from the top."""
+    return Path(scene.table.uri, "_versions", f"{2**64 - 1 - version}.manifest")
+
+
+def _put_back(scene: Scene, version: int) -> None:
+    """The table as it was at an earlier version, as a backup would have it; data files stay."""
+    for number in range(version + 1, scene.table.version + 1):
+        _manifest(scene, number).unlink()
+    Path(scene.table.uri, "_versions", "latest_version_hint.json").unlink(missing_ok=True)
+
+
+def _clean_up(scene: Scene) -> None:
+    scene.table.open().cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+
+
+@_BOTH
+def test_a_restored_table_keeps_its_position_and_its_applications(scene: Scene, running: bool) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    kept = scene.committed(2)
+    restored = scene.table.version
+    marked, again = scene.table.append(), scene.table.append()
+    scene.ask(marked, app_id="query", app_version="1")
+    scene.committed(2)
+    position = scene.position()
+    _stop(daemon, running=running)
+    scene.table.open(restored).restore()
+    assert scene.position() != position
+    foreign = scene.table.version
+    _start(daemon, running=running)
+    until(lambda: scene.table.version > foreign)
+    assert scene.position() == position
+    daemon.wait_line("keys.put_back")
+
+    # What the restore took out of the table was committed all the same, and is told so.
+    (duplicate,) = scene.ask(marked)
+    assert (duplicate.status, duplicate.reason) == (Status.DUPLICATE, "uuid_seen")
+    (old_unit,) = scene.ask(again, app_id="query", app_version="1")
+    assert (old_unit.status, old_unit.reason) == (Status.DUPLICATE, "app_version_seen")
+    evidence = scene.audit([*ids, *kept, *scene.committed(2)])
+    assert [version.operation for version in evidence.versions].count("Restore") == 1
+
+
+@_BOTH
+def test_replaced_metadata_gets_our_keys_back(scene: Scene, running: bool) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(3)
+    work = scene.table.append()
+    scene.ask(work, app_id="query", app_version="4", app_run="r")
+    ids += scene.table.brought[work.uuid]
+    before = {key: value for key, value in scene.table.metadata().items() if key.startswith("committerd.")}
+    assert len(before) == 3
+    _stop(daemon, running=running)
+    scene.table.open().update_metadata({"owner": "me"}, replace=True)
+    assert scene.table.metadata() == {"owner": "me"}
+    _start(daemon, running=running)
+    until(lambda: len(scene.table.metadata()) > 1)
+    assert scene.table.metadata() == before | {"owner": "me"}
+    ids += scene.committed(2)
+    scene.audit(ids)
+    assert scene.table.metadata()["owner"] == "me"
+
+
+def test_a_table_that_is_restored_again_and_again_under_load_loses_no_record(scene: Scene) -> None:
+    scene.table.create()
+    scene.started(COMMIT__GROUP_RECORDS_MAX="3")
+    transactions = [scene.table.append() for _ in range(150)]
+    stop = threading.Event()
+
+    def restore() -> None:
+        while not stop.wait(0.1):
+            table = scene.table.open()
+            scene.table.open(max(table.version - 3, 1)).restore()
+            scene.table.open().update_metadata({"owner": "me"}, replace=True)
+
+    other = threading.Thread(target=restore)
+    other.start()
+    try:
+        offsets = []
+        for start in range(0, len(transactions), 10):
+            offsets += scene.stage(*transactions[start : start + 10])
+            stop.wait(0.1)
+        answers = scene.topics.wait_answers(offsets)
+    finally:
+        stop.set()
+        other.join()
+    assert {answer.status for answer in answers} == {Status.COMMITTED}
+    evidence = scene.audit(_rows_by_history(scene))
+    operations = [version.operation for version in evidence.versions]
+    assert operations.count("Restore") > 3
+    until(lambda: scene.position()["next"] == len(transactions))
+
+
+def _rows_by_history(scene: Scene) -> set[int]:
+    """What the latest version has to hold: each version adds its members, a Restore goes back."""
+    table, rows = scene.table.open(), {1: {0}}
+    for version in scene.table.versions()[1:]:
+        before = rows[version.number - 1]
+        if version.operation == "Restore":
+            before = rows[table.read_transaction(version.number).operation.version]
+        rows[version.number] = before | {i for m in version.members for i in scene.table.brought[m.uuid]}
+    return rows[max(rows)]
+
+
+@_BOTH
+def test_a_table_that_was_put_back_is_refused_and_rewinding_commits_the_lost_records_again(
+    scene: Scene, running: bool
+) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(2)
+    early = scene.table.version
+    lost = [i for _ in range(3) for i in scene.committed()]
+    daemon.wait_ready(text="position 5")
+    until(lambda: scene.topics.group_offset() == 5)
+    _stop(daemon, running=running)
+    _put_back(scene, early)
+    _start(daemon, running=running)
+    said = daemon.wait_refused("position_went_back")
+    assert "committerd position rewind" in said
+    assert "committerd position adopt" in said
+    assert scene.table.version == early
+    if running:
+        assert "not behind" in scene.command("position", "rewind", "--offset", "5", good=False)
+        assert "Nothing was written" in scene.command("position", "rewind", "--offset", "2")
+        assert "--reason" in scene.command("position", "rewind", "--offset", "2", "--apply", good=False)
+        assert scene.table.version == early
+
+    scene.adopt(daemon, "--offset", "2", command="rewind")
+    until(lambda: sorted(scene.table.ids()) == sorted([*ids, *lost]))
+    more = scene.committed()
+    evidence = scene.audit([*ids, *lost, *more], rewound=True)
+    assert {(o.offset, o.era) for o in evidence.outcomes} >= {(2, 0), (2, 1), (4, 0), (4, 1), (5, 1)}
+
+
+@_BOTH
+def test_a_table_that_was_restored_and_cleaned_up_is_refused_and_can_be_adopted(scene: Scene, running: bool) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(2)
+    early = scene.table.version
+    for _ in range(3):
+        scene.committed()
+    until(lambda: scene.topics.group_offset() == 5)
+    if running:
+        daemon.freeze()
+    else:
+        daemon.stop()
+    scene.table.open(early).restore()
+    scene.table.write()  # so that the version with the Restore goes too
+    _clean_up(scene)
+    ids.append(max(scene.table.ids()))
+    if running:
+        daemon.thaw()
+    else:
+        daemon.start()
+    daemon.wait_refused("position_went_back")
+    assert scene.shown_position()["refusal"]["code"] == "position_went_back"
+
+    scene.adopt(daemon)
+    ids += scene.committed(2)
+    scene.audit(ids, rewound=True, cleaned=True)
+    assert (scene.position()["next"], scene.position()["era"]) == (7, 1)
+
+
+def test_keys_that_no_version_has_any_more_are_refused_until_the_topic_is_adopted(scene: Scene) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(3)
+    daemon.stop()
+    scene.table.open().update_metadata({}, replace=True)
+    _clean_up(scene)
+    assert scene.table.metadata() == {}
+    daemon.start()
+    assert "committerd position adopt" in daemon.wait_refused("keys_missing")
+    scene.adopt(daemon)
+    ids += scene.committed()
+    scene.audit(ids, rewound=True, cleaned=True)
+
+
+@_BOTH
+def test_a_table_that_is_gone_is_refused_and_not_made_anew_by_a_create(scene: Scene, running: bool) -> None:
+    scene.table.create()
+    daemon = scene.started()
+    scene.committed(3)
+    until(lambda: scene.topics.group_offset() == 3)
+    _stop(daemon, running=running)
+    shutil.rmtree(scene.table.uri)
+    _start(daemon, running=running)
+    daemon.wait_refused("table_gone")
+    assert not Path(scene.table.uri, "_versions").exists()
+    # The operator makes another one, and says that it is meant.
+    ids = scene.table.create()
+    daemon.wait_refused("keys_missing")
+    scene.adopt(daemon)
+    ids += scene.committed()
+    scene.audit(ids, rewound=True, cleaned=True)
+
+
+@_BOTH
+def test_keys_of_a_newer_format_are_refused(scene: Scene, running: bool) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed()
+    _stop(daemon, running=running)
+    scene.table.open().update_metadata({"committerd.format": "2"})
+    version = scene.table.version
+    _start(daemon, running=running)
+    offsets = scene.append(2)
+    said = daemon.wait_refused("format_newer")
+    assert "run the newer committerd" in said
+    scene.topics.listen(seconds=0.5)
+    assert not [o for _, o in scene.topics.answers if o in offsets]
+    assert scene.table.version == version
+
+
+@_BOTH
+def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, running: bool) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed()
+    _stop(daemon, running=running)
+    # The next version is written by a Lance to come.
+    latest = _manifest(scene, scene.table.version).read_bytes()
+    found = decode(latest, len(latest))
+    found.manifest.version += 1
+    found.manifest.writer_feature_flags |= 1 << 40
+    newer = _manifest(scene, found.manifest.version)
+    assert found.transaction is not None
+    newer.write_bytes(encode(found.manifest, found.indices, found.transaction))
+    versions = sorted(newer.parent.iterdir())
+    _start(daemon, running=running)
+    offsets = scene.topics.stage(b"garbage")
+    said = daemon.wait_refused("feature_flags")
+    assert str(1 << 40) in said or "40" in said
+    assert sorted(newer.parent.iterdir()) == versions
+    # Whoever wrote it takes it back: the committer goes on by itself.
+    newer.unlink()
+    assert scene.topics.wait_answers(offsets)[0].reason == "record_undecodable"
+    ids += scene.committed()
+    scene.audit(ids)
+    assert lance.dataset(scene.table.uri).count_rows() == len(ids)

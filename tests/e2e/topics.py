@@ -1,0 +1,268 @@
+"""One dataset's topics, seen from outside: staging like a producer of any language, reading, and what operators do.
+
+Nothing of committerd is used to read or write them, but its own message.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import UUID
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+
+from committerd.format.messages import Outcome
+
+OUTCOME_PARTITIONS = 8
+_PATIENCE_SECONDS = 60
+
+Header = tuple[str, bytes]
+Place = tuple[str, int]
+"""Topic id and offset: what tells a staged record from every other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A staged record, with where it lies."""
+
+    topic_id: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+    @property
+    def place(self) -> Place:
+        return self.topic_id, self.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A record of the dead letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+    def header(self, name: str) -> str:
+        """The last of that name."""
+        return dict(self.headers)[name].decode()
+
+
+class Topics:
+    """Clients of one dataset's topics; made when they are first needed."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self.servers = servers
+        self.staged, self.outcomes, self.dead = (f"{name}.{role}" for role in ("staged", "outcomes", "dead"))
+        self.group = f"committerd.{name}"
+        self.partition = TopicPartition(self.staged, 0)
+        self.sent: list[Staged] = []
+        """Every record that was staged here, also those that the topic has lost since."""
+        self.answers: dict[Place, Outcome] = {}
+        """The first answer to each record."""
+        self._topic_id = ""
+        self._producer: Any = None
+        self._listener: Any = None
+        self._admin: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close all clients; they are made anew when they are needed."""
+        for client in (self._producer, self._listener, self._admin):
+            if client is not None:
+                with contextlib.suppress(KafkaError):
+                    client.close()
+        self._producer = self._listener = self._admin = None
+
+    # Staging
+
+    def stage(
+        self,
+        *values: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] | Mapping[str, str] = (),
+    ) -> list[int]:
+        """Stage records with the same key and headers, and wait for Kafka; returns their offsets."""
+        if isinstance(headers, Mapping):
+            headers = [(name, text.encode()) for name, text in headers.items()]
+        given = list(headers)
+        futures = [self.producer.send(self.staged, value=v, key=key, headers=given, partition=0) for v in values]
+        self.producer.flush()
+        offsets = [future.get(_PATIENCE_SECONDS).offset for future in futures]
+        topic_id = self.topic_id()
+        self.sent += [
+            Staged(topic_id=topic_id, offset=offset, key=key, value=value, headers=given)
+            for offset, value in zip(offsets, values, strict=True)
+        ]
+        return offsets
+
+    @property
+    def producer(self) -> Any:
+        if self._producer is None:
+            self._producer = KafkaProducer(
+                bootstrap_servers=self.servers, acks="all", linger_ms=0, max_block_ms=_PATIENCE_SECONDS * 1000
+            )
+        return self._producer
+
+    # Answers
+
+    def wait_answers(self, offsets: Sequence[int], *, topic_id: str = "", timeout: float = 60) -> list[Outcome]:
+        """The first answer to each of these records, of the topic as it is now; waits until all are there."""
+        topic_id = topic_id or self.topic_id()
+        deadline = time.monotonic() + timeout
+        while missing := [o for o in offsets if (topic_id, o) not in self.answers]:
+            assert time.monotonic() < deadline, f"no answer to {len(missing)} records, {missing[:10]} among them"
+            self.listen()
+        return [self.answers[topic_id, o] for o in offsets]
+
+    def listen(self, *, seconds: float = 0.1) -> None:
+        """Take in what was published since."""
+        if self._listener is None:
+            self._listener = self._consumer()
+            partitions = [TopicPartition(self.outcomes, number) for number in range(OUTCOME_PARTITIONS)]
+            self._listener.assign(partitions)
+            self._listener.seek_to_beginning(*partitions)
+        for records in self._listener.poll(timeout_ms=int(seconds * 1000)).values():
+            for record in records:
+                outcome = Outcome.FromString(record.value)
+                self.answers.setdefault((outcome.topic_id, outcome.offset), outcome)
+
+    # All that there is
+
+    def read_staged(self) -> list[Staged]:
+        """What the staged topic holds now."""
+        topic_id = self.topic_id()
+        return [
+            Staged(topic_id=topic_id, offset=r.offset, key=r.key, value=r.value, headers=r.headers)
+            for r in self._read([self.partition])
+        ]
+
+    def read_outcomes(self) -> list[Outcome]:
+        """Every outcome that was ever published; in order within its partition."""
+        partitions = [TopicPartition(self.outcomes, number) for number in range(OUTCOME_PARTITIONS)]
+        return [Outcome.FromString(r.value) for r in self._read(partitions)]
+
+    def read_letters(self) -> list[Letter]:
+        """Every dead letter."""
+        records = self._read([TopicPartition(self.dead, 0)])
+        return [Letter(key=r.key, value=r.value, headers=r.headers) for r in records]
+
+    def _read(self, partitions: Sequence[TopicPartition]) -> list[Any]:
+        consumer = self._consumer()
+        try:
+            consumer.assign(list(partitions))
+            consumer.seek_to_beginning(*partitions)
+            ends = consumer.end_offsets(list(partitions))
+            found: list[Any] = []
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while any(consumer.position(p) < end for p, end in ends.items()):
+                assert time.monotonic() < deadline, f"{partitions[0].topic} can't be read to its end"
+                for records in consumer.poll(timeout_ms=100).values():
+                    found += records
+            return found
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Any:
+        return KafkaConsumer(
+            bootstrap_servers=self.servers,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            fetch_max_wait_ms=50,
+        )
+
+    # What operators and accidents do
+
+    @property
+    def admin(self) -> Any:
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.servers, client_id="operator")
+        return self._admin
+
+    def topic_id(self) -> str:
+        """Of the staged topic, as Kafka's own tools print it. Asked once: who changes the topic does it here."""
+        if not self._topic_id:
+            self._topic_id = self._ask_topic_id()
+        return self._topic_id
+
+    def _ask_topic_id(self) -> str:
+        (described,) = self.admin.describe_topics([self.staged])
+        assert described["error_code"] == 0, described
+        return base64.urlsafe_b64encode(UUID(str(described["topic_id"])).bytes).rstrip(b"=").decode()
+
+    def delete_staged(self) -> None:
+        """Delete the staged topic."""
+        self.admin.delete_topics([self.staged])
+        self._topic_id = ""
+
+    def recreate_staged(self) -> str:
+        """Delete the staged topic and make it again; returns its new id."""
+        before = self.topic_id()
+        self.delete_staged()
+        self.make_staged()
+        after = self.topic_id()
+        assert after != before
+        # The producer's sequence numbers were of the old topic.
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+        return after
+
+    def make_staged(self) -> None:
+        """Make the staged topic, as the daemon would; waits until Kafka knows that an older one is gone."""
+        configs = {
+            "compression.type": "uncompressed",
+            "message.timestamp.type": "LogAppendTime",
+            "retention.ms": str(14 * 24 * 3600 * 1000),
+        }
+        wanted = {self.staged: {"num_partitions": 1, "replication_factor": 1, "configs": configs}}
+        for _ in _attempts():
+            try:
+                self.admin.create_topics(wanted)
+                break
+            except TopicAlreadyExistsError:
+                continue
+        for _ in _attempts():
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                self.admin.wait_for_topics([self.staged])
+                return
+
+    def truncate(self, before: int) -> None:
+        """Delete the records below an offset."""
+        self.admin.delete_records({self.partition: before})
+
+    def forget_group_offset(self) -> None:
+        """Delete the group's offset; nobody may be a member."""
+        for _ in _attempts():
+            try:
+                self.admin.delete_group_offsets(self.group, [self.partition])
+            except KafkaError:
+                continue  # Kafka has not noticed yet that the member is gone
+            if self.group_offset() is None:
+                return
+
+    def group_offset(self) -> int | None:
+        """What the group has acknowledged."""
+        offsets = self.admin.list_group_offsets({self.group: [self.partition]})[self.group]
+        found = offsets.get(self.partition)
+        return None if found is None or found.offset < 0 else int(found.offset)
+
+
+def _attempts() -> Iterator[None]:
+    """Tries, a tenth of a second apart; an error when the patience is over."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.1)
+    raise AssertionError("Kafka did not come round")

@@ -1,0 +1,141 @@
+"""A real folder with versions in it, made by us, and a way to stage into it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyroaring import BitMap
+
+from committerd.edges.local import LocalStore
+from committerd.format.deletion_file import encode_bitmap
+from committerd.format.manifest_file import ManifestFile, encode
+from committerd.format.messages import DataFragment, IndexMetadata, Manifest, Transaction
+from committerd.format.paths import NamingScheme, deletion_key, manifest_key, transaction_key, transaction_name
+from committerd.ports import Created, ObjectStore
+from committerd.prepare import (
+    ALL_OPERATIONS,
+    Prepared,
+    PrepareOptions,
+    Rejected,
+    World,
+    prepare,
+    put,
+    write_files,
+)
+from committerd.rules.answers import Status
+from committerd.table import Table
+from tests.rules import samples
+from tests.rules.samples import column, fragment, transaction
+
+ANY = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None)
+
+
+def open_store(uri: str) -> ObjectStore:
+    return LocalStore(Path(uri), durable=False)
+
+
+def world(**other: object) -> World:
+    said = {
+        "wall_clock": lambda: samples.NOW,
+        "random": random.Random(0),
+        "new_uuid": uuid.uuid4,
+        "open_store": open_store,
+    }
+    return World(**{**said, **other})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A table's folder."""
+
+    root: Path
+    scheme: NamingScheme = NamingScheme.V2
+
+    @property
+    def store(self) -> LocalStore:
+        return LocalStore(self.root, durable=False)
+
+    def table(self) -> Table:
+        return Table(self.store)
+
+    def path(self, key: str) -> Path:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write_version(
+        self, made: Manifest, transaction: Transaction | None = None, indices: Sequence[IndexMetadata] = ()
+    ) -> None:
+        """A version, as any writer leaves it."""
+        transaction = transaction or samples.transaction(
+            made.version - 1, str(uuid.uuid4()), reserve_fragments=Transaction.ReserveFragments()
+        )
+        name = transaction_name(transaction.read_version, transaction.uuid)
+        made.transaction_file = name
+        self.path(transaction_key(name)).write_bytes(transaction.SerializeToString())
+        self.path(manifest_key(made.version, self.scheme)).write_bytes(encode(made, indices, transaction))
+
+    def write_versions(self, *versions: int, **other: object) -> None:
+        for version in versions:
+            self.write_version(samples.manifest(samples.fragment(0), version=version, **other))  # type: ignore[arg-type]
+
+    def write_files(self, *fragments: DataFragment) -> None:
+        """Files of a fragment; its deletion file deletes the first rows."""
+        for made in fragments:
+            for file in made.files:
+                self.path(f"data/{file.path}").write_bytes(b"x" * 100)
+            if made.HasField("deletion_file"):
+                self.write_deletions(made, *range(made.deletion_file.num_deleted_rows))
+
+    def write_deletions(self, made: DataFragment, *rows: int) -> DataFragment:
+        """The deletion file of a fragment, which then counts those rows."""
+        made.deletion_file.num_deleted_rows = len(rows)
+        key = deletion_key(made.id, made.deletion_file, staged=True)
+        self.path(key).write_bytes(encode_bitmap(BitMap(rows)))
+        return made
+
+    def versions(self) -> list[str]:
+        return sorted(path.name for path in (self.root / "_versions").glob("*.manifest"))
+
+    async def commit(
+        self, staged: Transaction, options: PrepareOptions = ANY, table: Table | None = None
+    ) -> Prepared | Rejected:
+        """Commit a transaction on the latest version."""
+        table = table or self.table()
+        prepared = await prepare(table, await table.latest(), staged, options=options, world=world())
+        if isinstance(prepared, Prepared):
+            await write_files(table, prepared)
+            assert isinstance(await put(table, prepared), Created)
+        return prepared
+
+    async def latest(self) -> ManifestFile:
+        latest = await self.table().latest()
+        assert latest is not None
+        return latest
+
+
+def append(read_version: int = 1, *made: DataFragment) -> Transaction:
+    return transaction(read_version, append=Transaction.Append(fragments=made or [fragment(0, name="new")]))
+
+
+def create() -> Transaction:
+    schema = [column(0), column(1), column(2)]
+    return transaction(0, overwrite=Transaction.Overwrite(fragments=[fragment(0)], schema=schema))
+
+
+def read_at(staged: Transaction, version: int) -> Transaction:
+    staged.read_version = version
+    return staged
+
+
+async def rejected(scene: Scene, staged: Transaction, options: PrepareOptions = ANY) -> tuple[Status, str]:
+    before = scene.versions()
+    answer = await scene.commit(staged, options)
+    assert isinstance(answer, Rejected)
+    assert len(answer.message) > 20
+    assert scene.versions() == before
+    return answer.status, answer.reason

@@ -1,0 +1,376 @@
+"""Finding and reading versions."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from committerd.edges.local import LocalStore
+from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.format.messages import IndexMetadata, Manifest, Member, Transaction
+from committerd.format.paths import NamingScheme, manifest_key
+from committerd.ports import Created, Exists, Tail
+from committerd.rules.answers import encode_settled
+from committerd.rules.conflicts import Unreadable
+from committerd.rules.footprint import Footprint
+from committerd.rules.kind import Kind
+from committerd.table import Table
+from tests.rules import samples
+from tests.rules.samples import column, transaction
+from tests.table.scene import Scene
+
+
+class CountingStore(LocalStore):
+    """Counts what is read of it."""
+
+    reads = 0
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        self.reads += 1
+        return await super().get_tail(key, size)
+
+
+@pytest.fixture(params=list(NamingScheme))
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "t", request.param)
+
+
+def a_uuid(number: int) -> str:
+    return str(uuid.UUID(int=number))
+
+
+async def test_there_is_no_table(tmp_path: Path) -> None:
+    table = Scene(tmp_path).table()
+    assert await table.latest() is None
+    assert await table.versions() == []
+    assert table.scheme is None
+
+
+async def test_the_latest_is_the_highest(scene: Scene) -> None:
+    scene.write_versions(*range(1, 12))
+    for name in (
+        "d9223372036854775809.manifest",
+        "18446744073709551614.manifest#1",
+        ".tmp_x",
+        "latest_version_hint.json",
+    ):
+        scene.path(f"_versions/{name}").write_bytes(b"")
+    scene.path(f"_versions/18446744073709551604.manifest-{a_uuid(1)}").write_bytes(b"")
+    table = scene.table()
+    assert await table.latest_version() == 11
+    assert await table.versions() == list(range(1, 12))
+    assert table.scheme is scene.scheme
+    latest = await table.latest()
+    assert latest is not None
+    assert latest.version == 11
+    assert table.uri == str(scene.root)
+
+
+async def test_a_folder_has_one_kind_of_names(tmp_path: Path) -> None:
+    Scene(tmp_path, NamingScheme.V1).write_versions(1)
+    Scene(tmp_path, NamingScheme.V2).write_versions(2)
+    with pytest.raises(UnsupportedTable, match="some manifests have V1 names"):
+        await Scene(tmp_path).table().latest()
+
+
+async def test_what_is_far_from_the_end_is_read_too(scene: Scene) -> None:
+    made = samples.manifest(*(samples.fragment(number) for number in range(3000)))
+    scene.write_version(made)
+    latest = await scene.latest()
+    assert latest.manifest.fragments == made.fragments
+    assert latest.transaction is not None
+
+
+async def test_an_object_that_vanishes_while_it_is_read_is_none(scene: Scene) -> None:
+    scene.write_version(samples.manifest(*(samples.fragment(number) for number in range(3000))))
+
+    class Vanishing(LocalStore):
+        async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+            return None
+
+    table = Table(Vanishing(scene.root, durable=False))
+    assert await table.latest_version() == 5
+    assert await table.read(5) is None
+
+
+async def test_a_version_that_was_cleaned_up_is_none(scene: Scene) -> None:
+    scene.write_versions(3)
+    table = scene.table()
+    await table.latest()
+    assert await table.read(2) is None
+    assert await table.committed(2) is None
+
+
+async def test_the_latest_is_known_until_it_changes(scene: Scene) -> None:
+    scene.write_versions(1, 2)
+    store = CountingStore(scene.root, durable=False)
+    table = Table(store)
+    first = await table.latest()
+    assert await table.latest() is first
+    assert store.reads == 2
+    scene.write_versions(3)
+    later = await table.latest()
+    assert later is not None
+    assert later.version == 3
+
+
+async def test_a_table_made_anew_under_the_same_name_is_noticed(scene: Scene) -> None:
+    scene.write_versions(1, 2, 3)
+    table = scene.table()
+    await table.latest()
+    await table.history(0, 3)
+    scene.write_versions(3, config={"new": "1"})
+    again = await table.latest()
+    assert again is not None
+    assert dict(again.manifest.config) == {"new": "1"}
+    scene.path(manifest_key(3, scene.scheme)).unlink()
+    shorter = await table.latest()
+    assert shorter is not None
+    assert shorter.version == 2
+
+
+async def test_the_transaction_may_be_in_its_file_only(scene: Scene) -> None:
+    scene.write_versions(1)
+    table = scene.table()
+    file = await table.latest()
+    assert file is not None
+    bare = type(file)(
+        manifest=file.manifest, index_section=file.index_section, transaction=None, transaction_bytes=None
+    )
+    found = await table.transaction(bare)
+    assert found == file.transaction
+    path = scene.path(f"_transactions/{file.manifest.transaction_file}")
+    path.write_bytes(b"\xff")
+    assert await table.transaction(bare) is None
+    path.unlink()
+    assert await table.transaction(bare) is None
+    nameless = Manifest()
+    nameless.CopyFrom(file.manifest)
+    nameless.transaction_file = ""
+    assert await table.transaction(type(file)(
+        manifest=nameless, index_section=file.index_section, transaction=None, transaction_bytes=None
+    )) is None  # fmt: skip
+
+
+class TestHistory:
+    async def test_is_every_version_since(self, scene: Scene) -> None:
+        scene.write_versions(*range(1, 41))
+        table = scene.table()
+        await table.latest()
+        history = await table.history(3, 40)
+        assert [one.version for one in history.committed] == list(range(4, 41))
+        assert history.gap is None
+        assert all(isinstance(one.footprint, Footprint) for one in history.committed)
+
+    async def test_ends_at_a_gap(self, scene: Scene) -> None:
+        scene.write_versions(1, 2, 4, 5)
+        table = scene.table()
+        await table.latest()
+        history = await table.history(1, 5)
+        assert ([one.version for one in history.committed], history.gap) == ([4, 5], 3)
+
+    async def test_ends_at_what_can_not_be_decoded(self, scene: Scene) -> None:
+        scene.write_versions(1, 2, 3)
+        scene.path(manifest_key(2, scene.scheme)).write_bytes(b"nonsense")
+        table = scene.table()
+        await table.latest()
+        assert (await table.history(1, 3)).gap == 2
+        with pytest.raises(CorruptTable):
+            await table.read(2)
+
+    async def test_is_read_once(self, scene: Scene) -> None:
+        scene.write_versions(*range(1, 20))
+        store = CountingStore(scene.root, durable=False)
+        table = Table(store, manifests_max=2)
+        await table.latest()
+        await table.history(0, 19)
+        before = store.reads
+        await table.history(5, 19)
+        assert store.reads == before
+        table.forget()
+        await table.history(18, 19)
+        assert store.reads == before + 1
+
+    async def test_forgets_the_lowest_first(self, scene: Scene) -> None:
+        scene.write_versions(*range(1, 13))
+        store = CountingStore(scene.root, durable=False)
+        table = Table(store, manifests_max=1, committed_max=10)
+        await table.latest()
+        await table.history(0, 12)
+        before = store.reads
+        await table.history(4, 12)
+        assert store.reads == before
+        await table.history(0, 12)
+        assert store.reads > before
+
+    async def test_manifests_are_kept_by_size_too(self, scene: Scene) -> None:
+        scene.write_versions(1, 2, 3)
+        store = CountingStore(scene.root, durable=False)
+        table = Table(store, manifest_bytes_max=1)
+        await table.latest()
+        await table.read(2)
+        await table.read(2)
+        assert store.reads == 2
+        await table.read(3)
+        await table.read(2)
+        assert store.reads == 4
+
+
+class TestFootprints:
+    async def of(self, scene: Scene, committed: Transaction, **other: object) -> Footprint | Unreadable:
+        scene.write_version(samples.manifest(samples.fragment(0), version=2, **other), committed)  # type: ignore[arg-type]
+        table = scene.table()
+        await table.latest()
+        found = await table.committed(2)
+        assert found is not None
+        return found.footprint
+
+    async def test_of_a_schema_change_need_the_schema_below(self, scene: Scene) -> None:
+        tighter = [column(0), column(1), column(2, nullable=False)]
+        change = transaction(1, project=Transaction.Project(schema=tighter, preserves_nullability=True))
+        without = await self.of(scene, change, columns=tighter)
+        assert isinstance(without, Footprint)
+        assert without.preserves_nullability
+        scene.write_versions(1)
+        known = await self.of(scene, change, columns=tighter)
+        assert isinstance(known, Footprint)
+        assert not known.preserves_nullability
+
+    async def test_of_an_operation_that_we_do_not_know(self, scene: Scene) -> None:
+        unknown = Transaction.FromString(transaction(1).SerializeToString() + bytes([0x9A, 0x07, 0]))
+        assert await self.of(scene, unknown) is Unreadable.UNKNOWN_OPERATION
+
+    async def test_of_an_operation_that_says_more(self, scene: Scene) -> None:
+        append = Transaction.Append.FromString(b"\xf8\x01\x01")
+        assert await self.of(scene, transaction(1, append=append)) is Unreadable.UNKNOWN_FIELDS
+
+    async def test_of_what_can_not_be_decoded(self, scene: Scene) -> None:
+        broken = samples.index(1)
+        broken.fragment_bitmap = b"nonsense"
+        create = Transaction.CreateIndex(new_indices=[broken])
+        assert await self.of(scene, transaction(1, create_index=create)) is Unreadable.NO_TRANSACTION
+
+    async def test_of_a_version_without_transaction(self, scene: Scene) -> None:
+        scene.write_versions(2)
+        path = scene.path(manifest_key(2, scene.scheme))
+        made = samples.manifest(samples.fragment(0), version=2)
+        body = made.SerializeToString()
+        path.write_bytes(len(body).to_bytes(4, "little") + body + bytes(8) + b"\0\0\x02\0LANC")
+        table = scene.table()
+        await table.latest()
+        found = await table.committed(2)
+        assert found is not None
+        assert found.footprint is Unreadable.NO_TRANSACTION
+
+
+async def test_a_uuid_is_found_alone_and_among_members(scene: Scene) -> None:
+    scene.write_version(samples.manifest(version=1), transaction(0, a_uuid(1), overwrite=Transaction.Overwrite()))
+    group = transaction(1, a_uuid(2), append=Transaction.Append())
+    group.transaction_properties.update(encode_settled([Member(offset=1, uuid=a_uuid(3))], [], topic_id="t"))
+    scene.write_version(samples.manifest(version=2), group)
+    table = scene.table()
+    await table.latest()
+    found = [await table.seen(a_uuid(number), after=0, latest=2) for number in range(1, 5)]
+    assert found == [1, 2, 2, None]
+    assert await table.seen(a_uuid(1), after=1, latest=2) is None
+
+
+async def test_what_we_made_need_not_be_read(scene: Scene) -> None:
+    scene.write_versions(1)
+    made = samples.manifest(version=2, columns=[column(0)])
+    other = Scene(scene.root.with_name("other"), scene.scheme)
+    other.write_version(made, transaction(1, project=Transaction.Project(schema=[column(0)])))
+    body = other.path(manifest_key(2, scene.scheme)).read_bytes()
+    made_there = await other.latest()
+    store = CountingStore(scene.root, durable=False)
+    table = Table(store)
+    first = await table.latest()
+    assert first is not None
+    assert isinstance(await table.put_manifest(manifest_key(2, scene.scheme), body), Created)
+    assert isinstance(await table.put_manifest(manifest_key(2, scene.scheme), body), Exists)
+    table.remember(made_there, body, before=first.manifest)
+    before = store.reads
+    history = await table.history(1, 2)
+    assert store.reads == before
+    assert isinstance(history.committed[0].footprint, Footprint)
+    assert history.committed[0].footprint.kind is Kind.PROJECT
+    assert await table.latest() is made_there
+
+
+async def test_a_shorter_table_is_noticed_when_the_latest_is_not_known(scene: Scene) -> None:
+    scene.write_versions(1, 2, 3)
+    table = Table(scene.store, manifests_max=1)
+    await table.latest()
+    await table.history(1, 3)
+    known = await table.committed(3)
+    assert known is not None
+    assert await table.committed(3) is known
+    for version in (2, 3):
+        scene.path(manifest_key(version, scene.scheme)).unlink()
+    assert await table.latest() is not None
+    assert await table.committed(3) is None
+
+
+class TestSettled:
+    """What a version says of the queue, without reading all of it."""
+
+    LARGE = 3000
+
+    async def of(self, scene: Scene, made: Manifest, *indices: IndexMetadata) -> str | None:
+        scene.write_version(made, transaction(made.version - 1, a_uuid(7), append=Transaction.Append()), indices)
+        table = scene.table()
+        await table.latest_version()
+        settled = await table.settled(made.version)
+        assert settled is not None
+        assert settled.operation == "append"
+        return settled.uuid
+
+    @pytest.mark.parametrize("fragments", [1, LARGE])
+    @pytest.mark.parametrize("indices", [0, 2, LARGE])
+    async def test_is_found_in_any_layout(self, scene: Scene, fragments: int, indices: int) -> None:
+        made = samples.manifest(*(samples.fragment(number) for number in range(fragments)), version=2)
+        assert await self.of(scene, made, *(samples.index(number) for number in range(indices))) == a_uuid(7)
+
+    async def test_of_a_version_that_is_gone_is_none(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        table = scene.table()
+        await table.latest_version()
+        assert await table.settled(2) is None
+
+    async def test_is_known_with_the_footprint(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        store = CountingStore(scene.root, durable=False)
+        table = Table(store)
+        await table.latest()
+        known = await table.committed(1)
+        assert known is not None
+        before = store.reads
+        assert await table.settled(1) is known.settled
+        assert store.reads == before
+
+    async def test_is_found_when_it_is_large_itself(self, scene: Scene) -> None:
+        many = [samples.fragment(number) for number in range(self.LARGE)]
+        staged = transaction(1, a_uuid(7), append=Transaction.Append(fragments=many))
+        scene.write_version(samples.manifest(*many, version=2), staged)
+        table = scene.table()
+        await table.latest_version()
+        settled = await table.settled(2)
+        assert settled is not None
+        assert settled.uuid == a_uuid(7)
+
+    @pytest.mark.parametrize("front", [b"", b"\x01\0\0\0\xff"])
+    async def test_of_a_transaction_in_its_file_only(self, scene: Scene, front: bytes) -> None:
+        made = samples.manifest(*(samples.fragment(number) for number in range(self.LARGE)), version=2)
+        made.transaction_file = f"1-{a_uuid(7)}.txn"
+        staged = transaction(1, a_uuid(7), append=Transaction.Append())
+        scene.path(f"_transactions/{made.transaction_file}").write_bytes(staged.SerializeToString())
+        body = made.SerializeToString()
+        framed = front + len(body).to_bytes(4, "little") + body + len(front).to_bytes(8, "little")
+        scene.path(manifest_key(2, scene.scheme)).write_bytes(framed + b"\0\0\x02\0LANC")
+        table = scene.table()
+        await table.latest_version()
+        settled = await table.settled(2)
+        assert settled is not None
+        assert settled.uuid == a_uuid(7)

@@ -1,0 +1,201 @@
+"""What holds for the repository as a whole: size budgets, layers, generated files, words that must not stay."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import committerd
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = (".ci", "committerd", "docs", "producers", "protos", "requirements", "scripts", "tests")
+DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "format" / "golden")
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+POSITIONAL_MAX = 4
+FIXED_BY_OTHERS = frozenset({"settings_customise_sources"})
+"""Functions whose parameters a library prescribes (pydantic-settings)."""
+
+LOG_CALL = re.compile(r"_?log(ger)?\.(debug|info|warning|error|exception|critical)")
+
+FORBIDDEN = {
+    "work left undone": r"\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b|NotImplemented[E]rror",
+    "a merge that was not finished": r"^(<{7}|>{7}) ",
+    "a banner line": r"^\s*#\s*[-=*#]{5,}",
+    "a path of one machine": r"(?<![\w.}/])/(home|root|work|Users)/[a-z]",
+    "a source that readers can't follow": r"\bLF \d|\.{2}/shared\b",
+    "the host of a package registry": r"pypi\.org|pythonhosted\.org|repo1?\.maven|proxy\.golang\.|registry\.npm",
+}
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every file that people write, with its path from the root."""
+    files = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in ("", ".md", ".toml")]
+    for folder in FOLDERS:
+        files += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    for path in sorted(files):
+        if "__pycache__" in path.parts or "_pb2" in path.name or any(data in path.parents for data in DATA):
+            continue
+        try:
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def sources() -> dict[str, str]:
+    return {path: text for path, text in texts() if path.endswith(".py")}
+
+
+def functions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_the_files_that_are_checked_are_found() -> None:
+    paths = {path for path, _ in texts()}
+    assert {"Makefile", "pyproject.toml", "committerd/ports.py", ".ci/run", "protos/lance/table.proto"} <= paths
+
+
+def test_no_file_is_longer_than_its_budget() -> None:
+    lengths = {path: len(text.splitlines()) for path, text in sources().items()}
+    assert not {path: lines for path, lines in lengths.items() if lines > FILE_LINES_MAX}
+
+
+def test_no_function_is_longer_than_its_budget() -> None:
+    too_long = [
+        f"{path}:{function.lineno} {function.name}"
+        for path, text in sources().items()
+        for function in functions(text)
+        if (function.end_lineno or 0) - function.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert not too_long
+
+
+def test_after_four_parameters_the_rest_have_names() -> None:
+    too_many = [
+        f"{path}:{function.lineno} {function.name}"
+        for path, text in sources().items()
+        if not path.startswith("tests/")  # pytest passes fixtures by name
+        for function in functions(text)
+        if positional(function) > POSITIONAL_MAX and function.name not in FIXED_BY_OTHERS
+    ]
+    assert not too_many
+
+
+def positional(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Parameters that a caller may pass without a name; click passes a command's by name."""
+    if any(re.search(r"\bclick\.|\.command\b", ast.unparse(decorator)) for decorator in function.decorator_list):
+        return 0
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    return len([argument for argument in arguments if argument.arg not in ("self", "cls")])
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_nothing_is_left_that_must_not_stay(what: str) -> None:
+    pattern = re.compile(FORBIDDEN[what])
+    found = [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path, text in texts()
+        if path != "LICENSE"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("work left undone", "# TO" + "DO: later"),
+        ("a merge that was not finished", "<" * 7 + " HEAD"),
+        ("a banner line", "# " + "-" * 20),
+        ("a path of one machine", "see /ho" + "me/me/notes"),
+        ("a source that readers can't follow", "as in LF" + " 7.2"),
+        ("the host of a package registry", "https://pyp" + "i.org/simple"),
+    ],
+)
+def test_what_must_not_stay_would_be_found(what: str, line: str) -> None:
+    assert re.search(FORBIDDEN[what], line)
+
+
+def test_the_event_of_a_log_line_is_a_fixed_text_and_data_goes_beside_it() -> None:
+    calls = [
+        (f"{path}:{node.lineno}", node)
+        for path, text in sources().items()
+        if path.startswith("committerd/")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and LOG_CALL.fullmatch(ast.unparse(node.func))
+    ]
+    assert calls
+    assert not [where for where, call in calls if not has_fixed_event(call)]
+
+
+def has_fixed_event(call: ast.Call) -> bool:
+    if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant):
+        return False
+    return "%" not in str(call.args[0].value)
+
+
+def test_the_layers_hold() -> None:
+    check(Path(sys.executable).with_name("lint-imports"), "--no-cache")
+
+
+@pytest.mark.parametrize("script", ["generate_protos.py", "generate_metrics_table.py"])
+def test_generated_files_are_those_of_their_sources(script: str) -> None:
+    check(sys.executable, f"scripts/{script}", "--check")
+
+
+def check(*command: str | Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readme_links_the_metrics() -> None:
+    assert "docs/metrics.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_license_is_complete() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == committerd.__version__
+    assert f"[{committerd.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_requirement_has_an_exact_version_that_fits() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for group in project["dependency-groups"].values():
+        wanted += [entry for entry in group if isinstance(entry, str)]
+    lines = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    exact = dict(line.split("==") for line in lines if not line.startswith("#"))
+    versions = {canonicalize_name(name): version for name, version in exact.items()}
+    assert len(wanted) > 20
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
+
+
+def test_make_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony
+    done = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert re.findall(r"^  make (\w+) +\w", done.stdout, re.MULTILINE) == phony[1].split()

@@ -1,0 +1,147 @@
+"""Settings: from file and environment, and every misspelt name is an error that helps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from committerd.errors import SettingsError
+from committerd.rules.footprint import Kind
+from committerd.settings import all_settings, load_settings
+
+REQUIRED = {
+    "COMMITTERD_DATASET__NAME": "events",
+    "COMMITTERD_DATASET__URI": "/data/t.lance",
+    "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS": "a:9092,b:9092",
+}
+
+
+@pytest.fixture(autouse=True)
+def _only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMMITTERD_CONFIG", raising=False)
+    for name, value in REQUIRED.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_three_settings_are_enough() -> None:
+    settings = load_settings()
+    assert (settings.dataset.name, settings.dataset.uri) == ("events", "/data/t.lance")
+    assert settings.kafka.bootstrap_servers == ("a:9092", "b:9092")
+    assert settings.commit.coalesce_appends
+    assert settings.store.durable
+    assert settings.commit.allowed_operations == set(Kind) - {Kind.CLONE, Kind.UPDATE_BASES}
+
+
+def test_several_values_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_DATASET__ALIASES", "s3://a/t, s3://b/t")
+    monkeypatch.setenv("COMMITTERD_COMMIT__ALLOWED_OPERATIONS", "append,overwrite")
+    settings = load_settings()
+    assert settings.dataset.aliases == ("s3://a/t", "s3://b/t")
+    assert settings.commit.allowed_operations == {Kind.APPEND, Kind.OVERWRITE}
+
+
+def test_a_missing_setting_is_named_as_it_is_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMMITTERD_DATASET__URI")
+    with pytest.raises(SettingsError, match=r"dataset\.uri \(COMMITTERD_DATASET__URI\): is missing"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("COMMITTERD_KAFKA__BOOTSTRAP_SERVRS", "did you mean COMMITTERD_KAFKA__BOOTSTRAP_SERVERS"),
+        ("COMMITTERD_KAFKA_BOOTSTRAP_SERVERS", "did you mean COMMITTERD_KAFKA__BOOTSTRAP_SERVERS"),
+        ("COMMITTERD_COMIT__VERIFY_FILES", "did you mean COMMITTERD_COMMIT__VERIFY_FILES"),
+        ("COMMITTERD_X__Y", "no such setting"),
+        ("committerd_store__durabel", "did you mean COMMITTERD_STORE__DURABLE"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SettingsError, match=hint):
+        load_settings()
+
+
+def test_variables_that_kubernetes_makes_for_a_service_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("COMMITTERD_PORT", "tcp://10.0.0.1:9464")
+    load_settings()
+
+
+def test_a_group_given_as_a_word_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_STORE", "durable")
+    with pytest.raises(SettingsError, match="store"):
+        load_settings()
+
+
+def test_a_wrong_value_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_COMMIT__VERIFY_FILES", "sometimes")
+    with pytest.raises(SettingsError, match="COMMITTERD_COMMIT__VERIFY_FILES"):
+        load_settings()
+
+
+def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "committerd.toml"
+    file.write_text('[dataset]\nname = "file"\nuri = "/file"\n[commit]\ngroup_records_max = 7\n')
+    monkeypatch.setenv("COMMITTERD_CONFIG", str(file))
+    settings = load_settings()
+    assert (settings.dataset.name, settings.commit.group_records_max) == ("events", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[commit]\ngroup_recods_max = 7\n", r"commit\.group_recods_max"),
+        ("[comit]\nx = 1\n", "comit"),
+        ("[commit\n", "settings file"),
+    ],
+)
+def test_a_wrong_file_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "committerd.toml"
+    file.write_text(text)
+    monkeypatch.setenv("COMMITTERD_CONFIG", str(file))
+    with pytest.raises(SettingsError, match=message):
+        load_settings()
+
+
+def test_a_file_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMMITTERD_CONFIG", str(tmp_path / "none.toml"))
+    with pytest.raises(SettingsError, match=r"none\.toml"):
+        load_settings()
+
+
+def test_secrets_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_KAFKA__SECURITY_PROTOCOL", "SASL_PLAINTEXT")
+    monkeypatch.setenv("COMMITTERD_KAFKA__SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("COMMITTERD_KAFKA__SASL_PLAIN_USERNAME", "me")
+    monkeypatch.setenv("COMMITTERD_KAFKA__SASL_PLAIN_PASSWORD", "hunter2")
+    assert "hunter2" not in repr(load_settings())
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    settings = dict(all_settings())
+    assert all(field.description for field in settings.values())
+    assert len(settings) > 50
+
+
+def test_the_help_of_run_lists_every_setting() -> None:
+    help_text = subprocess.run(
+        [sys.executable, "-m", "committerd", "run", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert all(name in help_text for name, _ in all_settings())
+
+
+def test_wrong_settings_end_the_process_with_2_and_no_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "committerd", "run"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "", "COMMITTERD_DATASET__NAME": "has space"},
+    )
+    assert ended.returncode == 2
+    assert "COMMITTERD_DATASET__NAME" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,232 @@
+"""Metrics: names, closed labels, and that requests to a store are counted as what they were."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from committerd.edges.local import LocalStore
+from committerd.edges.measured import MeasuredStore
+from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.ports import Created, Exists
+from committerd.telemetry import (
+    DEAD_LETTER_REASONS,
+    OPERATIONS,
+    OTHER,
+    SECONDS,
+    Telemetry,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def telemetry(registry: CollectorRegistry) -> Telemetry:
+    return Telemetry(registry)
+
+
+def families(registry: CollectorRegistry) -> dict[str, str]:
+    """Type of each of our metrics, by the name under which it is documented."""
+    return {
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in registry.collect()
+        if family.name.startswith("committerd_")
+    }
+
+
+def test_the_registry_holds_what_is_described(telemetry: Telemetry, registry: CollectorRegistry) -> None:
+    assert families(registry) == {metric.name: metric.kind for metric in telemetry.descriptions}
+
+
+def test_the_documentation_lists_each_metric_with_type_unit_and_labels(
+    telemetry: Telemetry,
+) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+    documented = [
+        [cell.strip().replace("`", "") for cell in row.strip("|").split("|")]
+        for row in page
+        if row.startswith("| `committerd_")
+    ]
+    assert documented == [
+        [metric.name, metric.kind, metric.unit, ", ".join(metric.labels), metric.meaning.replace("`", "")]
+        for metric in telemetry.descriptions
+    ]
+
+
+def test_names_follow_the_conventions_of_prometheus(telemetry: Telemetry) -> None:
+    for metric in telemetry.descriptions:
+        assert re.fullmatch(r"committerd_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.meaning.endswith(".")
+        assert "|" not in metric.meaning
+
+
+def test_two_committers_in_one_process_share_nothing() -> None:
+    one, two = CollectorRegistry(), CollectorRegistry()
+    Telemetry(one).foreign_commits.add()
+    Telemetry(two)
+    assert one.get_sample_value("committerd_foreign_commits_total") == 1
+    assert two.get_sample_value("committerd_foreign_commits_total") == 0
+
+
+def test_a_value_outside_the_closed_set_counts_as_other(telemetry: Telemetry, registry: CollectorRegistry) -> None:
+    for number in range(3):
+        telemetry.dead_letters.add(reason=f"made up {number}")
+    telemetry.conflicts.add(ours="append", theirs="no such", verdict="retryable")
+    name = "committerd_dead_letters_total"
+    assert registry.get_sample_value(name, {"reason": OTHER}) == 3
+    assert {
+        sample.labels["reason"] for family in registry.collect() for sample in family.samples if sample.name == name
+    } == {*DEAD_LETTER_REASONS, OTHER}
+    labels = {"ours": "append", "theirs": OTHER, "verdict": "retryable"}
+    assert registry.get_sample_value("committerd_conflicts_total", labels) == 1
+
+
+def test_a_forgotten_label_is_an_error_that_names_the_labels(telemetry: Telemetry) -> None:
+    with pytest.raises(ValueError, match=r"\['operation', 'outcome'\], not \['operation'\]"):
+        telemetry.transactions.add(operation="append")
+    with pytest.raises(ValueError, match=r"\[\], not \['x'\]"):
+        telemetry.foreign_commits.add(x="y")
+
+
+def test_counters_with_one_label_begin_at_zero(telemetry: Telemetry, registry: CollectorRegistry) -> None:
+    labels = {"reason": "uuid_seen"}
+    assert registry.get_sample_value("committerd_duplicates_total", labels) == 0
+    labels = {"cause": "log_rewritten"}
+    assert registry.get_sample_value("committerd_refused_to_run", labels) == 0
+    telemetry.refused_to_run.set(1, **labels)
+    assert registry.get_sample_value("committerd_refused_to_run", labels) == 1
+
+
+def test_operations_are_the_15_of_the_format() -> None:
+    assert len(OPERATIONS) == 15
+    assert {"append", "rewrite", "update_mem_wal_state", "update_bases"} < set(OPERATIONS)
+
+
+def test_a_tracked_level_is_asked_at_each_scrape(telemetry: Telemetry, registry: CollectorRegistry) -> None:
+    ages = iter([1.5, 2.5])
+    telemetry.oldest_pending_age.track(lambda: next(ages))
+    name = "committerd_oldest_pending_age_seconds"
+    assert [registry.get_sample_value(name) for _ in range(2)] == [1.5, 2.5]
+
+
+async def test_a_timed_stage_is_observed_when_it_fails_too(telemetry: Telemetry, registry: CollectorRegistry) -> None:
+    with telemetry.commit_duration.timed(stage="judge"):
+        await anyio.sleep(0.03)
+    with pytest.raises(KeyError), telemetry.commit_duration.timed(stage="judge"):
+        raise KeyError
+    labels = {"stage": "judge"}
+    name = "committerd_commit_duration_seconds"
+    assert registry.get_sample_value(f"{name}_count", labels) == 2
+    assert 0.03 <= (registry.get_sample_value(f"{name}_sum", labels) or 0) < 1
+
+
+def test_buckets_reach_from_a_millisecond_to_a_minute() -> None:
+    assert (SECONDS[0], SECONDS[-1]) == (0.001, 60)
+    assert list(SECONDS) == sorted(SECONDS)
+
+
+async def test_requests_to_a_store_are_counted_by_what_they_found(
+    telemetry: Telemetry, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    store = MeasuredStore(LocalStore(tmp_path), telemetry)
+    assert await store.put_if_absent("o", b"body") == Created()
+    assert await store.put_if_absent("o", b"other") == Exists()
+    await store.put("p", b"")
+    assert await store.get("o") == b"body"
+    assert await store.get("missing") is None
+    await store.get_range("missing", 0, 1)
+    await store.get_tail("missing", 1)
+    await store.head("missing")
+    await store.copy("missing", "q")
+    await store.list("")
+    await store.delete("p")
+    await store.aclose()
+    assert requests(registry) == {
+        ("put_if_absent", "ok"): 1,
+        ("put_if_absent", "exists"): 1,
+        ("put", "ok"): 1,
+        ("get", "ok"): 1,
+        ("get", "absent"): 1,
+        ("get_range", "absent"): 1,
+        ("get_tail", "absent"): 1,
+        ("head", "absent"): 1,
+        ("copy", "absent"): 1,
+        ("list", "ok"): 1,
+        ("delete", "ok"): 1,
+    }
+    labels = {"operation": "get", "status": "absent"}
+    name = "committerd_store_request_duration_seconds_count"
+    assert registry.get_sample_value(name, labels) == 1
+
+
+class FailingStore(LocalStore):
+    """Every read raises what it was given."""
+
+    def __init__(self, root: Path, error: BaseException | None) -> None:
+        super().__init__(root)
+        self._error = error
+
+    async def get(self, key: str) -> bytes | None:
+        if self._error is not None:
+            raise self._error
+        await anyio.sleep_forever()
+        return None
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StoreUnavailable("down"), "unavailable"),
+        (OutcomeUnknown("lost"), "unknown"),
+        (ValueError("bug"), "failed"),
+    ],
+)
+async def test_a_request_that_fails_is_counted_and_its_error_passed_on(
+    telemetry: Telemetry,
+    registry: CollectorRegistry,
+    tmp_path: Path,
+    error: Exception,
+    status: str,
+) -> None:
+    store = MeasuredStore(FailingStore(tmp_path, error), telemetry)
+    with pytest.raises(type(error)) as raised:
+        await store.get("o")
+    assert raised.value is error
+    assert requests(registry) == {("get", status): 1}
+
+
+async def test_a_cancelled_request_is_counted_as_such(
+    telemetry: Telemetry, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    store = MeasuredStore(FailingStore(tmp_path, None), telemetry)
+    with anyio.move_on_after(0.01):
+        await store.get("o")
+    assert requests(registry) == {("get", "cancelled"): 1}
+
+
+def requests(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels["operation"], sample.labels["status"]): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "committerd_store_requests_total"
+    }
+
+
+def test_the_exposition_is_read_back_by_a_parser(telemetry: Telemetry, registry: CollectorRegistry) -> None:
+    from prometheus_client import generate_latest
+
+    telemetry.commit_transactions.observe(7)
+    parsed = {f.name for f in text_string_to_metric_families(generate_latest(registry).decode())}
+    assert {"committerd_commit_transactions", "committerd_build_info"} <= parsed
