@@ -354,7 +354,8 @@ def _conflict(case: _Case, ours: Footprint, deciding: Checked, *, checked: Seque
     )
 
 
-def refused_by(error: RequestError, checked: Sequence[Checked]) -> Rejected:
+def refused_by(error: RequestError, checked: Sequence[Checked] = ()) -> Rejected:
+    """How a request that can never succeed is answered."""
     unsupported = isinstance(error, UnsupportedRequest)
     return Rejected(
         status=Status.UNSUPPORTED if unsupported else Status.INVALID,

@@ -15,8 +15,9 @@ from committerd.commands.options import json_option
 from committerd.commands.surroundings import open_store, world
 from committerd.committer import direct
 from committerd.committer.putting import Backoff
-from committerd.errors import CommitterError, InvalidRequest, RequestError, UnsupportedRequest
+from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.format.request import decode_transaction
+from committerd.judge import refused_by
 from committerd.prepare import ALL_OPERATIONS, PrepareOptions, create_options, explain
 from committerd.rules.answers import Status
 from committerd.table import Table
@@ -96,8 +97,8 @@ async def _commit(table: Table, path: Path, options: PrepareOptions) -> direct.A
         dice = around.random if isinstance(around.random, random.Random) else random.Random()
         return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(dice))
     except RequestError as error:
-        status = Status.UNSUPPORTED if isinstance(error, UnsupportedRequest) else Status.INVALID
-        return direct.Answer(status=status, reason=error.code, message=str(error))
+        refused = refused_by(error)
+        return direct.Answer(status=refused.status, reason=refused.reason, message=refused.message)
 
 
 def _print(path: Path, answer: direct.Answer, *, explained: bool, as_json: bool) -> None:

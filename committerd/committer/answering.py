@@ -106,9 +106,8 @@ class Answerer:
         return Answers(generation=0, outcomes=outcomes, letters=letters)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
-        """The record as it was, with the reason beside it; without its value where that would not fit."""
-        headers = [
-            *record.headers,
+        """The record as it was, with the reason beside it; without its value (and headers) where that would not fit."""
+        reasons = [
             ("committerd-status", StatusNumber.Name(outcome.status).encode()),
             ("committerd-reason", outcome.reason.encode()),
             ("committerd-message", outcome.message.encode()),
@@ -116,11 +115,14 @@ class Answerer:
             ("committerd-offset", str(outcome.offset).encode()),
             ("committerd-timestamp-ms", str(record.timestamp_ms).encode()),
         ]
-        value = record.value
-        if record_size(record) + _LETTER_OVERHEAD_BYTES > self.letter_bytes_max:
-            headers.append(("committerd-value-bytes", str(len(value)).encode()))
+        headers, value = list(record.headers), record.value
+        room = self.letter_bytes_max - _LETTER_OVERHEAD_BYTES
+        if record_size(record) > room:
+            reasons.append(("committerd-value-bytes", str(len(value)).encode()))
             value = b""
-        return Publication(key=record.key, value=value, headers=headers)
+            if record_size(record) - len(record.value) > room:
+                headers = []
+        return Publication(key=record.key, value=value, headers=[*headers, *reasons])
 
     def _count(self, outcome: Outcome) -> None:
         status = Status(StatusNumber.Name(outcome.status))

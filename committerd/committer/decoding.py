@@ -9,12 +9,12 @@ import hashlib
 from dataclasses import dataclass
 
 from committerd.committer.intake import Pending
-from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
+from committerd.errors import InvalidRequest, RequestError
 from committerd.format.paths import transaction_key
 from committerd.format.request import ClaimCheck, Request, decode_envelope, decode_transaction
 from committerd.format.uris import names_same_table
+from committerd.judge import refused_by
 from committerd.prepare import create_options
-from committerd.rules.answers import Status
 from committerd.rules.ledger import Refused
 from committerd.table import Table
 
@@ -87,9 +87,3 @@ class Decoder:
                 code="claim_mismatch",
             )
         return body
-
-
-def refused_by(error: RequestError) -> Refused:
-    """How a request that can never succeed is refused."""
-    status = Status.UNSUPPORTED if isinstance(error, UnsupportedRequest) else Status.INVALID
-    return Refused(status=status, reason=error.code, message=str(error))

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from committerd.committer.decoding import Decoder, refused_by
+from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.putting import Draft
 from committerd.committer.view import View
 from committerd.errors import RequestError
 from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.request import Envelope, Request, who_asked
+from committerd.judge import refused_by
 from committerd.prepare import (
     Judged,
     PrepareOptions,

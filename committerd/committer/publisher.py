@@ -132,7 +132,7 @@ class Publisher:
             self._idle.set()
 
     async def _acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
-        """Whether Kafka has answered. Nothing depends on it: the table knows better, and the next one covers this one."""
+        """Whether Kafka has answered. Nothing depends on it: the table knows better, the next one covers this one."""
         try:
             if not await self._queue.acknowledge(generation, offset, metadata):
                 _log.info("acknowledge.refused", extra={"offset": offset, "generation": generation})

@@ -75,6 +75,14 @@ def _worst_wins(case: Case) -> bool:
     return first.verdict is Verdict.RETRYABLE
 
 
+def _worst_fragment_wins(case: Case) -> bool:
+    """As `worst_wins`, within one Update: of the fragments that a DataReplacement names, some are gone."""
+    if case.last_verdicts != ("retryable", "incompatible"):
+        return False
+    first = next(one for one in case.last.checked if one.verdict >= Verdict.RETRYABLE)
+    return first.rule == "dup" and len(case.last.transaction.data_replacement.replacements) > 1
+
+
 def _one_file_version(case: Case) -> bool:
     """pylance takes files of a later version into a table and sets a flag that no older Lance reads; we refuse them."""
     return case.last_verdicts == ("committed", "error") and case.last.reason == "file_version"
@@ -152,6 +160,7 @@ def _schema_change_keeps_metadata(case: Case, theirs: Facts, ours: Facts) -> boo
 
 _VERDICTS: dict[str, Callable[[Case], bool]] = {
     "worst_wins": _worst_wins,
+    "worst_fragment_wins": _worst_fragment_wins,
     "one_file_version": _one_file_version,
     UNREADABLE: _unreadable,
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from committerd.edges.local import LocalStore
 from committerd.errors import CorruptTable, RequestError, Unavailable, UnsupportedTable
 from committerd.format.manifest_file import ManifestFile, decode, encode
-from committerd.format.messages import IndexSection, Manifest, Transaction
+from committerd.format.messages import IndexSection, Manifest, Message, Transaction
 from committerd.format.request import decode_transaction
 from committerd.format.support import require_supported
 from committerd.ports import ObjectStore
@@ -142,11 +142,14 @@ def _world() -> World:
     )
 
 
-def _damaged(staged: bytes, dice: random.Random, donors: tuple[Transaction, ...]) -> bytes:
-    if dice.random() < 0.3:
+def _damaged(staged: bytes, dice: random.Random, donors: tuple[Message, ...]) -> bytes:
+    if dice.random() < 0.2:
         return mutations.damaged_bytes(staged, dice)
-    transaction = Transaction.FromString(staged)
+    before, transaction = Transaction.FromString(staged), Transaction.FromString(staged)
     mutations.damage(transaction, dice, donors)
+    if dice.random() < 0.9:
+        # What is wrong with these two is found first and hides all else.
+        transaction.uuid, transaction.read_version = before.uuid, before.read_version
     return transaction.SerializeToString()
 
 

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-import anyio
-
 Result = TypeVar("Result")
 When = Literal["before", "after"]
 Step = Callable[[str, When], Awaitable[None]]
@@ -120,8 +118,8 @@ class Lost(Exception):
 async def _travel(seconds: float, *, arrives: Callable[[], object] | None = None) -> None:
     """Be on the way. When the process dies meanwhile, a request may arrive all the same."""
     try:
-        await anyio.sleep(seconds)
-    except anyio.get_cancelled_exc_class():
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
         if arrives is not None:
             asyncio.get_running_loop().call_later(seconds, arrives)
         raise

@@ -200,7 +200,7 @@ class FakeQueue:
                 continue
             seeks = self._seeks
             await self._weather.step("queue.next_event", "after")
-            await anyio.sleep(self._weather.draw().back)
+            await asyncio.sleep(self._weather.draw().back)
             if not isinstance(event, Fetched):
                 return event
             if self._owns(event.generation) and seeks == self._seeks:

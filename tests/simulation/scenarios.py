@@ -16,8 +16,8 @@ SMOOTH = Rates(latency=0.005)
 def scenario_of(seed: int) -> Scenario:
     """What this seed has in store."""
     dice = random.Random(f"{seed} scenario")
-    hours = dice.random() < 0.12
-    seconds = dice.uniform(2, 4) * HOUR if hours else dice.choice((10.0, 60.0, 300.0))
+    hours = dice.random() < 0.1
+    seconds = dice.uniform(2.5, 3.5) * HOUR if hours else dice.choice((10.0, 60.0, 300.0))
     events = {
         Chaos.crash: 4.0,
         Chaos.stop: 1.0,
@@ -47,5 +47,6 @@ def scenario_of(seed: int) -> Scenario:
             "coalesce_appends": dice.random() < 0.85,
             "group_records_max": dice.choice((1, 3, 1000, 1000)),
         },
+        recheck_seconds=60.0 if hours else 10.0,
         room=dice.choice((2, 5, 50)),
     )
