@@ -1,9 +1,9 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint format protos docs clean
+.PHONY: help setup demo test simulate histories check lint format protos docs clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## All that the other targets need: .venv, pylance 4.0.0, Apache Kafka
 	@sh scripts/setup.sh
@@ -13,6 +13,12 @@ demo: setup ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance tab
 
 test: setup ## All tests; `make test ARGS="tests/edges -x"` runs some of them
 	.venv/bin/python scripts/run_tests.py $(ARGS)
+
+simulate: setup ## The committer in virtual time; `make simulate SEEDS=0-4999`, without SEEDS fresh ones and all mutations
+	.venv/bin/python scripts/simulate.py $(SEEDS)
+
+histories: setup ## Random histories, committed by pylance and by us; `make histories FIRST=1 COUNT=500`
+	LANCE_LOG=error .venv/bin/python -m tests.conformance.histories --first $(or $(FIRST),1) --count $(or $(COUNT),200)
 
 check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python scripts/generate_protos.py --check

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest, UnsupportedTable
+from committerd.errors import CorruptTable, InvalidRequest, RequestError, UnsupportedRequest, UnsupportedTable
+from committerd.format.fragment_reuse import Content
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
 from committerd.format.support import require_supported
+from committerd.ports import ObjectStore
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked, Verdict, check, reason, worst
 from committerd.rules.content import require_fits
@@ -188,7 +190,7 @@ async def _over_history(case: _Case, transaction: Transaction, checked: list[Che
     history = await case.table.history(after, latest.version)
     if history.gap is not None:
         return _gap(transaction, history.gap, latest.version, case.options)
-    read = await case.table.read(after) if case.kind in _NEEDS_READ_VERSION else None
+    read = await case.table.readable(after) if case.kind in _NEEDS_READ_VERSION else None
     ours = footprint_of_ours(transaction, read.manifest if read else None, read.indices if read else ())
     checked += [check(ours, one.version, one.footprint) for one in history.committed]
     deciding = worst(checked)
@@ -243,7 +245,7 @@ async def _with_indices(case: _Case, transaction: Transaction, read: ManifestFil
     theirs = [one.footprint for one in history.committed if isinstance(one.footprint, Footprint)]
     changed = rebase_indices(transaction, theirs)
     store = case.table.store
-    ours = await read_reuse(store, changed.create_index.new_indices)
+    ours = await _staged_reuse(store, changed)
     if ours is None or not any(one.reuse_version is not None for one in theirs):
         return Judged(transaction=changed)
     rebased: Rebased = rebase_reuse(
@@ -259,6 +261,14 @@ async def _with_indices(case: _Case, transaction: Transaction, read: ManifestFil
     return Judged(transaction=rebased.transaction, files=rebased.files)
 
 
+async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content | None:
+    """What a staged fragment reuse index says; what is wrong with it is its writer's."""
+    try:
+        return await read_reuse(store, transaction.create_index.new_indices)
+    except (CorruptTable, UnsupportedTable) as error:
+        raise InvalidRequest(str(error), code=error.code) from error
+
+
 async def _with_content(case: _Case, judged: Judged) -> Judged:
     """Look at what it brings, and fetch the version that it names. Raises `RequestError`."""
     latest, table = case.latest, case.table
@@ -270,8 +280,10 @@ async def _with_content(case: _Case, judged: Judged) -> Judged:
             raise missing_file(missing)
     transaction = await with_known_sizes(table.store, judged.transaction)
     judged = replace(judged, transaction=transaction)
+    if case.kind is Kind.CREATE_INDEX:
+        await _staged_reuse(table.store, transaction)
     if case.kind is Kind.RESTORE:
-        restored = await table.read(transaction.restore.version)
+        restored = await table.readable(transaction.restore.version)
         _require_base_version(restored)
         return replace(judged, restored=restored)
     if case.kind is Kind.CLONE:
@@ -286,7 +298,7 @@ async def _with_source(case: _Case, judged: Judged) -> Judged:
     store = case.world.open_store(clone.ref_path)
     origin = Table(store)
     await origin.latest_version()
-    source = await origin.read(clone.ref_version)
+    source = await origin.readable(clone.ref_version)
     _require_base_version(source)
     judged = replace(judged, source=source)
     if clone.is_shallow or source is None:
@@ -308,7 +320,7 @@ def _require_base_version(file: ManifestFile | None) -> None:
         return
     try:
         require_supported(file)
-    except UnsupportedTable as error:
+    except (UnsupportedTable, CorruptTable) as error:
         raise UnsupportedRequest(str(error), code=error.code) from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committerd.errors import InvalidRequest, RequestError
+from committerd.errors import CorruptTable, InvalidRequest, RequestError
 from committerd.format.manifest_file import ManifestFile, encode
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
@@ -23,7 +23,7 @@ from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked
 from committerd.rules.draft import CreateOptions, Given
 from committerd.rules.grouping import reserved_range
-from committerd.rules.invariants import require_sound
+from committerd.rules.invariants import OF_CONTENT, require_sound
 from committerd.rules.manifest import build
 from committerd.rules.validation import ALL_OPERATIONS, DEFAULT_OPERATIONS
 from committerd.staged_files import Copy, missing_file, read_reuse
@@ -149,7 +149,12 @@ async def build_version(
         table_metadata=table_metadata or {},
     )
     built = build(latest, transaction, given)
-    require_sound(latest, built)
+    try:
+        require_sound(latest, built)
+    except CorruptTable as error:
+        if error.code in OF_CONTENT and (latest is None or table.vetted is latest):
+            raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
+        raise
     scheme = table.scheme
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths

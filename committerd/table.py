@@ -23,6 +23,7 @@ from committerd.format.manifest_file import (
 )
 from committerd.format.messages import DecodeError, Manifest, Transaction
 from committerd.format.paths import (
+    VERSION_MAX,
     VERSIONS,
     ManifestName,
     NamingScheme,
@@ -159,6 +160,13 @@ class Table:
             return None
         self._keep(version, read)
         return read.file
+
+    async def readable(self, version: int) -> ManifestFile | None:
+        """One version; None when it can't be read: it has no manifest, or a damaged one, or there can't be one."""
+        try:
+            return await self.read(version) if 0 < version <= VERSION_MAX else None
+        except CorruptTable:
+            return None
 
     async def transaction(self, file: ManifestFile) -> Transaction | None:
         """The transaction that made a version: inline, else from its file; None when neither can
@@ -300,7 +308,7 @@ class Table:
         before = None
         if transaction is not None and transaction.WhichOneof("operation") in ("merge", "project"):
             # Whether a schema change tightened anything shows in the schema below it.
-            below = await self.read(file.version - 1)
+            below = await self.readable(file.version - 1)
             before = below.manifest if below else None
         return _footprint(transaction, file, before)
 

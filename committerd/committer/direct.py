@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import anyio.lowlevel
-
 from committerd.committer.putting import Backoff
 from committerd.errors import OutcomeUnknown, StoreUnavailable
 from committerd.format.messages import Transaction
 from committerd.ports import Created
-from committerd.prepare import PrepareOptions, Rejected, World, prepare, put, write_files
+from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare, put, write_files
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked
 from committerd.table import Table
@@ -77,18 +75,10 @@ async def commit(
             reserved=prepared.reserved,
             checked=tuple(prepared.checked),
         )
-        while True:
-            try:
-                if isinstance(await put(table, prepared), Created):
-                    return committed
-            except OutcomeUnknown:
-                if not await _occupied(table, prepared.version, backoff):
-                    continue
-            break
-        # Taken: by another, or by our own earlier try. The uuid tells, when the loop looks for it.
-        file = await table.read(prepared.version)
-        theirs = await table.transaction(file) if file is not None else None
-        if theirs is not None and theirs.uuid == transaction.uuid:
+        if await _created(table, prepared, backoff):
+            return committed
+        # Taken: by another, or by our own earlier try. The uuid tells.
+        if await _uuid_at(table, prepared.version, backoff) == transaction.uuid:
             return committed
     return Answer(
         status=Status.RETRYABLE,
@@ -97,11 +87,30 @@ async def commit(
     )
 
 
-async def _occupied(table: Table, version: int, backoff: Backoff) -> bool:
-    """Whether the number is taken by now; the store may have to come back first."""
+async def _created(table: Table, prepared: Prepared, backoff: Backoff) -> bool:
+    """Put until it is known what came of it; False when the number is taken.
+
+    Raises `StoreUnavailable` only while no put can have landed.
+    """
+    unknown = False
     while True:
-        await backoff.wait()
         try:
-            return await table.read(version) is not None
+            return isinstance(await put(table, prepared), Created)
+        except OutcomeUnknown:
+            unknown = True
         except StoreUnavailable:
-            await anyio.lowlevel.checkpoint()
+            if not unknown:
+                raise
+        await backoff.wait()
+
+
+async def _uuid_at(table: Table, version: int, backoff: Backoff) -> str | None:
+    """The uuid of the transaction that made a version; the store may have to come back first."""
+    while True:
+        try:
+            file = await table.read(version)
+            transaction = await table.transaction(file) if file is not None else None
+        except StoreUnavailable:
+            await backoff.wait()
+        else:
+            return transaction.uuid if transaction is not None else None

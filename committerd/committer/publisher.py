@@ -70,9 +70,10 @@ class Publisher:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._acknowledge_all)
-            await self._publish_all()
+        with self._send, self._receive:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._acknowledge_all)
+                await self._publish_all()
 
     async def _publish_all(self) -> None:
         async for first in self._receive:

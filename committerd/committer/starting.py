@@ -18,7 +18,7 @@ from committerd.committer.intake import Intake
 from committerd.committer.publisher import Answers
 from committerd.committer.view import View
 from committerd.errors import RequestError
-from committerd.format.messages import Member, Outcome, Refusal
+from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
 from committerd.ports import Acknowledged, Queue, Record
 from committerd.rules.answers import Settled, marked_member, undecided_refusal
@@ -98,32 +98,36 @@ class Starter:
     def _without_version(self, record: Record, marks: dict[str, AppMark], era: int) -> tuple[Settled, Member | Refusal]:
         """The answer to a record that the position passes and no readable version names."""
         who = who_asked(record.headers)
-        uuid, app = self._identify(record)
+        transaction, app = self._identify(record)
+        operation = transaction.WhichOneof("operation") or ""
         mark = marks.get(app.app_id) if app else None
-        if mark is not None and mark.names(uuid, era=era, offset=record.offset):
-            settled = Settled(version=mark.table_version, uuid="", operation="", ours=True)
-            return settled, marked_member(
+        # The ids that a ReserveFragments got went with its version: half an answer would be another one.
+        whole = operation != "reserve_fragments"
+        if mark is not None and whole and mark.names(transaction.uuid, era=era, offset=record.offset):
+            settled = Settled(version=mark.table_version, uuid="", operation=operation, ours=True)
+            member = marked_member(
                 mark,
                 offset=record.offset,
                 producer=who.producer,
                 outcome_partition=who.outcome_partition,
             )
-        settled = Settled(version=0, uuid="", operation="", ours=True)
+            member.read_version = transaction.read_version
+            return settled, member
+        settled = Settled(version=0, uuid="", operation=operation, ours=True)
         return settled, undecided_refusal(
             offset=record.offset,
-            uuid=uuid,
+            uuid=transaction.uuid,
             producer=who.producer,
             outcome_partition=who.outcome_partition,
         )
 
-    def _identify(self, record: Record) -> tuple[str, AppUnit | None]:
-        """Uuid and application of a record, as far as it can be decoded."""
+    def _identify(self, record: Record) -> tuple[Transaction, AppUnit | None]:
+        """Transaction and application of a record; an empty one where it can't be decoded."""
         try:
             app = decode_envelope(record.headers).app
-            transaction = decode_transaction(record.value, bytes_max=self.transaction_bytes_max)
+            return decode_transaction(record.value, bytes_max=self.transaction_bytes_max), app
         except RequestError:
-            return "", None
-        return transaction.uuid, app
+            return Transaction(), None
 
 
 async def read_facts(queue: Queue, view: View) -> tuple[QueueFacts, Sequence[Found]]:

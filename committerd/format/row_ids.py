@@ -26,7 +26,7 @@ from committerd.format.messages import (
 Segment: TypeAlias = "range | BitMap64 | array[int]"
 """Consecutive values; ascending values with gaps; values in any order."""
 
-_ROW_ID_MAX = 2**64 - 2
+ROW_ID_MAX = 2**64 - 2
 """All ones marks a row that is gone."""
 _ROWS_MAX = 2**32
 """In a fragment: the lower half of a row address is the offset in it."""
@@ -277,7 +277,7 @@ def _integers(typecode: str, body: bytes, base: int) -> array[int]:
     if len(body) % size:
         raise MalformedError(f"{len(body)} bytes are no whole integers of {size}")
     integers = struct.unpack(f"<{len(body) // size}{typecode}", body)
-    if integers and base + max(integers) > _ROW_ID_MAX:
+    if integers and base + max(integers) > ROW_ID_MAX:
         raise MalformedError(f"{base + max(integers)} is above what a row id can be")
     return array(_U64, (base + integer for integer in integers) if base else integers)
 

@@ -134,6 +134,7 @@ def rewrite(draft: Draft, operation: Transaction.Rewrite) -> None:
         for fragment in group.new_fragments:
             # An id that is set was reserved before; 0 means that none was.
             fragment_id = fragment.id or next_id
+            draft.spend_ids(fragment_id)
             next_id = max(next_id, fragment_id + 1)
             made.append(with_id(fragment, fragment_id))
             new.append(fragment_id)

@@ -54,7 +54,7 @@ def reserve_fragments(draft: Draft, operation: Transaction.ReserveFragments) -> 
     """Lance: transaction.rs, build_manifest, ReserveFragments. See `reserved` for what the
     caller gets.
     """
-    draft.manifest.max_fragment_id = draft.manifest.max_fragment_id + operation.num_fragments
+    draft.spend_ids(draft.manifest.max_fragment_id + operation.num_fragments)
     finish(draft)
 
 

@@ -15,6 +15,8 @@ from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, Field, IndexMetadata, Manifest, Timestamp
 from committerd.format.support import has_stable_row_ids
 from committerd.rules.fragments import (
+    FRAGMENT_ID_MAX,
+    drop_dead_files,
     drop_tombstoned_files,
     live_rows,
     next_fragment_id,
@@ -91,10 +93,19 @@ class Draft:
         fresh = with_new_ids(fragments, next_fragment_id(self.manifest))
         drop_tombstoned_files(fresh)
         if fresh:
-            self.manifest.max_fragment_id = fresh[-1].id
+            self.spend_ids(fresh[-1].id)
         if self.has_stable_row_ids:
             self.manifest.next_row_id = assign_row_ids(fresh, self.manifest.next_row_id)
         return fresh
+
+    def spend_ids(self, last: int) -> None:
+        """Note the highest fragment id given out. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
+        if last > FRAGMENT_ID_MAX:
+            raise unbuildable(
+                f"fragment id {last} does not fit in 32 bits; copy the table into a new one, where ids begin at 0",
+                "fragment_ids_exhausted",
+            )
+        self.manifest.max_fragment_id = max(self.manifest.max_fragment_id, last)
 
     def add(self, fragments: Iterable[DataFragment]) -> None:
         """Add those that have rows; the id of another is spent all the same, as in Lance."""
@@ -160,11 +171,11 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
     draft.touch(changed)
     if changed:
         edited = [fragment for fragment in manifest.fragments if fragment.id in changed]
-        drop_tombstoned_files(edited)
+        drop_dead_files(edited, {field.id for field in manifest.fields})
         remove_fragments(manifest, {one.id for one in edited if live_rows(one) <= 0})
     _keep_order(manifest)
     if manifest.fragments:
-        manifest.max_fragment_id = max(manifest.max_fragment_id, manifest.fragments[-1].id)
+        draft.spend_ids(manifest.fragments[-1].id)
     _set_own_metadata(manifest, draft.given.table_metadata)
     set_flags(manifest)
 

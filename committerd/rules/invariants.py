@@ -14,7 +14,7 @@ from committerd.errors import CorruptTable
 from committerd.format.feature_flags import FeatureFlag
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, IndexMetadata, Manifest
-from committerd.format.row_ids import count_row_ids
+from committerd.format.row_ids import count_row_ids, decode_versions
 from committerd.format.support import has_stable_row_ids
 from committerd.rules.manifest import NextVersion
 
@@ -29,6 +29,7 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
         *_counters(current.manifest if current else None, built.manifest),
         *_ids(built.manifest),
         *_fragments(_touched(built), built.manifest),
+        *_row_versions(_touched(built)),
         *_flags(built.manifest),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
@@ -49,6 +50,23 @@ def require_sound_table(file: ManifestFile) -> None:
     ]
     _raise(violations, manifest.version)
 
+
+OF_CONTENT = frozenset(
+    {
+        "deleted_rows",
+        "field_id_twice",
+        "field_twice_in_fragment",
+        "fragment_id_twice",
+        "fragment_without_files",
+        "index_uuid",
+        "index_uuid_twice",
+        "physical_rows_unknown",
+        "row_ids",
+        "row_versions",
+        "unknown_base",
+    }
+)
+"""Codes of what a transaction may bring into a sound version; the others are never a producer's doing."""
 
 Violation = tuple[str, str]
 
@@ -129,6 +147,16 @@ def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
                 "row_ids",
                 f"fragment {fragment.id} has {count} row ids for {fragment.physical_rows} rows",
             )
+
+
+def _row_versions(fragments: Sequence[DataFragment]) -> Iterator[Violation]:
+    """They can be decoded: the next update of these rows has to."""
+    for fragment in fragments:
+        for sequence in (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions):
+            try:
+                decode_versions(sequence, fragment=fragment.id, staged=False)
+            except CorruptTable as error:
+                yield error.code, str(error)
 
 
 def _flags(manifest: Manifest) -> Iterator[Violation]:

@@ -6,7 +6,9 @@ physical row. Ids come from a counter in the manifest that never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from pyroaring import BitMap, BitMap64
 
@@ -14,6 +16,7 @@ from committerd.errors import InvalidRequest
 from committerd.format.malformed import MalformedError, blamed
 from committerd.format.messages import DataFragment, Transaction
 from committerd.format.row_ids import (
+    ROW_ID_MAX,
     RowIds,
     VersionRun,
     decode_row_ids,
@@ -41,6 +44,8 @@ def assign_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> int:
                 code="row_ids",
             )
         if wanted:
+            if next_row_id + wanted > ROW_ID_MAX:
+                raise InvalidRequest("the table has given out all row ids; copy it into a new one", code="row_ids")
             added = range(next_row_id, next_row_id + wanted)
             fragment.inline_row_ids = encode_row_ids(given.followed_by(added))
             next_row_id += wanted
@@ -71,8 +76,7 @@ def stamp_moved_rows(moved: Iterable[DataFragment], existing: Sequence[DataFragm
     ids_of = {fragment.id: _row_ids(fragment) for fragment in moved}
     created = _created_versions(ids_of.values(), existing)
     for fragment in moved:
-        runs = [VersionRun(1, created.get(row_id, version)) for row_id in ids_of[fragment.id]]
-        fragment.inline_created_at_versions = encode_versions(runs)
+        fragment.inline_created_at_versions = encode_versions(_created_runs(ids_of[fragment.id], created, version))
     stamp_changed_rows(moved, version)
 
 
@@ -88,10 +92,14 @@ def stamp_changed_offsets(fragment: DataFragment, offsets: BitMap, version: int)
             f"has {fragment.physical_rows} rows",
             code="updated_offsets",
         )
-    versions = _expanded(fragment, fragment.inline_last_updated_at_versions)
-    for offset in offsets:
-        versions[offset] = version
-    fragment.inline_last_updated_at_versions = encode_versions(VersionRun(1, one) for one in versions)
+    runs = decode_versions(fragment.inline_last_updated_at_versions, fragment=fragment.id, staged=True)
+    if sum(run.rows for run in runs) != fragment.physical_rows:
+        raise InvalidRequest(
+            f"fragment {fragment.id} has versions for {sum(run.rows for run in runs)} rows, and "
+            f"{fragment.physical_rows} rows",
+            code="row_versions",
+        )
+    fragment.inline_last_updated_at_versions = encode_versions(_with_changed(runs, offsets, version))
 
 
 def updated_offsets(update: Transaction.Update, fragment_id: int) -> BitMap:
@@ -128,9 +136,11 @@ def _created_versions(wanted: Iterable[RowIds], existing: Sequence[DataFragment]
         found = dict(_row_ids(fragment, staged=False).offsets(missing))
         if not found:
             continue
-        versions = _expanded(fragment, fragment.inline_created_at_versions)
+        runs = decode_versions(fragment.inline_created_at_versions, fragment=fragment.id, staged=False)
+        ends = list(accumulate(run.rows for run in runs))
         for row_id, offset in found.items():
-            created[row_id] = versions[offset] if offset < len(versions) else _FIRST_VERSION
+            place = bisect_right(ends, offset)
+            created[row_id] = runs[place].version if place < len(runs) else _FIRST_VERSION
         missing -= BitMap64(found)
     return created
 
@@ -141,9 +151,24 @@ def _row_ids(fragment: DataFragment, *, staged: bool = True) -> RowIds:
     return decode_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=staged)
 
 
-def _expanded(fragment: DataFragment, sequence: bytes) -> list[int]:
-    """One version for each row."""
-    if not sequence:
-        return [_FIRST_VERSION] * fragment.physical_rows
-    runs = decode_versions(sequence, fragment=fragment.id, staged=False)
-    return [run.version for run in runs for _ in range(run.rows)]
+def _created_runs(row_ids: RowIds, created: Mapping[int, int], version: int) -> Iterator[VersionRun]:
+    """Versions of rows that have these ids; `version` for those that are not in `created`."""
+    start = 0
+    for row_id, offset in row_ids.offsets(BitMap64(created)):
+        yield VersionRun(offset - start, version)
+        yield VersionRun(1, created[row_id])
+        start = offset + 1
+    yield VersionRun(len(row_ids) - start, version)
+
+
+def _with_changed(runs: Iterable[VersionRun], offsets: BitMap, version: int) -> Iterator[VersionRun]:
+    """The runs with `version` at these offsets."""
+    start = 0
+    for run in runs:
+        end = start + run.rows
+        for offset in offsets & BitMap(range(start, end)):
+            yield VersionRun(offset - start, run.version)
+            yield VersionRun(1, version)
+            start = offset + 1
+        yield VersionRun(end - start, run.version)
+        start = end

@@ -9,6 +9,9 @@ from __future__ import annotations
 from committerd.errors import InvalidRequest
 from committerd.format.messages import Transaction
 
+_FIELD_ID_MAX = 2**31 - 1
+"""The old map has unsigned keys, the field ids of a schema are signed."""
+
 
 def normalised(transaction: Transaction) -> Transaction:
     """The transaction in its present form; the same object when it is in it already.
@@ -59,6 +62,10 @@ def _with_update_maps(transaction: Transaction) -> Transaction:
     if old.schema_metadata:
         _replace_with(new.schema_metadata_updates, dict(old.schema_metadata))
     for field_id, update in old.field_metadata.items():
+        if field_id > _FIELD_ID_MAX:
+            raise InvalidRequest(
+                f"UpdateConfig.field_metadata names field {field_id}, which no table can have", code="unknown_field"
+            )
         _replace_with(new.field_metadata_updates[field_id], dict(update.metadata))
     return changed
 

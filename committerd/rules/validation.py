@@ -11,17 +11,22 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from committerd.errors import InvalidRequest, UnsupportedRequest
+from committerd.format.index_details import MEM_WAL_INDEX, covered_fragments, unpack_details
 from committerd.format.messages import (
     DataFile,
     DataFragment,
+    DeletionFile,
     IndexMetadata,
+    MemWalIndexDetails,
     MergedGeneration,
     Transaction,
 )
 from committerd.format.paths import is_detached
 from committerd.format.unknown_fields import unknown_fields
 from committerd.rules.footprint import Kind
+from committerd.rules.lineage import updated_offsets
 from committerd.rules.position import KEY_PREFIX
+from committerd.rules.schema import require_readable
 
 ALL_OPERATIONS = frozenset(Kind)
 DEFAULT_OPERATIONS = ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES}
@@ -31,6 +36,12 @@ elsewhere.
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UUID_BYTES = 16
+_DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
+_ROWS_MAX = 2**32 - 1
+_TIME_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999; pylance can't open a table with an index of a time far beyond."""
+_COVERED_MAX = 1_000_000
+"""Fragments of an index; a few bytes can list four billion."""
 _ANY_VERSION = frozenset({Kind.APPEND, Kind.OVERWRITE, Kind.CLONE})
 """Operations for which read_version 0 means "on the latest, whatever it is"."""
 _BLOB_OPERATIONS = {200: "blob_append", 202: "blob_overwrite"}
@@ -75,8 +86,12 @@ def require_valid(transaction: Transaction, *, latest_version: int, allowed: All
     _require_foreign_keys(transaction)
     _require_allowed_bases(transaction, allowed.bases)
     _require_fragments(transaction)
+    for schema in (transaction.overwrite.schema, transaction.merge.schema, transaction.project.schema):
+        require_readable(schema)
     _require_indices(transaction)
     _require_generations(transaction)
+    for fragment_id in transaction.update.updated_fragment_offset_bitmaps:
+        updated_offsets(transaction.update, fragment_id)
     return kind
 
 
@@ -190,7 +205,7 @@ def _require_allowed_bases(transaction: Transaction, bases: Collection[str] | No
     }
     for where, paths in named.items():
         for path in paths:
-            if not path or ".." in path.split("/"):
+            if not path or ".." in path.split("/") or not path.isprintable():
                 raise InvalidRequest(
                     f"{where} names {path!r}; a full path or URI without `..` is needed", code="base_path"
                 )
@@ -225,6 +240,9 @@ def _require_fragments(transaction: Transaction) -> None:
             )
     for fragment in staged_fragments(transaction):
         _require_fragment(fragment)
+    for group in transaction.rewrite.groups:
+        for fragment in group.old_fragments:
+            _require_deletion_file(fragment)
 
 
 def _require_fragment(fragment: DataFragment) -> None:
@@ -236,6 +254,11 @@ def _require_fragment(fragment: DataFragment) -> None:
             raise InvalidRequest(f"Datafile {file.path} does not contain any fields", code="file_without_fields")
     if fragment.physical_rows == 0:
         raise InvalidRequest(f"{name} does not say how many rows it has (physical_rows)", code="physical_rows_unknown")
+    if fragment.physical_rows > _ROWS_MAX:
+        raise InvalidRequest(
+            f"{name} has {fragment.physical_rows} rows; row offsets have 32 bits", code="physical_rows_too_many"
+        )
+    _require_deletion_file(fragment)
     for sequence in (
         fragment.WhichOneof("row_id_sequence"),
         fragment.WhichOneof("last_updated_at_version_sequence"),
@@ -245,6 +268,15 @@ def _require_fragment(fragment: DataFragment) -> None:
             raise UnsupportedRequest(
                 f"{name} has its {sequence} in a file of their own; no Lance writes that", code="external_sequences"
             )
+
+
+def _require_deletion_file(fragment: DataFragment) -> None:
+    # Lance 4.0.0 can't open a version whose transaction has another.
+    if fragment.deletion_file.file_type not in _DELETION_FILE_TYPES:
+        raise InvalidRequest(
+            f"fragment {fragment.id} has a deletion file of type {fragment.deletion_file.file_type}, unknown to us",
+            code="deletion_file_type",
+        )
 
 
 def _require_distinct_fragments(transaction: Transaction) -> None:
@@ -305,6 +337,18 @@ def _require_index(index: IndexMetadata) -> None:
         raise InvalidRequest(
             f"index {index.name!r} needs a uuid of 16 bytes, has {len(index.uuid.uuid)}", code="index_uuid"
         )
+    covered = covered_fragments(index, staged=True)
+    if covered is not None and len(covered) > _COVERED_MAX:
+        raise InvalidRequest(
+            f"index {index.name!r} says that it covers {len(covered)} fragments; at most {_COVERED_MAX} are taken",
+            code="index_bitmap",
+        )
+    if index.created_at > _TIME_MS_MAX:
+        raise InvalidRequest(
+            f"index {index.name!r} was created at {index.created_at} ms, which is no time", code="index_created_at"
+        )
+    if index.name == MEM_WAL_INDEX:
+        unpack_details(index, MemWalIndexDetails, staged=True)
     if not index.name:
         raise InvalidRequest(f"the index with uuid {index.uuid.uuid.hex()} has no name; give it one", code="index_name")
     for file in index.files:

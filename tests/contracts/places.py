@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import anyio
@@ -22,6 +23,10 @@ from committerd.edges.local import LocalStore
 from committerd.edges.measured import MeasuredStore
 from committerd.ports import Created, ObjectStore
 from committerd.telemetry import Telemetry
+from tests.simulation.store import Bucket, FakeStore
+
+_BUCKETS: defaultdict[str, Bucket] = defaultdict(Bucket)
+"""What is in memory is in this process only."""
 
 
 def open_store(place: str) -> ObjectStore:
@@ -32,6 +37,8 @@ def open_store(place: str) -> ObjectStore:
             return LocalStore(Path(where))
         case "local-not-durable":
             return LocalStore(Path(where), durable=False)
+        case "memory":
+            return FakeStore(_BUCKETS[where])
         case "measured-local":
             return MeasuredStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
         case _:

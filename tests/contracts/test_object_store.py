@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RACED_KEYS = [f"_versions/{number}.manifest" for number in range(30)]
 
 
-@pytest.fixture(params=["local", "local-not-durable", "measured-local"])
+ON_DISK = ["local", "local-not-durable", "measured-local"]
+
+
+@pytest.fixture(params=[*ON_DISK, "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path / 'a table.lance'}"
 
@@ -153,6 +156,7 @@ async def test_of_16_tasks_one_wins_each_key(place: str) -> None:
     await check_winners(place, winners)
 
 
+@pytest.mark.parametrize("place", ON_DISK, indirect=True)
 def test_of_4_processes_one_wins_each_key(place: str) -> None:
     command = [sys.executable, "-m", "tests.contracts.places", place]
     with ExitStack() as running:

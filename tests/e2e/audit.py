@@ -231,7 +231,6 @@ def _content(outcome: Outcome) -> tuple[object, ...]:
         outcome.operation,
         outcome.conflicting_version,
         outcome.conflicting_operation,
-        outcome.transactions,
         outcome.reserved_first,
         outcome.reserved_count,
         outcome.producer,

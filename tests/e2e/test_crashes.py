@@ -105,9 +105,15 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
 def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wakes(scene: Scene) -> None:
     dice = random.Random(7)
     ids = scene.table.create()
-    daemons = scene.started(**_SETTINGS), scene.daemon(**_SETTINGS)
+    # Always at work, so that most sleeps begin in the middle of a commit; and what one has in hand, the other would
+    # not form: equal groups would count as one's own.
+    settings = _SETTINGS | {"COMMIT__INTERVAL_SECONDS_MIN": "0"}
+    daemons = (
+        scene.started(**settings | {"COMMIT__GROUP_RECORDS_MAX": "2"}),
+        scene.daemon(**settings | {"COMMIT__GROUP_RECORDS_MAX": "3"}),
+    )
     daemons[1].wait_ready(text="standby")
-    flow = _Flow(scene, 1_500, chunk=10)
+    flow = _Flow(scene, 1_500)
     with flow.running():
         for _ in range(4):
             active = _active(*daemons)
@@ -122,6 +128,8 @@ def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wake
     answers = scene.topics.wait_answers(flow.offsets, timeout=90)
     assert {answer.status for answer in answers} == {Status.COMMITTED}
     scene.audit([*ids, *flow.ids])
+    # Who woke went on with what it had in hand, and found its version taken.
+    assert [line for daemon in daemons for line in daemon.lines("commit.raced")]
 
 
 def test_a_committer_that_slept_alone_goes_on(scene: Scene) -> None:

@@ -54,6 +54,19 @@ def test_a_record_staged_again_and_again_is_in_the_table_once(scene: Scene) -> N
     assert [m.uuid for v in scene.table.versions() for m in v.members] == [twice.uuid, grouped.uuid, often.uuid]
 
 
+def test_what_was_committed_by_hand_is_a_duplicate_in_the_queue(scene: Scene) -> None:
+    ids = scene.table.create()
+    scene.started()
+    staged = scene.table.append()
+    file = scene.folder / "staged.pb"
+    file.write_bytes(staged.SerializeToString())
+    assert "COMMITTED version 2" in scene.command("commit", scene.table.uri, str(file))
+    (answer,) = scene.ask(staged)
+    assert (_told([answer]), answer.version) == ([_UUID_SEEN], 2)
+    assert "DUPLICATE version 2" in scene.command("commit", scene.table.uri, str(file))
+    scene.audit([*ids, *scene.table.brought[staged.uuid]])
+
+
 def test_duplicates_stand_beside_new_records_of_their_group(scene: Scene) -> None:
     ids = scene.table.create()
     daemon = scene.started()

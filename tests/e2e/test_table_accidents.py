@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import uuid
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import lance
 import pytest
 
 from committerd.format.manifest_file import decode, encode
-from committerd.format.messages import Status
+from committerd.format.messages import Status, Transaction
 from tests.e2e.scene import Scene, until
 from tests.parts.daemon import Daemon
 
@@ -125,7 +126,8 @@ def test_a_table_that_is_restored_again_and_again_under_load_loses_no_record(sce
     evidence = scene.audit(_rows_by_history(scene))
     operations = [version.operation for version in evidence.versions]
     assert operations.count("Restore") > 3
-    until(lambda: scene.position()["next"] == len(transactions))
+    until(lambda: "committerd.position" in scene.table.metadata())
+    assert scene.position()["next"] == len(transactions)
 
 
 def _rows_by_history(scene: Scene) -> set[int]:
@@ -200,6 +202,27 @@ def test_a_table_that_was_restored_and_cleaned_up_is_refused_and_can_be_adopted(
     assert (scene.position()["next"], scene.position()["era"]) == (7, 1)
 
 
+def test_answers_whose_version_was_cleaned_up_are_undecided_unless_a_mark_tells(scene: Scene) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    work = scene.table.append()
+    ids += scene.committed(2)
+    (told,) = scene.ask(work, app_id="query", app_version="1")
+    ids += scene.table.brought[work.uuid]
+    daemon.stop()
+    ids += scene.table.write()
+    _clean_up(scene)
+    scene.topics.forget_group_offset()
+    daemon.start()
+    until(lambda: len(scene.topics.read_outcomes()) >= 6)
+    again = {o.offset: o for o in scene.topics.read_outcomes()[-3:]}
+    assert {Status.Name(again[o].status) for o in (0, 1)} == {"UNDECIDED"}
+    assert (again[2].status, again[2].version) == (Status.COMMITTED, told.version)
+    assert again[0].uuid
+    ids += scene.committed()
+    scene.audit(ids, cleaned=True)
+
+
 def test_keys_that_no_version_has_any_more_are_refused_until_the_topic_is_adopted(scene: Scene) -> None:
     ids = scene.table.create()
     daemon = scene.started()
@@ -263,8 +286,10 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, 
     found.manifest.version += 1
     found.manifest.writer_feature_flags |= 1 << 40
     newer = _manifest(scene, found.manifest.version)
-    assert found.transaction is not None
-    newer.write_bytes(encode(found.manifest, found.indices, found.transaction))
+    found.manifest.ClearField("transaction_file")
+    theirs = Transaction(uuid=str(uuid.uuid4()), read_version=found.manifest.version - 1)
+    theirs.update_config.SetInParent()
+    newer.write_bytes(encode(found.manifest, found.indices, theirs))
     versions = sorted(newer.parent.iterdir())
     _start(daemon, running=running)
     offsets = scene.topics.stage(b"garbage")

@@ -53,6 +53,26 @@ def test_a_topic_that_was_made_again_is_refused_until_it_is_adopted(scene: Scene
     assert scene.position()["topic_id"] == scene.topics.topic_id()
 
 
+def test_a_topic_made_again_under_load_mixes_nothing_up(scene: Scene) -> None:
+    """Records of the old topic that were fetched and not committed are dropped; the new one's have the same offsets."""
+    first = scene.table.create()
+    daemon = scene.started(COMMIT__COALESCE_APPENDS="false")
+    old = [scene.table.append() for _ in range(100)]
+    new = [scene.table.append() for _ in range(100)]
+    scene.stage(*old)
+    old_topic = scene.topics.topic_id()
+    until(lambda: scene.table.version > 10)
+    scene.topics.recreate_staged()
+    offsets = scene.stage(*new)
+    daemon.wait_refused("topic_id")
+    scene.adopt(daemon)
+    assert {answer.status for answer in scene.topics.wait_answers(offsets)} == {Status.COMMITTED}
+    answered = {outcome.offset for outcome in scene.topics.read_outcomes() if outcome.topic_id == old_topic}
+    assert answered == set(range(len(answered)))
+    ids = [i for t in (*old[: len(answered)], *new) for i in scene.table.brought[t.uuid]]
+    scene.audit([*first, *ids], unanswered=[(old_topic, o) for o in range(len(answered), len(old))])
+
+
 def test_a_topic_that_is_gone_is_waited_for(scene: Scene) -> None:
     ids = scene.table.create()
     daemon = scene.started()
@@ -107,6 +127,28 @@ def test_a_log_that_lost_unanswered_records_is_refused_until_it_is_adopted(scene
     ids += [i for t in kept for i in scene.table.brought[t.uuid]]
     topic_id = scene.topics.topic_id()
     scene.audit(ids, unanswered=[(topic_id, offset) for offset in lost])
+
+
+def test_offsets_without_a_record_are_passed(scene: Scene) -> None:
+    """Kafka's own transactions leave holes: what was aborted is never delivered, and each end takes an offset."""
+    ids = scene.table.create()
+    daemon = scene.started()
+    aborted, kept, last = scene.table.append(), scene.table.append(), scene.table.append()
+    with scene.topics.transactional_producer() as producer:
+        for transaction, ends in ((aborted, producer.abort_transaction), (kept, producer.commit_transaction)):
+            producer.begin_transaction()
+            producer.send(scene.topics.staged, value=transaction.SerializeToString(), partition=0)
+            producer.flush()
+            ends()
+    (answer,) = scene.ask(last)
+    assert (answer.status, answer.offset) == (Status.COMMITTED, 4)
+    ids += [i for t in (kept, last) for i in scene.table.brought[t.uuid]]
+    scene.audit(ids)
+    assert scene.position()["next"] == 5
+    daemon.kill()
+    daemon.start()
+    ids += scene.committed()
+    scene.audit(ids)
 
 
 def test_answers_are_published_again_when_the_groups_offset_is_gone(scene: Scene) -> None:

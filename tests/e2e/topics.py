@@ -107,6 +107,16 @@ class Topics:
         ]
         return offsets
 
+    @contextlib.contextmanager
+    def transactional_producer(self) -> Iterator[Any]:
+        """kafka-python's producer with Kafka's own transactions; what it sends is not noted in `sent`."""
+        producer = KafkaProducer(bootstrap_servers=self.servers, transactional_id=self.group)
+        try:
+            producer.init_transactions()
+            yield producer
+        finally:
+            producer.close()
+
     @property
     def producer(self) -> Any:
         if self._producer is None:

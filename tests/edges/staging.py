@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from anyio import to_thread
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from committerd.edges.kafka_queue import KafkaQueue
-from committerd.ports import Assigned, Fetched, FetchFailed, Record, Revoked
+from committerd.ports import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.settings_kafka import KafkaSettings
 
 Header = tuple[str, bytes]
@@ -40,10 +41,10 @@ async def stage(
     **producer: Any,
 ) -> None:
     """Write records to the staged topic, as a producer of any kind would, and wait for Kafka."""
-    await to_thread.run_sync(lambda: _stage(queue.topics.staged, settings, values, headers, **producer))
+    await to_thread.run_sync(lambda: stage_records(queue.topics.staged, settings, values, headers, **producer))
 
 
-def _stage(
+def stage_records(
     topic: str,
     settings: KafkaSettings,
     values: Sequence[bytes | None],
@@ -73,11 +74,28 @@ def operator(settings: KafkaSettings) -> Iterator[Any]:
         admin.close()
 
 
+def delete_topic(topic: str, settings: KafkaSettings) -> None:
+    """Begin to delete it: brokers hear of it a moment later."""
+    with operator(settings) as admin:
+        admin.delete_topics([topic])
+
+
+def create_topic(topic: str, settings: KafkaSettings) -> None:
+    """Create it with one partition, once it is gone."""
+    with operator(settings) as admin:
+        for _ in range(500):
+            answer = admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False)
+            if answer["topics"][0]["error_code"] == 0:
+                break
+            time.sleep(0.02)  # the old one is being deleted still
+        admin.wait_for_topics([topic])
+
+
 def staged_partition(queue: KafkaQueue) -> TopicPartition:
     return TopicPartition(queue.topics.staged, 0)
 
 
-async def assignment(queue: KafkaQueue, *, seconds: float = 15) -> int:
+async def assignment(queue: Queue, *, seconds: float = 15) -> int:
     """Wait until the partition is this member's; the generation."""
     with anyio.fail_after(seconds):
         while True:
@@ -86,7 +104,7 @@ async def assignment(queue: KafkaQueue, *, seconds: float = 15) -> int:
                 return event.generation
 
 
-async def take(queue: KafkaQueue, count: int, *, seconds: float = 15) -> list[Record]:
+async def take(queue: Queue, count: int, *, seconds: float = 15) -> list[Record]:
     """The next so many records; any other event is an error."""
     records: list[Record] = []
     with anyio.fail_after(seconds):
@@ -97,7 +115,7 @@ async def take(queue: KafkaQueue, count: int, *, seconds: float = 15) -> list[Re
     return records
 
 
-async def take_what_comes(queue: KafkaQueue, *, quiet_seconds: float = 0.6) -> list[Record]:
+async def take_what_comes(queue: Queue, *, quiet_seconds: float = 0.6) -> list[Record]:
     """Records until none has come for a while."""
     records: list[Record] = []
     while True:
@@ -109,7 +127,7 @@ async def take_what_comes(queue: KafkaQueue, *, quiet_seconds: float = 0.6) -> l
         records += event.records
 
 
-async def failure(queue: KafkaQueue, *, seconds: float = 15) -> FetchFailed:
+async def failure(queue: Queue, *, seconds: float = 15) -> FetchFailed:
     """Wait until the queue says that it can't deliver."""
     with anyio.fail_after(seconds):
         while True:
@@ -118,7 +136,7 @@ async def failure(queue: KafkaQueue, *, seconds: float = 15) -> FetchFailed:
                 return event
 
 
-async def revocation(queue: KafkaQueue, *, seconds: float = 15) -> Revoked:
+async def revocation(queue: Queue, *, seconds: float = 15) -> Revoked:
     """Wait until the partition is taken away."""
     with anyio.fail_after(seconds):
         while True:

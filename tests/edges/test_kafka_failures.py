@@ -17,6 +17,8 @@ from committerd.ports import Assigned, Fetched, FetchFailed, Publication, Revoke
 from committerd.settings_kafka import KafkaSettings
 from tests.edges.staging import (
     assignment,
+    create_topic,
+    delete_topic,
     failure,
     operator,
     revocation,
@@ -39,21 +41,6 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
 def delete_before(queue: KafkaQueue, settings: KafkaSettings, offset: int) -> None:
     with operator(settings) as admin:
         admin.delete_records({staged_partition(queue): offset})
-
-
-def delete_topic(topic: str, settings: KafkaSettings) -> None:
-    with operator(settings) as admin:
-        admin.delete_topics([topic])
-
-
-def create_topic(topic: str, settings: KafkaSettings) -> None:
-    with operator(settings) as admin:
-        for _ in range(500):
-            answer = admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False)
-            if answer["topics"][0]["error_code"] == 0:
-                break
-            time.sleep(0.02)  # the old one is being deleted still
-        admin.wait_for_topics([topic])
 
 
 def set_limit(topic: str, settings: KafkaSettings, size: int) -> None:

@@ -286,7 +286,8 @@ class TestDataReplacement:
         assert covered(built) == {"i1": [1]}
 
     def test_of_a_column_that_had_no_data(self) -> None:
-        built = after(table(samples.manifest(fragment(0))), replacing(0, (3,)))
+        schema = [samples.column(number) for number in range(4)]
+        built = after(table(samples.manifest(fragment(0), columns=schema)), replacing(0, (3,)))
         assert [list(file.fields) for file in built.manifest.fragments[0].files] == [[0, 1, 2], [3]]
 
     def test_of_some_columns_of_a_file(self) -> None:

@@ -69,6 +69,8 @@ class Auditor:
     """The highest that any version carried."""
     taken_from: int = 0
     """Offset in the present topic from which on all records are owed an answer."""
+    acknowledged: int = 0
+    """The highest offset that the group ever had in the present topic."""
     dead: set[Place] = field(default_factory=set)
     _uuids: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, tuple[int, Refusal]] = field(default_factory=dict)
@@ -97,12 +99,16 @@ class Auditor:
 
     def new_topic(self, taken_from: int = 0) -> None:
         """The topic was made anew, or an operator has set the position."""
-        self.taken_from = self._answered_below = taken_from
+        self.taken_from = self._answered_below = self.acknowledged = taken_from
 
     def unanswered(self) -> list[int]:
         """Offsets of the present topic that are owed an answer."""
         topic_id = self.broker.topic_id
-        return [r.offset for r in self.broker.log if r.offset >= self.taken_from and (topic_id, r.offset) not in self.answers]
+        return [
+            r.offset
+            for r in self.broker.log
+            if r.offset >= self.taken_from and (topic_id, r.offset) not in self.answers
+        ]
 
     @property
     def latest(self) -> int:
@@ -311,6 +317,7 @@ class Auditor:
 
     def _acknowledged(self, acknowledged: Acknowledged) -> None:
         self.note(f"acknowledged {acknowledged.offset}")
+        self.acknowledged = max(self.acknowledged, acknowledged.offset)
         while self._answered_below < acknowledged.offset:
             place = (self.broker.topic_id or "", self._answered_below)
             if place in self.asked and place not in self.answers:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -208,4 +208,4 @@ class Chaos:
             self._made_at[key] = anyio.current_time()
 
 
-Event = Callable[[Chaos], Awaitable[None]]
+Event = Callable[[Chaos], Coroutine[Any, Any, None]]

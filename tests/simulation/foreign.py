@@ -15,8 +15,9 @@ from committerd.errors import CommitterError
 from committerd.format.manifest_file import encode
 from committerd.format.messages import Manifest, Transaction
 from committerd.format.request import decode_transaction
-from committerd.prepare import PrepareOptions, Prepared, World as PrepareWorld, prepare
 from committerd.ports import ObjectStore
+from committerd.prepare import Prepared, PrepareOptions, prepare
+from committerd.prepare import World as PrepareWorld
 from committerd.table import Table
 from tests.simulation import staging
 from tests.simulation.faults import Rates, Weather
@@ -47,12 +48,16 @@ class ForeignWriter:
         """Commit now and then until cancelled."""
         while True:
             await anyio.sleep(self.dice.expovariate(1 / mean_seconds))
-            (commit,) = self.dice.choices((self.append, self.restore, self.replace_metadata, self.by_hand), (10, 3, 2, 1))
+            (commit,) = self.dice.choices(
+                (self.append, self.restore, self.replace_metadata, self.by_hand), (10, 3, 2, 1)
+            )
             await commit()
 
     async def create(self) -> None:
         """Make the table, unless somebody was faster."""
-        await self._commit(staging.overwrite(new_uuid(self.dice), self._paths(1)), options=PrepareOptions(create_only=True))
+        await self._commit(
+            staging.overwrite(new_uuid(self.dice), self._paths(1)), options=PrepareOptions(create_only=True)
+        )
 
     async def append(self) -> None:
         if self.world.auditor.latest:
@@ -100,9 +105,7 @@ class ForeignWriter:
 
     async def _put_as_pylance(self, table: Table, transaction: Transaction, metadata: Mapping[str, str]) -> None:
         """Commit with this metadata; give up when another was faster."""
-        prepared = await prepare(
-            table, await table.latest(), transaction, options=PrepareOptions(), world=self._world
-        )
+        prepared = await prepare(table, await table.latest(), transaction, options=PrepareOptions(), world=self._world)
         if not isinstance(prepared, Prepared):
             return
         manifest = Manifest()

@@ -5,13 +5,16 @@ A rule that nobody misses when it is gone is either not needed or not tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from committerd.committer import forming, intake, publisher, putting, starting, view
+from committerd import staged_files
+from committerd.committer import committer, forming, intake, putting, starting, view
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.view import View
@@ -20,6 +23,7 @@ from committerd.ports import Created, Exists, Queue
 from committerd.prepare import Prepared, put
 from committerd.rules import grouping, ledger, position, startup
 from committerd.rules.answers import Settled
+from committerd.rules.position import Position, advance
 from committerd.rules.settle import Found, Race
 from committerd.table import Table
 
@@ -56,7 +60,7 @@ def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
         self._acknowledge_due.set()
         await publish(self, batch)
 
-    patch.setattr(publisher.Publisher, "_publish", early)
+    patch.setattr(Publisher, "_publish", early)
 
 
 def acknowledges_what_no_version_carries(patch: pytest.MonkeyPatch) -> None:
@@ -178,25 +182,71 @@ def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(view, "highest", newest)
 
 
-MUTATIONS: Sequence[Mutate] = (
-    believes_that_a_taken_number_is_foreign,
-    takes_a_lost_answer_for_a_good_one,
-    acknowledges_before_it_publishes,
-    acknowledges_what_no_version_carries,
-    carries_no_position,
-    begins_where_the_latest_version_says,
-    reads_the_table_before_the_queue,
-    forgets_refusals,
-    forgets_uuids,
-    forgets_uuids_of_its_own_group,
-    does_not_look_at_app_versions,
-    lets_a_mark_speak_for_every_record_of_its_uuid,
-    believes_an_old_listing,
-    counts_from_when_a_put_was_answered,
-    does_not_check_the_topic,
-    checks_the_topic_at_start_only,
-    does_not_answer_what_another_settled,
-    publishes_nothing_at_start,
-    keeps_what_was_fetched_before,
-    lowers_the_position,
-)
+def waits_at_what_was_settled_ahead(patch: pytest.MonkeyPatch) -> None:
+    def hesitant(before: Position, pending: Sequence[int], settled: Any, *, fingerprints: Any) -> Position:
+        after = advance(before, pending, settled, fingerprints=fingerprints)
+        reached = next((o for o in range(before.next_offset, after.next_offset) if o not in pending), after.next_offset)
+        passed = (*after.settled, *range(reached, after.next_offset))
+        return replace(after, next_offset=reached, settled=tuple(sorted(passed)))
+
+    patch.setattr(forming, "advance", hesitant)
+
+
+def lets_refusals_wait_as_long_as_an_outage_took(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(committer, "_REFUSALS_WAIT_SECONDS_MAX", float("inf"))
+
+
+def tries_an_acknowledgement_once(patch: pytest.MonkeyPatch) -> None:
+    async def resigned(self: Publisher, due: Answers | None) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(Publisher, "_try_again_later", resigned)
+
+
+def dies_of_a_group_of_errors(patch: pytest.MonkeyPatch) -> None:
+    async def together(items: Iterable[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for item in items:
+                tasks.start_soon(work, item)
+
+    patch.setattr(staged_files, "for_each", together)
+
+
+def tells_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
+    retrying = Publisher._retrying
+
+    async def hasty(self: Publisher, call: str, send: Any) -> None:
+        if call != "dead_letter":
+            await retrying(self, call, send)
+
+    patch.setattr(Publisher, "_retrying", hasty)
+
+
+MUTATIONS: Mapping[Mutate, int] = {
+    believes_that_a_taken_number_is_foreign: 0,
+    takes_a_lost_answer_for_a_good_one: 0,
+    acknowledges_before_it_publishes: 0,
+    acknowledges_what_no_version_carries: 0,
+    carries_no_position: 0,
+    begins_where_the_latest_version_says: 0,
+    reads_the_table_before_the_queue: 0,
+    forgets_refusals: 0,
+    forgets_uuids: 0,
+    forgets_uuids_of_its_own_group: 0,
+    does_not_look_at_app_versions: 0,
+    lets_a_mark_speak_for_every_record_of_its_uuid: 0,
+    believes_an_old_listing: 0,
+    counts_from_when_a_put_was_answered: 0,
+    does_not_check_the_topic: 0,
+    checks_the_topic_at_start_only: 0,
+    does_not_answer_what_another_settled: 0,
+    publishes_nothing_at_start: 0,
+    keeps_what_was_fetched_before: 0,
+    lowers_the_position: 0,
+    waits_at_what_was_settled_ahead: 0,
+    lets_refusals_wait_as_long_as_an_outage_took: 0,
+    tries_an_acknowledgement_once: 0,
+    dies_of_a_group_of_errors: 0,
+    tells_before_the_dead_letter: 0,
+}
+"""With a seed that notices each; `scripts/simulate.py --mutations` finds them."""

@@ -63,7 +63,7 @@ class Process:
             with self._scope:
                 try:
                     await self.committer.run()
-                except Exception:
+                except Exception:  # noqa: BLE001  # whatever it is, it must not end a committer
                     self.world.auditor.fail(f"{self.name} ended with an error\n{traceback.format_exc()}")
                     return
             stopped = not self._scope.cancelled_caught
@@ -140,7 +140,5 @@ class _Membership:
         return None
 
 
-def _no_http(
-    live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]
-) -> AbstractAsyncContextManager[str]:
+def _no_http(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AbstractAsyncContextManager[str]:
     raise AssertionError("a committer serves nothing by itself")

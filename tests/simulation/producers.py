@@ -30,6 +30,8 @@ class Producers:
         self.world = world
         self.dice = random.Random(f"{world.seed} producers")
         self.records: list[tuple[Staged, Record]] = []
+        self.plan: list[Staged] = []
+        """What is staged first; then comes what the dice say."""
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -78,6 +80,8 @@ class Producers:
         return self._staged(staging.append(self._uuid(), paths), paths)
 
     def _next(self) -> Staged:
+        if self.plan:
+            return self.plan.pop(0)
         (kind,) = self.dice.choices(list(self._kinds), list(self._kinds.values()))
         return kind()
 

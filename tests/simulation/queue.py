@@ -43,9 +43,12 @@ class FakeBroker:
         now_ms: Callable[[], int] = lambda: 0,
         dice: random.Random | None = None,
         outcome_partitions: int = 8,
+        metadata_seconds: float = 30.0,
     ) -> None:
         self.dice = dice or random.Random(0)
         self.now_ms = now_ms
+        self.metadata_seconds = metadata_seconds
+        """After which a member notices at the latest that the topic is another one."""
         self.cluster_id = "cluster"
         self.topic = topic
         self.topic_id: str | None = self._new_topic_id()
@@ -182,7 +185,7 @@ class FakeQueue:
         if self._owned:
             generation = self._generation
             asyncio.get_running_loop().call_later(
-                self._broker.dice.uniform(0, 30),
+                self._broker.dice.uniform(0, self._broker.metadata_seconds),
                 lambda: self._fail(generation, "the topic was deleted and created again"),
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.simulation.chaos import HOUR, Chaos
+from tests.simulation.chaos import HOUR, Chaos, Event
 from tests.simulation.faults import Rates
 from tests.simulation.world import Scenario
 
@@ -18,7 +18,7 @@ def scenario_of(seed: int) -> Scenario:
     dice = random.Random(f"{seed} scenario")
     hours = dice.random() < 0.1
     seconds = dice.uniform(2.5, 3.5) * HOUR if hours else dice.choice((10.0, 60.0, 300.0))
-    events = {
+    events: dict[Event, float] = {
         Chaos.crash: 4.0,
         Chaos.stop: 1.0,
         Chaos.stand_still: 3.0,

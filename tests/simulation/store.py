@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from committerd.errors import OutcomeUnknown, StoreUnavailable
 from committerd.ports import Created, Exists, Tail
 from tests.simulation.faults import Lost, Refused, Weather
 
-Result = TypeVar("Result")
 Change = Literal["created", "replaced", "deleted"]
 Watch = Callable[[Change, str, bytes], None]
 
@@ -61,7 +60,8 @@ class FakeStore:
         self._weather = weather or Weather()
 
     async def get(self, key: str) -> bytes | None:
-        return await self._read("get", key, lambda: self._bucket.objects.get(key))
+        body: bytes | None = await self._read("get", key, lambda: self._bucket.objects.get(key))
+        return body
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         body = await self._read("get_range", key, lambda: self._bucket.objects.get(key))
@@ -76,7 +76,8 @@ class FakeStore:
         return None if body is None else len(body)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        return await self._read("list", prefix, lambda: self._bucket.list(prefix, start_after, limit))
+        keys: list[str] = await self._read("list", prefix, lambda: self._bucket.list(prefix, start_after, limit))
+        return keys
 
     async def put(self, key: str, body: bytes) -> None:
         # When the answer to a plain put is lost, trying again is right whatever happened: no `OutcomeUnknown`.
@@ -100,7 +101,8 @@ class FakeStore:
                 self._bucket.put(target, body)
             return body is not None
 
-        return await self._read("copy", target, copied)
+        done: bool = await self._read("copy", target, copied)
+        return done
 
     async def delete(self, key: str) -> None:
         await self._read("delete", key, lambda: self._bucket.delete(key))

@@ -143,13 +143,13 @@ class World:
         until = anyio.current_time() + CALM_SECONDS
         while not self.auditor.violations:
             unanswered = self.auditor.unanswered()
-            group = self.broker.group
-            # A lost offset comes back with the next answer only: Start does without it.
-            if not unanswered and (group is None or group.offset == self.broker.log_end):
+            # A lost offset comes back with the next answer only, and one that came late is outdone by it.
+            acknowledged = self.broker.group is None or self.auditor.acknowledged == self.broker.log_end
+            if not unanswered and acknowledged:
                 return
             if anyio.current_time() > until:
                 states = {p.name: (p.state, p.committer.state.text if p.committer else "") for p in self.processes}
-                told = f"unanswered {unanswered}" if unanswered else f"all answered, acknowledged {group}"
+                told = f"unanswered {unanswered}" if unanswered else f"acknowledged {self.broker.group}"
                 self.auditor.fail(f"{CALM_SECONDS:g} s of calm, and {told}; {states}")
             if any(process.state == "refused" for process in self.processes):
                 await adopt(self)

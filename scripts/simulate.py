@@ -1,0 +1,96 @@
+"""Run seeds of the simulation, and look whether each rule is missed when it is taken out.
+
+    python scripts/simulate.py              1000 seeds that nobody chose, then every mutation
+    python scripts/simulate.py 7            seed 7, with its trace when it fails
+    python scripts/simulate.py 0-4999       many
+    python scripts/simulate.py --digest 3   what tells two runs of one seed apart, and nothing else
+    python scripts/simulate.py --mutations  for each mutation the first seed that notices it
+
+Exit code 1 when a promise was broken, or a mutation was not noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.simulation.mutations import MUTATIONS  # noqa: E402
+from tests.simulation.scenarios import scenario_of  # noqa: E402
+from tests.simulation.world import simulate  # noqa: E402
+
+FRESH = 1000
+MUTATION_SEEDS = range(1000)
+FAILURES_MAX = 5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", nargs="?", help="one seed, or FIRST-LAST; none = fresh ones")
+    parser.add_argument("--digest", action="store_true", help="print the digest of each seed's trace")
+    parser.add_argument("--mutations", action="store_true", help="run the mutations only")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    if given.mutations:
+        return run_mutations()
+    seeds = chosen(given.seeds)
+    if given.digest:
+        for seed in seeds:
+            print(simulate(seed, scenario_of(seed)).digest)
+        return 0
+    failed = run_seeds(seeds)
+    return failed or (run_mutations() if given.seeds is None else 0)
+
+
+def chosen(text: str | None) -> range:
+    """The seeds that the argument names."""
+    if text is None:
+        first = secrets.randbelow(10**9)
+        return range(first, first + FRESH)
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def run_seeds(seeds: range) -> int:
+    began, failures = time.monotonic(), 0
+    print(f"seeds {seeds[0]} to {seeds[-1]}", flush=True)
+    for number, seed in enumerate(seeds, start=1):
+        report = simulate(seed, scenario_of(seed))
+        if report.violation is not None:
+            failures += 1
+            print(report.text(), flush=True)
+            if failures == FAILURES_MAX:
+                break
+        if number % 200 == 0:
+            print(f"  {number} of {len(seeds)}, {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{failures} failed, {time.monotonic() - began:.1f} s")
+    return 1 if failures else 0
+
+
+def run_mutations() -> int:
+    missed = 0
+    for mutate in MUTATIONS:
+        noticed = None
+        with pytest.MonkeyPatch.context() as patch:
+            mutate(patch)
+            for seed in MUTATION_SEEDS:
+                noticed = simulate(seed, scenario_of(seed)).violation
+                if noticed is not None:
+                    print(f"{mutate.__name__}: seed {seed}: {noticed.splitlines()[0][:140]}", flush=True)
+                    break
+        if noticed is None:
+            missed += 1
+            print(f"{mutate.__name__}: NOT NOTICED by {len(MUTATION_SEEDS)} seeds", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

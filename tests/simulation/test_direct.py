@@ -1,0 +1,67 @@
+"""`committerd commit` on a store that fails: what it says is true of the table, whatever answers were lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import anyio
+import pytest
+
+from committerd.committer import direct
+from committerd.committer.direct import Answer
+from committerd.committer.putting import Backoff
+from committerd.errors import StoreUnavailable
+from committerd.format.manifest_file import decode
+from committerd.format.messages import Transaction
+from committerd.format.paths import VERSIONS
+from committerd.prepare import PrepareOptions, World
+from committerd.rules.answers import Status
+from committerd.table import Table
+from tests.simulation.faults import Rates, Weather
+from tests.simulation.loop import run_virtual
+from tests.simulation.process import EPOCH
+from tests.simulation.staging import append, new_uuid, overwrite
+from tests.simulation.store import Bucket, FakeStore
+
+STORM = Rates(refused=0.1, lost=0.3, doubled=0.1, latency=0.01)
+WRITERS = 4
+EACH = 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
+    bucket = Bucket()
+    told: dict[str, Answer | None] = {}
+
+    async def commit(transaction: Transaction, dice: random.Random) -> None:
+        table = Table(FakeStore(bucket, Weather(dice=dice, rates=STORM)))
+        world = World(wall_clock=lambda: EPOCH, random=dice, new_uuid=lambda: new_uuid(dice))
+        try:
+            told[transaction.uuid] = await direct.commit(
+                table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(dice)
+            )
+        except StoreUnavailable:
+            told[transaction.uuid] = None
+
+    async def write(name: int) -> None:
+        dice = random.Random(f"{seed} {name}")
+        for number in range(EACH):
+            await commit(append(new_uuid(dice), [f"{name}-{number}.lance"]), dice)
+
+    async def main() -> None:
+        dice = random.Random(seed)
+        while not bucket.objects:
+            await commit(overwrite(new_uuid(dice), ["first.lance"]), dice)
+        async with anyio.create_task_group() as tasks:
+            for name in range(WRITERS):
+                tasks.start_soon(write, name)
+        await anyio.sleep(600)  # until what is on its way has arrived
+
+    run_virtual(main)
+    manifests = [decode(bucket.objects[key], len(bucket.objects[key])) for key in bucket.list(VERSIONS)]
+    found = {file.transaction.uuid: file.version for file in manifests if file.transaction is not None}
+    assert len(found) == len(manifests), Counter(file.version for file in manifests)
+    committed = {uuid: answer.version for uuid, answer in told.items() if answer and answer.status is Status.COMMITTED}
+    assert len(told) > WRITERS * EACH
+    assert found == committed

@@ -1,0 +1,93 @@
+"""Committers, producers and a foreign writer, with everything going wrong that a seed has in store.
+
+`make simulate` runs more seeds; what it prints when one fails runs that one again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.faults import Rates
+from tests.simulation.mutations import MUTATIONS, Mutate
+from tests.simulation.scenarios import scenario_of
+from tests.simulation.staging import Staged, garbage, headers
+from tests.simulation.world import Scenario, World, simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = range(200)
+SEARCHED = range(60)
+"""Seeds that are tried for a mutation when the one that noticed it no longer does."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_holds(seed: int) -> None:
+    report = simulate(seed, scenario_of(seed))
+    assert report.violation is None, report.text()
+
+
+def test_a_crash_at_any_step_loses_nothing_and_doubles_nothing() -> None:
+    whole = simulate(0, STEPS, prepare=stage_one_of_each)
+    assert whole.violation is None, whole.text()
+    steps = whole.world.processes[0].steps
+    assert steps > 80
+    failed = []
+    for step in range(1, steps + 1):
+        report = simulate(0, STEPS, prepare=lambda world, step=step: crash_at(world, step))  # type: ignore[misc]
+        assert any(" dies " in line for line in report.trace), f"step {step} was never reached"
+        if report.violation is not None:
+            failed.append(f"crash at step {step}: {report.text()}")
+    assert not failed, failed[0]
+
+
+STEPS = Scenario(records=7, seconds=1.0, table="made_by_queue", rates=Rates(latency=0.005))
+
+
+def stage_one_of_each(world: World) -> None:
+    """An Append that has to wait, a create, an Append, the same again, a unit of work, one that is wrong."""
+    producers = world.producers
+    waiting, create, plain = producers.plain(), producers.create(), producers.plain()
+    unit = producers.plain()
+    producers.plan = [
+        waiting,
+        create,
+        plain,
+        plain,
+        garbage(producers.dice),
+        Staged(value=unit.value, headers=headers(app_id="a", app_version=1), files=unit.files),
+        producers.plain(),
+    ]
+
+
+def crash_at(world: World, step: int) -> None:
+    stage_one_of_each(world)
+    world.processes[0].crash_at = step
+
+
+def test_one_seed_runs_the_same_way_every_time() -> None:
+    once, again, another = (simulate(seed, scenario_of(seed)) for seed in (3, 3, 4))
+    assert once.trace == again.trace
+    assert once.digest == again.digest != another.digest
+
+
+def test_it_runs_the_same_way_in_every_process() -> None:
+    digests = {digest_in_a_process(hash_seed) for hash_seed in ("1", "2")}
+    assert digests == {f"{simulate(3, scenario_of(3)).digest}\n"}
+
+
+def digest_in_a_process(hash_seed: str) -> str:
+    """Sets of text have another order there."""
+    command = [sys.executable, "scripts/simulate.py", "--digest", "3"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(("mutate", "seed"), MUTATIONS.items(), ids=[mutate.__name__ for mutate in MUTATIONS])
+def test_a_committer_that_lacks_a_rule_is_found_out(mutate: Mutate, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        assert any(simulate(tried, scenario_of(tried)).violation for tried in (seed, *SEARCHED))
