@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate histories check lint format protos docs clean
+.PHONY: help setup demo test simulate histories oracle check lint format protos docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ simulate: setup ## The committer in virtual time; `make simulate SEEDS=0-4999`, 
 
 histories: setup ## Random histories, committed by pylance and by us; `make histories FIRST=1 COUNT=500`
 	LANCE_LOG=error .venv/bin/python -m tests.conformance.histories --first $(or $(FIRST),1) --count $(or $(COUNT),200)
+
+oracle: setup ## Random changes and damage, held against pylance; `make oracle SEEDS=0-999 KIND=changes`
+	LANCE_LOG=error .venv/bin/python -m scripts.oracle $(or $(KIND),changes) $(or $(SEEDS),0-299)
 
 check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python scripts/generate_protos.py --check

@@ -18,17 +18,15 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.simulation.mutations import MUTATIONS  # noqa: E402
+from tests.simulation.hunts import HUNTS, notice  # noqa: E402
 from tests.simulation.scenarios import scenario_of  # noqa: E402
 from tests.simulation.world import simulate  # noqa: E402
 
 FRESH = 1000
-MUTATION_SEEDS = range(1000)
+MUTATION_SEEDS = range(500)
 FAILURES_MAX = 5
 
 
@@ -77,18 +75,13 @@ def run_seeds(seeds: range) -> int:
 
 def run_mutations() -> int:
     missed = 0
-    for mutate in MUTATIONS:
-        noticed = None
-        with pytest.MonkeyPatch.context() as patch:
-            mutate(patch)
-            for seed in MUTATION_SEEDS:
-                noticed = simulate(seed, scenario_of(seed)).violation
-                if noticed is not None:
-                    print(f"{mutate.__name__}: seed {seed}: {noticed.splitlines()[0][:140]}", flush=True)
-                    break
-        if noticed is None:
+    for mutate in HUNTS:
+        report = notice(mutate, MUTATION_SEEDS)
+        if report is None or report.violation is None:
             missed += 1
             print(f"{mutate.__name__}: NOT NOTICED by {len(MUTATION_SEEDS)} seeds", flush=True)
+        else:
+            print(f"{mutate.__name__}: seed {report.seed}: {report.violation.splitlines()[0][:120]}", flush=True)
     return 1 if missed else 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from committerd.committer.starting import read_facts
-from committerd.committer.view import View
+from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError
 from committerd.ports import Created, Queue
 from committerd.prepare import Judged, World, build_version, put, write_files
@@ -37,9 +37,12 @@ class Situation:
 
 
 async def look(queue: Queue, new_view: Callable[[], View]) -> Situation:
-    """Do what Start does, without answering anything."""
+    """Do what Start does, without answering anything. Raises `CommitterError` when both change too fast to be seen."""
     view = new_view()
-    facts, _ = await read_facts(queue, view)
+    try:
+        facts, _ = await read_facts(queue, view)
+    except StartAgain as reason:
+        raise CommitterError(f"{reason}: look again", code="contended") from reason
     refusal = None
     try:
         position = starting_position(view.position, facts, table_exists=view.base > 0)

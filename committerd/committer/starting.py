@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from committerd.committer.answering import Answerer
 from committerd.committer.intake import Intake
 from committerd.committer.publisher import Answers
-from committerd.committer.view import View
+from committerd.committer.view import StartAgain, View
 from committerd.errors import RequestError
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
@@ -133,13 +133,15 @@ class Starter:
 async def read_facts(queue: Queue, view: View) -> tuple[QueueFacts, Sequence[Found]]:
     """Read group offset and outcomes, then load the table into `view`, then look at the topic.
 
-    Returns also the readable history, newest first.
+    Returns also the readable history, newest first. Raises `StartAgain` where the topic's bounds may be another's.
     """
     acknowledged = await queue.acknowledged()
     outcomes = _decode_outcomes(await queue.outcomes_tail(OUTCOMES_TAIL))
     found = await view.load()
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
+    if await queue.identity() != identity:
+        raise StartAgain("the topic was made again while it was looked at")
     facts = QueueFacts(
         identity=identity,
         log_start=log_start,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from committerd.format.messages import Status
+from tests.e2e.audit import Evidence
 from tests.e2e.scene import Scene, until
 from tests.parts.daemon import Daemon
 
@@ -20,36 +18,34 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 _SETTINGS = {
     # Small groups: many versions, so that a signal meets every stage of a commit.
     "COMMIT__GROUP_RECORDS_MAX": "10",
-    # No faster than that: there must be work left for the last kill.
+    # No faster than that: there must be work left when the signal comes.
     "COMMIT__INTERVAL_SECONDS_MIN": "0.05",
     "KAFKA__SESSION_TIMEOUT_MS": "1500",
     "KAFKA__HEARTBEAT_INTERVAL_MS": "300",
 }
 
 
-class _Flow:
-    """Appends that keep coming from a thread of their own."""
+class _Work:
+    """Appends, staged a portion at a time: each round begins with more than it can finish."""
 
-    def __init__(self, scene: Scene, total: int, *, chunk: int = 50) -> None:
+    def __init__(self, scene: Scene, ids: list[int]) -> None:
         self.offsets: list[int] = []
-        self.ids: list[int] = []
-        self._scene, self._total, self._chunk = scene, total, chunk
-        self._thread = threading.Thread(target=self._run)
+        self.ids = ids
+        self._scene = scene
 
-    def _run(self) -> None:
-        for start in range(0, self._total, self._chunk):
-            made = [self._scene.table.append() for _ in range(min(self._chunk, self._total - start))]
-            self.ids += [i for transaction in made for i in self._scene.table.brought[transaction.uuid]]
-            self.offsets += self._scene.stage(*made)
+    def stage(self, count: int, *, versions: int) -> None:
+        """Stage so many, and wait until the table has so many versions more."""
+        made = [self._scene.table.append() for _ in range(count)]
+        self.ids += [i for transaction in made for i in self._scene.table.brought[transaction.uuid]]
+        wanted = _versions(self._scene) + versions
+        self.offsets += self._scene.stage(*made)
+        _wait_version(self._scene, wanted)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Stages all of them before it is left."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._thread.join()
+    def audit(self) -> Evidence:
+        """Each was committed, and everything fits together."""
+        answers = self._scene.topics.wait_answers(self.offsets, timeout=90)
+        assert {answer.status for answer in answers} == {Status.COMMITTED}
+        return self._scene.audit(self.ids)
 
 
 def _versions(scene: Scene) -> int:
@@ -75,27 +71,23 @@ def _active(*daemons: Daemon) -> Daemon:
 @pytest.mark.timeout(300)
 def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
     dice = random.Random(20)
-    ids = scene.table.create()
+    work = _Work(scene, scene.table.create())
     daemon = scene.started(**_SETTINGS)
-    flow = _Flow(scene, 5_000)
-    with flow.running():
-        for _ in range(10):  # alone: who is killed is started again
-            _wait_version(scene, _versions(scene) + dice.randint(1, 15))
-            time.sleep(dice.uniform(0, 0.03))
-            daemon.kill()
-            daemon.start()
-        other = scene.daemon(**_SETTINGS)
-        for _ in range(10):  # with a standby beside it, which takes over
-            active = _active(daemon, other)
-            _wait_version(scene, _versions(scene) + dice.randint(1, 15))
-            time.sleep(dice.uniform(0, 0.03))
-            active.kill()
-            standby = other if active is daemon else daemon
-            standby.wait_ready(text="active")
-            active.start()
-    answers = scene.topics.wait_answers(flow.offsets, timeout=90)
-    assert {answer.status for answer in answers} == {Status.COMMITTED}
-    evidence = scene.audit([*ids, *flow.ids])
+    for _ in range(10):  # alone: who is killed is started again
+        work.stage(250, versions=dice.randint(1, 15))
+        time.sleep(dice.uniform(0, 0.05))
+        daemon.kill()
+        daemon.start()
+    other = scene.daemon(**_SETTINGS)
+    for _ in range(10):  # with a standby beside it, which takes over
+        active = _active(daemon, other)
+        work.stage(250, versions=dice.randint(1, 15))
+        time.sleep(dice.uniform(0, 0.05))
+        active.kill()
+        standby = other if active is daemon else daemon
+        standby.wait_ready(text="active")
+        active.start()
+    evidence = work.audit()
     # The kills came while there was work: answers were published more than once.
     assert len(evidence.outcomes) > 5_000
     assert sum(1 for d in (daemon, other) for _ in d.lines("start.done")) >= 20
@@ -104,7 +96,7 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
 @pytest.mark.timeout(180)
 def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wakes(scene: Scene) -> None:
     dice = random.Random(7)
-    ids = scene.table.create()
+    work = _Work(scene, scene.table.create())
     # Always at work, so that most sleeps begin in the middle of a commit; and what one has in hand, the other would
     # not form: equal groups would count as one's own.
     settings = _SETTINGS | {"COMMIT__INTERVAL_SECONDS_MIN": "0"}
@@ -113,21 +105,17 @@ def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wake
         scene.daemon(**settings | {"COMMIT__GROUP_RECORDS_MAX": "3"}),
     )
     daemons[1].wait_ready(text="standby")
-    flow = _Flow(scene, 1_500)
-    with flow.running():
-        for _ in range(4):
-            active = _active(*daemons)
-            _wait_version(scene, _versions(scene) + dice.randint(1, 10))
-            time.sleep(dice.uniform(0, 0.02))
-            active.freeze()
-            other = daemons[0] if active is daemons[1] else daemons[1]
-            other.wait_ready(text="active")
-            _wait_version(scene, _versions(scene) + 2)
-            active.thaw()
-            active.wait_ready(text="standby")
-    answers = scene.topics.wait_answers(flow.offsets, timeout=90)
-    assert {answer.status for answer in answers} == {Status.COMMITTED}
-    scene.audit([*ids, *flow.ids])
+    for _ in range(4):
+        active = _active(*daemons)
+        work.stage(200, versions=dice.randint(1, 10))
+        time.sleep(dice.uniform(0, 0.02))
+        active.freeze()
+        other = daemons[0] if active is daemons[1] else daemons[1]
+        other.wait_ready(text="active")
+        _wait_version(scene, _versions(scene) + 2)
+        active.thaw()
+        active.wait_ready(text="standby")
+    work.audit()
     # Who woke went on with what it had in hand, and found its version taken.
     assert [line for daemon in daemons for line in daemon.lines("commit.raced")]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from committerd.format.messages import Transaction
 from committerd.rules.conflicts import Checked, Verdict
-from committerd.rules.fragments import TOMBSTONE
 
 Facts = dict[str, Any]
 
@@ -129,23 +128,6 @@ def _empty_vector_index(case: Case, theirs: Facts, ours: Facts) -> bool:
     return bool(dropped)
 
 
-def _dead_file(case: Case, theirs: Facts, ours: Facts) -> bool:
-    """A data file with a column that was replaced and others that were dropped: 14.0.2 leaves it out.
-
-    4.0.0 and we name it until the fragment is rewritten. Nobody reads it.
-    """
-    fields, met = {field["id"] for field in ours["fields"]}, False
-    for one, other in zip(theirs["fragments"], ours["fragments"], strict=False):
-        kept = [file for file in other["files"] if file in one["files"] or not _is_dead(file, fields)]
-        if kept == one["files"] != other["files"]:
-            one["files"], met = other["files"], True
-    return met
-
-
-def _is_dead(file: Facts, fields: set[int]) -> bool:
-    return TOMBSTONE in file["fields"] and fields.isdisjoint(file["fields"])
-
-
 def _schema_change_keeps_metadata(case: Case, theirs: Facts, ours: Facts) -> bool:
     """pylance replaces the whole schema by the one that a Project read, and so loses metadata that was set since.
 
@@ -167,7 +149,6 @@ _VERDICTS: dict[str, Callable[[Case], bool]] = {
 _VERSIONS: dict[str, Callable[[Case, Facts, Facts], bool]] = {
     "deferred_remap": _deferred_remap,
     "empty_vector_index": _empty_vector_index,
-    "dead_file": _dead_file,
     "schema_change_keeps_metadata": _schema_change_keeps_metadata,
 }
 

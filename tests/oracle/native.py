@@ -65,8 +65,9 @@ def change(root: Path, read_version: int, target: Path, apply: Callable[[Opened]
         for path in newer:
             (quiet / path.relative_to(root)).unlink()
         alone, _ = _run(quiet, target, [], apply)
-        staged |= dict(list(alone.items())[len(staged) :])
-        verdicts.append(verdict_of(error))
+        for uuid, body in list(alone.items())[len(staged) :]:
+            staged[uuid] = body
+            verdicts.append(verdict_of(error))
     return Native(staged=list(staged.values()), verdicts=verdicts, error=error)
 
 

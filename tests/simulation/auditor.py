@@ -6,6 +6,7 @@ committer does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -317,6 +318,11 @@ class Auditor:
 
     def _acknowledged(self, acknowledged: Acknowledged) -> None:
         self.note(f"acknowledged {acknowledged.offset}")
+        position = self.position
+        if position is not None and position.topic_id != self.broker.topic_id:
+            return  # of the topic that had the name before
+        if position is not None and json.loads(acknowledged.metadata)["era"] < position.era:
+            return  # the same, or of a position that an operator has replaced: Start looks at the era, too
         self.acknowledged = max(self.acknowledged, acknowledged.offset)
         while self._answered_below < acknowledged.offset:
             place = (self.broker.topic_id or "", self._answered_below)

@@ -119,6 +119,21 @@ class Chaos:
             await anyio.sleep(self.dice.expovariate(1 / 10))
             await self._told_later(owner)
 
+    async def fence_and_crash(self) -> None:
+        """Both commit for a while; then the old owner dies, with a version made and nobody told."""
+        owner = self._owner()
+        if owner is None:
+            return
+        self._give_to_another(owner, told=False)
+        for _ in range(200):
+            if all(process.state == "active" for process in self.world.processes):
+                break
+            await anyio.sleep(0.01)
+        owner.crash_after_put = True
+        await anyio.sleep(self.dice.expovariate(1 / 5))
+        owner.crash_after_put = False
+        await self._told_later(owner)
+
     async def lose_group_offset(self) -> None:
         self.world.broker.group = None
 

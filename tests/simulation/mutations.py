@@ -5,7 +5,7 @@ A rule that nobody misses when it is gone is either not needed or not tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -220,33 +220,3 @@ def tells_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
             await retrying(self, call, send)
 
     patch.setattr(Publisher, "_retrying", hasty)
-
-
-MUTATIONS: Mapping[Mutate, int] = {
-    believes_that_a_taken_number_is_foreign: 0,
-    takes_a_lost_answer_for_a_good_one: 0,
-    acknowledges_before_it_publishes: 0,
-    acknowledges_what_no_version_carries: 0,
-    carries_no_position: 0,
-    begins_where_the_latest_version_says: 0,
-    reads_the_table_before_the_queue: 0,
-    forgets_refusals: 0,
-    forgets_uuids: 0,
-    forgets_uuids_of_its_own_group: 0,
-    does_not_look_at_app_versions: 0,
-    lets_a_mark_speak_for_every_record_of_its_uuid: 0,
-    believes_an_old_listing: 0,
-    counts_from_when_a_put_was_answered: 0,
-    does_not_check_the_topic: 0,
-    checks_the_topic_at_start_only: 0,
-    does_not_answer_what_another_settled: 0,
-    publishes_nothing_at_start: 0,
-    keeps_what_was_fetched_before: 0,
-    lowers_the_position: 0,
-    waits_at_what_was_settled_ahead: 0,
-    lets_refusals_wait_as_long_as_an_outage_took: 0,
-    tries_an_acknowledgement_once: 0,
-    dies_of_a_group_of_errors: 0,
-    tells_before_the_dead_letter: 0,
-}
-"""With a seed that notices each; `scripts/simulate.py --mutations` finds them."""

@@ -40,6 +40,8 @@ class Process:
         """Calls of ports so far, each counted before and after its effect."""
         self.crash_at: int | None = None
         """Die at this step."""
+        self.crash_after_put = False
+        """Die when the next version is made and before that is known here."""
         self._scope = anyio.CancelScope()
         self._resumed: anyio.Event | None = None
 
@@ -96,7 +98,9 @@ class Process:
 
     async def _step(self, call: str, when: When) -> None:
         self.steps += 1
-        if self.steps == self.crash_at:
+        made = self.crash_after_put and when == "after" and call.startswith("store.put_if_absent")
+        if made or self.steps == self.crash_at:
+            self.crash_after_put = False
             self._note(f"dies {when} {call}")
             self.crash()
             await anyio.sleep_forever()

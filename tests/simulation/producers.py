@@ -40,7 +40,7 @@ class Producers:
             self._insist: 5,
             self._unit: 14,
             self._unit_again: 5,
-            self._garbage: 6,
+            self.wrong: 6,
             self._with_flaky_file: 8,
             self._overwrite: 3,
             self._delete: 6,
@@ -118,20 +118,20 @@ class Producers:
     def _unit(self) -> Staged:
         app_id = self.dice.choice(APPS)
         self._app_versions[app_id] += 1
-        return self._of_app(app_id, self._app_versions[app_id])
+        return self.unit(app_id, self._app_versions[app_id])
 
     def _unit_again(self) -> Staged:
         """A batch that is done again after a crash of its source, with other bytes; rarely of a lost checkpoint."""
         app_id = self.dice.choice(APPS)
         run = "first" if self.dice.random() < 0.8 else "second"
-        return self._of_app(app_id, max(self._app_versions[app_id] - self.dice.randint(0, 2), 0), run=run)
+        return self.unit(app_id, max(self._app_versions[app_id] - self.dice.randint(0, 2), 0), run=run)
 
-    def _of_app(self, app_id: str, version: int, *, run: str = "first") -> Staged:
+    def unit(self, app_id: str, version: int, *, run: str = "first") -> Staged:
         paths = self._paths(1)
         transaction = staging.append(self._uuid(), paths)
         return self._staged(transaction, paths, headers(app_id=app_id, app_version=version, app_run=run))
 
-    def _garbage(self) -> Staged:
+    def wrong(self) -> Staged:
         return staging.garbage(self.dice)
 
     def _with_flaky_file(self) -> Staged:

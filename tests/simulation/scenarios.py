@@ -24,6 +24,7 @@ def scenario_of(seed: int) -> Scenario:
         Chaos.stand_still: 3.0,
         Chaos.hand_over: 2.0,
         Chaos.fence: 4.0,
+        Chaos.fence_and_crash: 2.0,
         Chaos.lose_group_offset: 1.0,
         Chaos.expire_log: 0.5,
         Chaos.store_outage: 1.0,

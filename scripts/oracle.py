@@ -1,0 +1,99 @@
+"""Long runs of what the tests run briefly: `make oracle SEEDS=0-999 KIND=changes`.
+
+    changes   random changes of random tables, committed by pylance 14.0.2 and by us; both must do the same
+    staged    damaged transactions: each is committed or refused, and the table stays usable
+    tables    damaged manifests: told apart from sound ones, and an old one stops nobody
+
+A seed makes the same choices every time. All seeds are run; those that failed are told, with what happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from tests.oracle import fuzz, samples, scenario
+from tests.oracle.samples import Sample
+
+VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE": "I"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("changes", "staged", "tables"))
+    parser.add_argument("seeds", type=_seeds, help="one number, or the first and the last: 0-999")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = _of_changes if given.kind == "changes" else partial(_of_damage, given.kind)
+        failed = run(given.seeds, Path(folder))
+    print(f"{len(given.seeds)} seeds, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
+    return 1 if failed else 0
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _of_changes(seeds: range, folder: Path) -> list[int]:
+    cells: Counter[tuple[str, str, str]] = Counter()
+    differences: Counter[str] = Counter()
+
+    def one(seed: int, place: Path) -> None:
+        report = anyio.run(scenario.run, seed, place)
+        cells.update(report.cells)
+        differences.update(report.allowed)
+
+    failed = list(_each(seeds, folder, one))
+    _tell_cells(cells)
+    print("differences on purpose:", dict(differences.most_common()))
+    return failed
+
+
+def _of_damage(kind: str, seeds: range, folder: Path) -> list[int]:
+    real: Sequence[Sample] = samples.unpack(folder / "samples")
+    codes: Counter[str] = Counter()
+    damage = fuzz.damage_staged if kind == "staged" else fuzz.damage_table
+
+    def one(seed: int, place: Path) -> None:
+        codes.update(anyio.run(damage, seed, real, place).codes)
+
+    failed = list(_each(seeds, folder, one))
+    print("what came of it:", dict(codes.most_common()))
+    return failed
+
+
+def _each(seeds: range, folder: Path, one: Callable[[int, Path], None]) -> Iterator[int]:
+    """Run each seed in a folder of its own; yields those that failed."""
+    for seed in seeds:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            try:
+                one(seed, Path(place))
+            except AssertionError as error:
+                print(f"--- seed {seed}\n{error}\n", flush=True)
+                yield seed
+
+
+def _tell_cells(cells: Counter[tuple[str, str, str]]) -> None:
+    """How often ours, down, met theirs, across, and with which verdicts."""
+    kinds = sorted({ours for ours, _, _ in cells} | {theirs for _, theirs, _ in cells})
+    print("".ljust(18), *(kind[:11].ljust(11) for kind in kinds))
+    for ours in kinds:
+        told = (
+            "/".join(
+                f"{cells[ours, theirs, name]}{short}" for name, short in VERDICTS.items() if cells[ours, theirs, name]
+            )
+            for theirs in kinds
+        )
+        print(ours.ljust(18), *(text.ljust(11) for text in told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

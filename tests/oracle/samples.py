@@ -1,0 +1,58 @@
+"""Real tables with a real transaction staged for each: one conformance case of every staged change."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from committerd.format.messages import Transaction
+from tests.conformance import cases
+from tests.rules import samples
+from tests.rules.operations import create_index
+
+VERSION = "14.0.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A table and a transaction."""
+
+    name: str
+    root: Path
+    staged: bytes
+
+
+def unpack(folder: Path) -> list[Sample]:
+    """Of the cases with one staged change that in which most was committed since it was read."""
+    chosen: dict[str, str] = {}
+    for name in cases.names():
+        change = name.rpartition("-")[2]
+        if name.startswith(VERSION) and len(name) > len(chosen.get(change, "")):
+            chosen[change] = name
+    wanted = set(chosen.values())
+    with tarfile.open(cases.ARCHIVE) as archive:
+        for member in archive:
+            if "/".join(Path(member.name).parts[:2]) in wanted:
+                archive.extract(member, folder, filter="data")
+    found = [
+        Sample(name, folder / name / "dataset", (folder / name / "staged.pb").read_bytes()) for name in sorted(wanted)
+    ]
+    return [*found, *_by_hand(next(one for one in found if one.name.count("-") > 3))]
+
+
+def _by_hand(other: Sample) -> Iterator[Sample]:
+    """What pylance stages through no interface of Python."""
+    read_version = Transaction.FromString(other.staged).read_version
+    generation = samples.generation(1, 5)
+    for name, transaction in {
+        "mem_wal_index": create_index(samples.mem_wal_index(1, generation)),
+        "reuse_index": create_index(samples.reuse_index(1, ([0], [1]))),
+        "mem_wal_state": Transaction(
+            update_mem_wal_state=Transaction.UpdateMemWalState(merged_generations=[generation])
+        ),
+        "update_with_generation": Transaction(update=Transaction.Update(merged_generations=[generation])),
+    }.items():
+        transaction.read_version, transaction.uuid = read_version, samples.TRANSACTION_UUID
+        yield Sample(name, other.root, transaction.SerializeToString())

@@ -1,0 +1,147 @@
+"""Where each mutation is looked for: among all scenarios, or in one that is made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.simulation import mutations as m
+from tests.simulation.chaos import HOUR, Chaos
+from tests.simulation.faults import Rates
+from tests.simulation.mutations import Mutate
+from tests.simulation.scenarios import SMOOTH, scenario_of
+from tests.simulation.world import Report, Scenario, World, simulate
+
+
+def _nothing(world: World) -> None:
+    """The producers do as they like."""
+
+
+def _garbage(world: World) -> None:
+    producers = world.producers
+    producers.plan = [producers.wrong() for _ in range(30)]
+
+
+def _one_unit_twice(world: World) -> None:
+    """The same bytes with the same app-version."""
+    producers = world.producers
+    unit = producers.unit("a", 1)
+    producers.plan = [unit, unit, producers.plain()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunt:
+    """Which runs are to notice that a rule is missing."""
+
+    scenario: Scenario | None = None
+    """None = that of the seed."""
+    prepare: Callable[[World], None] = _nothing
+
+    def run(self, seed: int) -> Report:
+        return simulate(seed, self.scenario or scenario_of(seed), prepare=self.prepare)
+
+
+ANYWHERE = Hunt()
+BOTH_COMMIT = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=40.0,
+        rates=Rates(latency=0.02),
+        events={Chaos.fence_and_crash: 1.0},
+        event_seconds=5.0,
+    )
+)
+OFTEN_HANDED_OVER = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=40.0,
+        rates=Rates(latency=0.05, refused=0.02),
+        events={Chaos.fence: 1.0, Chaos.hand_over: 1.0},
+        event_seconds=1.0,
+        settings={"group_records_max": 1},
+    )
+)
+SLEEPY = Hunt(
+    scenario=Scenario(
+        records=20,
+        seconds=3 * HOUR,
+        rates=Rates(latency=0.01),
+        events={Chaos.oversleep: 1.0},
+        event_seconds=HOUR / 4,
+        settings={"group_records_max": 1},
+        recheck_seconds=60.0,
+    )
+)
+FORGETFUL = Hunt(
+    scenario=Scenario(
+        records=20,
+        seconds=3 * HOUR,
+        rates=Rates(latency=0.01),
+        events={Chaos.forget: 1.0},
+        event_seconds=HOUR / 2,
+        recheck_seconds=60.0,
+    ),
+    prepare=_one_unit_twice,
+)
+OTHER_TOPICS = Hunt(
+    scenario=Scenario(
+        records=40,
+        seconds=30.0,
+        rates=Rates(latency=0.01, slow=0.02, slow_seconds=10.0),
+        events={Chaos.recreate_topic: 1.0},
+        event_seconds=6.0,
+    )
+)
+FLAKY_FILES = Hunt(
+    scenario=Scenario(
+        records=40,
+        seconds=30.0,
+        rates=SMOOTH,
+        events={Chaos.file_comes_or_goes: 1.0},
+        event_seconds=1.0,
+        settings={"verify_files": "always"},
+    )
+)
+OFTEN_REFUSED = Hunt(scenario=Scenario(records=10, seconds=60.0, rates=Rates(refused=0.2, latency=0.01)))
+OFTEN_DOWN = Hunt(
+    scenario=Scenario(records=30, seconds=200.0, rates=SMOOTH, events={Chaos.store_outage: 1.0}, event_seconds=10.0),
+    prepare=_garbage,
+)
+
+HUNTS: Mapping[Mutate, Hunt] = {
+    m.believes_that_a_taken_number_is_foreign: ANYWHERE,
+    m.takes_a_lost_answer_for_a_good_one: ANYWHERE,
+    m.acknowledges_before_it_publishes: ANYWHERE,
+    m.acknowledges_what_no_version_carries: ANYWHERE,
+    m.carries_no_position: ANYWHERE,
+    m.begins_where_the_latest_version_says: ANYWHERE,
+    m.reads_the_table_before_the_queue: OFTEN_HANDED_OVER,
+    m.forgets_refusals: FLAKY_FILES,
+    m.forgets_uuids: ANYWHERE,
+    m.forgets_uuids_of_its_own_group: ANYWHERE,
+    m.does_not_look_at_app_versions: ANYWHERE,
+    m.lets_a_mark_speak_for_every_record_of_its_uuid: FORGETFUL,
+    m.believes_an_old_listing: SLEEPY,
+    m.counts_from_when_a_put_was_answered: SLEEPY,
+    m.does_not_check_the_topic: OTHER_TOPICS,
+    m.checks_the_topic_at_start_only: OTHER_TOPICS,
+    m.does_not_answer_what_another_settled: BOTH_COMMIT,
+    m.publishes_nothing_at_start: ANYWHERE,
+    m.keeps_what_was_fetched_before: ANYWHERE,
+    m.lowers_the_position: ANYWHERE,
+    m.waits_at_what_was_settled_ahead: ANYWHERE,
+    m.lets_refusals_wait_as_long_as_an_outage_took: OFTEN_DOWN,
+    m.tries_an_acknowledgement_once: OFTEN_REFUSED,
+    m.dies_of_a_group_of_errors: ANYWHERE,
+    m.tells_before_the_dead_letter: ANYWHERE,
+}
+
+
+def notice(mutate: Mutate, seeds: Iterable[int]) -> Report | None:
+    """The first run that notices the mutation."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        reports = (HUNTS[mutate].run(seed) for seed in seeds)
+        return next((report for report in reports if report.violation is not None), None)
