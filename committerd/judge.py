@@ -191,7 +191,11 @@ async def _over_history(case: _Case, transaction: Transaction, checked: list[Che
     if history.gap is not None:
         return _gap(transaction, history.gap, latest.version, case.options)
     read = await case.table.readable(after) if case.kind in _NEEDS_READ_VERSION else None
-    ours = footprint_of_ours(transaction, read.manifest if read else None, read.indices if read else ())
+    try:
+        ours = footprint_of_ours(transaction, read.manifest if read else None, read.indices if read else ())
+    except CorruptTable:
+        # The damage is in an old version: as if that one could not be read.
+        read, ours = None, footprint_of_ours(transaction, None)
     checked += [check(ours, one.version, one.footprint) for one in history.committed]
     deciding = worst(checked)
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:

@@ -171,6 +171,14 @@ async def test_a_damaged_old_version_stops_nobody(operation: str, scene: Scene) 
         assert await rejected(scene, staged) == (Status.INVALID, "unknown_version")
 
 
+async def test_a_damaged_index_of_an_old_version_stops_nobody(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    scene.write_version(manifest(fragment(0), version=1), indices=[named("i", fragment_bitmap=b"\0")])
+    scene.write_version(manifest(fragment(0), version=2))
+    staged = read_at(rewriting(fragment(0), fragment(0, name="new")), 1)
+    assert isinstance(await scene.commit(staged), Prepared)
+
+
 async def test_a_dropped_column_leaves_no_file_behind(scene: Scene) -> None:
     """A Delete that was planned before a column was dropped names its file again; pylance 14 leaves it out."""
     changed = fragment(0, deleted=1)

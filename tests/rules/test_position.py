@@ -157,3 +157,9 @@ def test_marks_that_nobody_uses_go_and_the_newest_stay() -> None:
     marks = {"old": mark(used_ms=4999), "edge": mark(used_ms=5000), "b": mark(used_ms=now), "a": mark(used_ms=now)}
     assert set(kept_marks(marks, now_ms=now, most=10)) == {"edge", "a", "b"}
     assert set(kept_marks(marks, now_ms=now, most=1)) == {"a"}
+
+
+def test_a_position_is_a_container_of_the_offsets_that_it_passes() -> None:
+    position = replace(START, next_offset=3, settled=(5,))
+    assert [o for o in range(7) if o in position] == [0, 1, 2, 5]
+    assert "5" not in position

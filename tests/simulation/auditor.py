@@ -14,7 +14,7 @@ from committerd.errors import RequestError
 from committerd.format.manifest_file import ManifestFile, decode
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
-from committerd.format.paths import VERSIONS, parse_manifest_name
+from committerd.format.paths import VERSIONS, parse_manifest_name, transaction_key
 from committerd.format.request import AppUnit, Envelope, decode_envelope, decode_transaction
 from committerd.ports import Acknowledged, Publication, Record
 from committerd.rules.answers import Settled, decode_settled
@@ -282,6 +282,8 @@ class Auditor:
             return
         if not self._says(entry, outcome):
             self.fail(f"offset {outcome.offset} is answered {said}, but version {entry[0]} says {entry[1]}")
+        if isinstance(entry[1], Member):
+            self._has_transaction_file(entry[0])
         before = self.answers.get(place)
         if before is None or before.status == StatusNumber.UNDECIDED:
             self.answers[place] = outcome
@@ -289,6 +291,16 @@ class Auditor:
             self.fail(f"offset {outcome.offset} is answered {said}, and was answered {before.reason} before")
         if outcome.status in (StatusNumber.INVALID, StatusNumber.UNSUPPORTED):
             self._letter_of(place)
+
+    def _has_transaction_file(self, version: int) -> None:
+        """It is there, and of this transaction. What its properties say of the queue may be of a group that lost."""
+        file = self.versions[version].file
+        body = self.bucket.objects.get(transaction_key(file.manifest.transaction_file))
+        found = Transaction.FromString(body) if body is not None else Transaction()
+        ours = file.transaction
+        assert ours is not None
+        if (found.uuid, found.WhichOneof("operation")) != (ours.uuid, ours.WhichOneof("operation")):
+            self.fail(f"version {version} is answered, and its transaction file is not there")
 
     def _says(self, entry: tuple[int, Member | Refusal], outcome: Outcome) -> bool:
         version, said = entry

@@ -31,6 +31,14 @@ def _one_unit_twice(world: World) -> None:
     producers.plan = [unit, unit, producers.plain()]
 
 
+def _create_behind_others(world: World) -> None:
+    """The create goes ahead of two that wait, and who made the table dies before it tells anybody."""
+    producers = world.producers
+    producers.plan = [producers.plain(), producers.plain(), producers.create(), producers.plain()]
+    for process in world.processes:
+        process.crash_after_put = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
     """Which runs are to notice that a rule is missing."""
@@ -109,6 +117,9 @@ OFTEN_DOWN = Hunt(
     scenario=Scenario(records=30, seconds=200.0, rates=SMOOTH, events={Chaos.store_outage: 1.0}, event_seconds=10.0),
     prepare=_garbage,
 )
+CREATED_AND_DEAD = Hunt(
+    scenario=Scenario(records=4, seconds=2.0, table="made_by_queue", rates=SMOOTH), prepare=_create_behind_others
+)
 
 HUNTS: Mapping[Mutate, Hunt] = {
     m.believes_that_a_taken_number_is_foreign: ANYWHERE,
@@ -129,6 +140,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.checks_the_topic_at_start_only: OTHER_TOPICS,
     m.does_not_answer_what_another_settled: BOTH_COMMIT,
     m.publishes_nothing_at_start: ANYWHERE,
+    m.publishes_at_start_only_what_is_in_order: CREATED_AND_DEAD,
     m.keeps_what_was_fetched_before: ANYWHERE,
     m.lowers_the_position: ANYWHERE,
     m.waits_at_what_was_settled_ahead: ANYWHERE,

@@ -17,6 +17,7 @@ from committerd import staged_files
 from committerd.committer import committer, forming, intake, putting, starting, view
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Draft, Putter, Settlement
+from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
 from committerd.ports import Created, Exists, Queue
@@ -164,6 +165,19 @@ def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
 
 def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(starting, "_entries", lambda found, position, owed: ())
+
+
+def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
+    publish_again = Starter._publish_again
+
+    async def in_order(self: Starter, found: Sequence[Found], view: View, owed: int, generation: int) -> None:
+        position = view.position
+        assert position is not None
+        view.position = replace(position, settled=())
+        await publish_again(self, found, view, owed, generation)
+        view.position = position
+
+    patch.setattr(Starter, "_publish_again", in_order)
 
 
 def keeps_what_was_fetched_before(patch: pytest.MonkeyPatch) -> None:
