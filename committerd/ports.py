@@ -167,8 +167,8 @@ class Publication:
 class Queue(Protocol):
     """One dataset's topics, as one member of its consumer group sees them.
 
-    Every method but `next_event` and `done` may raise `QueueUnavailable`. `generation` counts assignments of this process: a call with an old
-    one does nothing.
+    Every method but `next_event` and `done` may raise `QueueUnavailable`. `generation` counts assignments of this
+    process: a call with an old one does nothing.
     """
 
     async def next_event(self) -> QueueEvent:
