@@ -249,7 +249,8 @@ async def test_commit_many_keeps_the_order_and_raises_all_errors_at_the_end(serv
             mixed = await client.commit_many([append(), b"nonsense", append()], return_exceptions=True)
     refused = [error.uuid for error in raised.value.exceptions if isinstance(error, RetryableConflict)]
     assert refused == [transactions[i].uuid for i in (1, 3, 5)]
-    assert [type(one) for one in mixed] == [CommitResult, InvalidTransaction, RetryableConflict]
+    for one, kind in zip(mixed, (CommitResult, InvalidTransaction, RetryableConflict), strict=True):
+        assert isinstance(one, kind), one
 
 
 async def test_it_works_in_anyio_task_groups_and_scopes(servers: str, dataset: str) -> None:
