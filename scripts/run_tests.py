@@ -1,41 +1,160 @@
-"""Run the tests in this process; without arguments all of them, and every branch of the rules and the format.
+"""Run the tests: without arguments all of them, in lanes, and every branch of the rules and the format.
 
-Arguments are pytest's. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure. Tests find the Python that has pylance
-4.0.0 in `COMMITTERD_PYLANCE_4`.
+Arguments are pytest's, and make one lane of it. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure. Tests find the
+Python that has pylance 4.0.0 in `COMMITTERD_PYLANCE_4`.
+
+One lane computes; the others wait for brokers, stores and child processes most of the time, so that two cores do all
+at once in little more than the time of the longest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import bootstrap
 import coverage
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-GATED = ["committerd/rules/*", "committerd/format/*"]
+GATED = ["committerd/rules", "committerd/format"]
+
+MEASURED = ["tests/format", "tests/rules", "tests/table", "tests/oracle"]
+"""Folders that together take every branch of what is gated."""
+COMPUTING = ["tests/conformance", "tests/simulation"]
+END_TO_END = ["tests/e2e"]
+"""What is in no list runs in a lane of its own: nothing is forgotten."""
+
+_CLOSING = re.compile(r"=+ (?:.*\d+ (?:passed|failed|error|skipped|deselected).*|no tests ran) in [\d.]+s.* =+")
+_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+
+Stage = Sequence[str]
+"""Arguments of one run of pytest; `--measured` in front counts branches."""
+
+
+class Lane(threading.Thread):
+    """Runs stages one after the other and prints what they print, whole lines at a time.
+
+    What follows the list of tests (failures, the summary) is held back until the stage has ended, so that lanes
+    don't mix there.
+    """
+
+    printing = threading.Lock()
+
+    def __init__(self, stages: Sequence[Stage], data_file: Path) -> None:
+        super().__init__()
+        self._stages = stages
+        self._data_file = data_file
+        self._running: subprocess.Popen[str] | None = None
+        self._stopped = False
+        self.failed = False
+        self.counts: Counter[str] = Counter()
+
+    def run(self) -> None:
+        for stage in self._stages:
+            if self._stopped:
+                return
+            self._run(stage)
+
+    def stop(self) -> None:
+        """Ask what runs to end, as Ctrl-C would."""
+        self._stopped = True
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._running.send_signal(signal.SIGINT)
+
+    def _run(self, stage: Stage) -> None:
+        held: list[str] = []
+        with subprocess.Popen(
+            command(stage, self._data_file),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as self._running:
+            assert self._running.stdout is not None
+            for line in self._running.stdout:
+                if held or (line.startswith("==") and "test session starts" not in line):
+                    held.append(line)
+                else:
+                    self._print(line)
+        self.failed |= self._running.returncode != 0
+        self._count(held)
+        self._print("".join(held))
+
+    def _print(self, text: str) -> None:
+        with self.printing:
+            print(text, end="", flush=True)
+
+    def _count(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if _CLOSING.match(line):
+                for number, what in _COUNT.findall(line):
+                    self.counts[what.removesuffix("s") if what.startswith("error") else what] += int(number)
+
+
+def command(stage: Stage, data_file: Path) -> list[str]:
+    measured = stage[:1] == ["--measured"]
+    tool = ["coverage", "run", f"--data-file={data_file}", f"--source={','.join(GATED)}", "-m"]
+    skips = ["-p", "tests.plugins.no_skips"] if os.environ.get("COMMITTERD_NO_SKIPS") else []
+    return [sys.executable, "-m", *(tool if measured else []), "pytest", *skips, *stage[measured:]]
+
+
+def run_everything() -> int:
+    """All lanes, then the branches. Ends with pytest's counts in one line."""
+    started = time.monotonic()
+    listed = [*MEASURED, *COMPUTING, *END_TO_END]
+    with tempfile.TemporaryDirectory(prefix="committerd-coverage-") as folder:
+        data_file = Path(folder, "data")
+        lanes = [
+            Lane([["--measured", *MEASURED], COMPUTING], data_file),
+            Lane([END_TO_END], data_file),
+            Lane([["tests", *(f"--ignore={path}" for path in listed)]], data_file),
+        ]
+        for lane in lanes:
+            lane.start()
+        try:
+            for lane in lanes:
+                lane.join()
+        except BaseException:
+            for lane in lanes:
+                lane.stop()
+            for lane in lanes:
+                lane.join()
+            raise
+        complete = not any(lane.failed for lane in lanes) and _every_branch_is_taken(data_file)
+    counts = sum((lane.counts for lane in lanes), Counter[str]())
+    failed = counts["failed"] + counts["error"]
+    print(f"All tests, in {time.monotonic() - started:.0f} s:")
+    print(f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped", flush=True)
+    return 0 if complete else 1
+
+
+def _every_branch_is_taken(data_file: Path) -> bool:
+    measured = coverage.Coverage(data_file=data_file)
+    measured.load()
+    percent = measured.report(include=[f"{path}/*" for path in GATED], show_missing=True, skip_covered=True)
+    if percent < 100:
+        print("Branches of the rules or the format are not taken by any test; see the last column.")
+    return percent >= 100
 
 
 def main(chosen: list[str]) -> int:
     os.chdir(ROOT)
-    sys.path[0] = str(ROOT)
     os.environ.setdefault("COMMITTERD_PYLANCE_4", str(bootstrap.old_pylance()))
-    arguments = [*(["-p", "tests.plugins.no_skips"] if os.environ.get("COMMITTERD_NO_SKIPS") else []), *chosen]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if chosen:
-        return pytest.main(arguments)
-    # In memory: two runs at once don't share a file.
-    measured = coverage.Coverage(data_file=None)
-    with measured.collect():
-        code = pytest.main(arguments)
-    if code != pytest.ExitCode.OK:
-        return code
-    percent = measured.report(include=GATED, show_missing=True, skip_covered=True)
-    if percent < 100:
-        print("Branches of the rules or the format are not taken by any test; see the last column.")
-        return 1
-    return 0
+        os.execv(sys.executable, command(chosen, Path()))
+    return run_everything()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Write Spark DataFrames and streams into a Lance table through committerd."""
