@@ -11,9 +11,15 @@ import click
 
 from committerd import __version__
 from committerd.commands.app import app
+from committerd.commands.audit import audit
 from committerd.commands.commit import commit
+from committerd.commands.dead import dead
+from committerd.commands.heartbeat import heartbeat
 from committerd.commands.position import position
+from committerd.commands.probe import probe
 from committerd.commands.run import run
+from committerd.commands.status import status
+from committerd.commands.topics import topics
 from committerd.errors import CommitterError, SettingsError
 
 
@@ -37,7 +43,7 @@ def cli() -> None:
     """
 
 
-for _command in (run, commit, position, app):
+for _command in (run, commit, status, audit, dead, topics, probe, heartbeat, position, app):
     cli.add_command(_command)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +17,7 @@ from typing import Protocol
 from uuid import UUID
 
 import anyio
+import anyio.lowlevel
 
 from committerd import __version__
 from committerd.committer import Committer, Pace, Parts, State
@@ -30,6 +31,7 @@ from committerd.committer.starting import Starter, acknowledgement
 from committerd.committer.view import View
 from committerd.ports import ObjectStore, Queue
 from committerd.prepare import World
+from committerd.probing import Prover
 from committerd.rules.grouping import GroupLimits
 from committerd.settings import CommitSettings, Settings
 from committerd.table import Table
@@ -94,6 +96,12 @@ def _forming(settings: CommitSettings) -> FormingOptions:
     )
 
 
+def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[None]]:
+    """What proves the store sound, or trusts it where the settings say so."""
+    prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
+    return prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
+
+
 def make_committer(settings: Settings, around: Surroundings) -> Committer:
     """A committer as the settings want it."""
     intake = Intake(around.queue)
@@ -117,6 +125,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         intake=intake,
         publisher=publisher,
         answerer=answerer,
+        prove_store=_prove(settings, around),
         starter=Starter(
             queue=around.queue,
             intake=intake,

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from committerd.errors import CorruptTable, InvalidRequest, RequestError, UnsupportedRequest, UnsupportedTable
+from committerd.errors import (
+    CorruptTable,
+    InvalidRequest,
+    RequestError,
+    SettingsError,
+    UnsupportedRequest,
+    UnsupportedTable,
+)
 from committerd.format.fragment_reuse import Content
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
@@ -299,7 +306,10 @@ async def _with_source(case: _Case, judged: Judged) -> Judged:
     clone = judged.transaction.clone
     if case.world.open_store is None:
         raise UnsupportedRequest("clones can't be made from here", code="clone_unsupported")
-    store = case.world.open_store(clone.ref_path)
+    try:
+        store = case.world.open_store(clone.ref_path)
+    except SettingsError as error:
+        raise UnsupportedRequest(f"the table that is cloned: {error}", code="clone_unsupported") from error
     origin = Table(store)
     await origin.latest_version()
     source = await origin.readable(clone.ref_version)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,64 @@ class ObjectStore(Protocol):
 
     async def aclose(self) -> None:
         """Release connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestEntry:
+    """What an external manifest store says of one version."""
+
+    version: int
+    key: str
+    """Where the manifest lies, relative to the table's root: at its place, or staged beside it."""
+    size: int | None = None
+    """Of the manifest in bytes; None where the entry does not tell."""
+
+
+class ManifestStore(Protocol):
+    """One table's entries in an external manifest store: the first entry of a version is its commit.
+
+    Reads are linearizable. Every method may raise `StoreUnavailable` (nothing changed), and `CorruptTable` for an
+    entry that is none of Lance's.
+    """
+
+    async def get(self, version: int) -> ManifestEntry | None:
+        """The entry of a version; None when there is none."""
+        ...
+
+    async def latest(self) -> ManifestEntry | None:
+        """The entry of the highest version, detached ones aside; None when there is none."""
+        ...
+
+    async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
+        """Create the entry of a version, or learn that there is one.
+
+        Of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when the answer was
+        lost; the entry may then exist, or appear later.
+        """
+        ...
+
+    async def replace(self, entry: ManifestEntry) -> bool:
+        """Replace the entry of a version; False, and nothing is written, when there is none.
+
+        It can be done again, so a lost answer is `StoreUnavailable`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections."""
+        ...
+
+
+@runtime_checkable
+class ExternallyDecided(Protocol):
+    """An `ObjectStore` that leaves it to a `ManifestStore` which manifest becomes a version."""
+
+    async def conditions_hold(self) -> bool:
+        """Whether the manifest store refuses a second entry of the latest version. It is left as it is.
+
+        True also where there is no version to try it on.
+        """
         ...
 
 

@@ -101,6 +101,7 @@ REFUSAL_CAUSES = (
     "position_beyond_end",
     "position_went_back",
     "refused",
+    "store_unsafe",
     "table_gone",
     "topic_gone",
     "topic_id",

@@ -10,7 +10,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -24,7 +24,9 @@ from pydantic_settings import (
 
 from committerd.errors import SettingsError
 from committerd.rules.footprint import Kind
+from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_kafka import KafkaSettings, comma_separated
+from committerd.settings_s3 import S3Settings
 
 ENV_PREFIX = "COMMITTERD_"
 CONFIG_VARIABLE = "COMMITTERD_CONFIG"
@@ -32,6 +34,9 @@ MIB = 1024 * 1024
 
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
 """Several values, separated by commas in the environment."""
+
+
+_S = TypeVar("_S", bound=BaseSettings)
 
 
 class _Group(BaseModel):
@@ -47,7 +52,8 @@ class DatasetSettings(_Group):
     )
     uri: str = Field(
         min_length=1,
-        description="Where the table lies: a path or file:// URI. It need not exist yet; a staged create makes it.",
+        description="Where the table lies: a path, a file:// URI, s3://bucket/path or "
+        "s3+ddb://bucket/path?ddbTableName=TABLE. It need not exist yet; a staged create makes it.",
     )
     aliases: Listed = Field(
         default=(),
@@ -141,6 +147,11 @@ class StoreSettings(_Group):
         description="How old the knowledge of the latest version may be when a commit is sent, and how often an idle "
         "committer looks for foreign versions.",
     )
+    probe: bool = Field(
+        default=True,
+        description="At start: prove that the store lets only one of several writers create an object, and refuse to "
+        "run on one that doesn't. false = trust it, as after `committerd probe` said that it may be.",
+    )
 
 
 class HttpSettings(_Group):
@@ -184,8 +195,8 @@ class DaemonSettings(_Group):
     )
 
 
-class Settings(BaseSettings):
-    """All groups."""
+class _Sources(BaseSettings):
+    """Groups that come from the environment and the file."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -194,14 +205,6 @@ class Settings(BaseSettings):
         frozen=True,
         nested_model_default_partial_update=True,
     )
-
-    dataset: DatasetSettings
-    kafka: KafkaSettings
-    commit: CommitSettings = CommitSettings()
-    store: StoreSettings = StoreSettings()
-    http: HttpSettings = HttpSettings()
-    log: LogSettings = LogSettings()
-    daemon: DaemonSettings = DaemonSettings()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -224,8 +227,41 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, *file)
 
 
+class StorageSettings(_Sources):
+    """What it takes to open a table: for commands that need neither dataset nor Kafka."""
+
+    model_config = SettingsConfigDict(extra="ignore")
+
+    store: StoreSettings = StoreSettings()
+    s3: S3Settings = S3Settings()
+    dynamodb: DynamoDBSettings = DynamoDBSettings()
+
+
+class Settings(_Sources):
+    """All groups."""
+
+    dataset: DatasetSettings
+    kafka: KafkaSettings
+    commit: CommitSettings = CommitSettings()
+    store: StoreSettings = StoreSettings()
+    s3: S3Settings = S3Settings()
+    dynamodb: DynamoDBSettings = DynamoDBSettings()
+    http: HttpSettings = HttpSettings()
+    log: LogSettings = LogSettings()
+    daemon: DaemonSettings = DaemonSettings()
+
+
 def load_settings(**given: Mapping[str, Any]) -> Settings:
     """The settings of file and environment. Raises `SettingsError` that names each wrong one and how it is spelt."""
+    return _load(Settings, given)
+
+
+def load_storage_settings() -> StorageSettings:
+    """Those that opening a table takes. Raises as `load_settings`; what other groups hold is not looked at."""
+    return _load(StorageSettings, {})
+
+
+def _load(kind: type[_S], given: Mapping[str, Mapping[str, Any]]) -> _S:
     path = os.environ.get(CONFIG_VARIABLE)
     if path and not Path(path).is_file():
         raise SettingsError(f"there is no settings file {path!r} (--config or {CONFIG_VARIABLE})")
@@ -233,7 +269,7 @@ def load_settings(**given: Mapping[str, Any]) -> Settings:
     if unknown:
         raise SettingsError("\n".join(unknown))
     try:
-        return Settings(**given)  # type: ignore[arg-type]  # pydantic validates the groups
+        return kind(**given)  # type: ignore[arg-type]  # pydantic validates the groups
     except ValidationError as error:
         raise SettingsError("\n".join(_explain(error))) from error
     except ValueError as error:  # a TOML file that does not parse

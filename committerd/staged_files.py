@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from committerd.errors import InvalidRequest
+from committerd.errors import InvalidRequest, SettingsError
 from committerd.format.deletion_file import decode_deletions
 from committerd.format.fragment_reuse import (
     Content,
@@ -53,7 +53,10 @@ class Places:
                 code="base_unreadable",
             )
         inside = key if base.is_dataset_root else key.partition("/")[2]
-        return self.open_store(base.path), inside
+        try:
+            return self.open_store(base.path), inside
+        except SettingsError as error:
+            raise InvalidRequest(f"{key} lies in base {base_id}: {error}", code="base_unreadable") from error
 
 
 async def missing_files(store: ObjectStore, keys: Sequence[str]) -> list[str]:

@@ -54,6 +54,10 @@ STORE_OPERATIONS = (
     "delete",
 )
 STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
+STORE_SERVICES = ("s3", "dynamodb")
+MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace")
+MANIFEST_EVENTS = ("deferred", "repaired", "registered")
+STORE_FAULTS = ("throttled", "timeout", "connection", "server_error", "truncated", "refused")
 DEAD_LETTER_REASONS = tuple(dict.fromkeys((*INVALID_REASONS, *UNSUPPORTED_REASONS)))
 CAUSES = (*REFUSAL_CAUSES, UnsupportedTable.code, CorruptTable.code)
 
@@ -312,4 +316,32 @@ class Telemetry:
             "Time of one request to the object store, its own retries included.",
             operation=STORE_OPERATIONS,
             status=STORE_STATUSES,
+        )
+        self.store_failed_requests = metrics.count(
+            "committerd_store_failed_requests_total",
+            "HTTP requests to S3 or DynamoDB without a good answer, those that were then repeated included: "
+            "`throttled` is 429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` an answer that ended "
+            "early, `refused` what repeating does not help. That an object is not there, or a key taken, is a good "
+            "answer.",
+            service=STORE_SERVICES,
+            fault=STORE_FAULTS,
+        )
+        self.manifest_store_requests = metrics.count(
+            "committerd_manifest_store_requests_total",
+            "Requests to the external manifest store, by operation and status as for the object store.",
+            operation=MANIFEST_STORE_OPERATIONS,
+            status=STORE_STATUSES,
+        )
+        self.manifest_store_request_duration = metrics.spread(
+            "committerd_manifest_store_request_duration_seconds",
+            "Time of one request to the external manifest store, its own retries included.",
+            operation=MANIFEST_STORE_OPERATIONS,
+            status=STORE_STATUSES,
+        )
+        self.external_manifests = metrics.count(
+            "committerd_external_manifests_total",
+            "What became of manifests beside the usual: `deferred`, a commit of ours holds but bringing its manifest "
+            "into place failed; `repaired`, one that its writer had left was brought into place; `registered`, one "
+            "that a writer without a manifest store had made got its entry.",
+            event=MANIFEST_EVENTS,
         )

@@ -8,7 +8,7 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import monotonic, opened_store, world
+from committerd.commands.surroundings import monotonic, stores_of, wall_clock, world
 from committerd.committer import operate
 from committerd.committer.view import View
 from committerd.errors import SettingsError
@@ -35,12 +35,13 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
     configured = settings()
 
     async def main() -> None:
-        async with opened_store(configured) as store:
+        async with stores_of(configured) as stores:
+            store = stores.open(configured.dataset.uri)
             view = View(table=Table(store), monotonic=monotonic)
             await view.load()
             if not view.base:
                 raise SettingsError(f"there is no table at {store.uri}")
-            now_ms = int(world().wall_clock().timestamp() * 1000)
+            now_ms = int(wall_clock().timestamp() * 1000)
             mark = view.marks.get(app_id)
             operate.released(view.marks, app_id, now_ms=now_ms)
             if apply and not reason:
@@ -49,7 +50,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
             if apply:
                 version = await operate.write(
                     view,
-                    world(),
+                    world(stores),
                     new_position=None,
                     change_marks=lambda marks: operate.released(marks, app_id, now_ms=now_ms),
                     reason=reason,

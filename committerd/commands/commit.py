@@ -11,15 +11,17 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.options import json_option
-from committerd.commands.surroundings import open_store, world
+from committerd.commands.options import config_option, json_option
+from committerd.commands.stores import Stores
+from committerd.commands.surroundings import world
 from committerd.committer import direct
 from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.format.request import decode_transaction
 from committerd.judge import refused_by
-from committerd.prepare import ALL_OPERATIONS, PrepareOptions, create_options, explain
+from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World, create_options, explain
 from committerd.rules.answers import Status
+from committerd.settings import load_storage_settings
 from committerd.table import Table
 
 TRANSACTION_BYTES_MAX = 2**31 - 1
@@ -42,6 +44,7 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
 @click.option(
     "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
 )
+@config_option
 @json_option
 def commit(
     dataset: str,
@@ -70,13 +73,14 @@ def commit(
     )
 
     async def main() -> bool:
-        store = open_store(dataset, durable=not no_durable)
-        table = Table(store)
+        storage = load_storage_settings()
         good = True
-        for path in staged:
-            answer = await _commit(table, path, options)
-            good = good and answer.status in (Status.COMMITTED, Status.DUPLICATE)
-            _print(path, answer, explained=explained, as_json=as_json)
+        async with Stores(storage.s3, storage.dynamodb, durable=storage.store.durable and not no_durable) as stores:
+            table, around = Table(stores.open(dataset)), world(stores)
+            for path in staged:
+                answer = await _commit(table, path, options, around)
+                good = good and answer.status in (Status.COMMITTED, Status.DUPLICATE)
+                _print(path, answer, explained=explained, as_json=as_json)
         return good
 
     try:
@@ -89,11 +93,10 @@ def commit(
     sys.exit(0 if good else 1)
 
 
-async def _commit(table: Table, path: Path, options: PrepareOptions) -> direct.Answer:
+async def _commit(table: Table, path: Path, options: PrepareOptions, around: World) -> direct.Answer:
     body = await anyio.Path(path).read_bytes()
     try:
         transaction = decode_transaction(body, bytes_max=TRANSACTION_BYTES_MAX)
-        around = world()
         dice = around.random if isinstance(around.random, random.Random) else random.Random()
         return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(dice))
     except RequestError as error:

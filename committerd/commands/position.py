@@ -12,6 +12,7 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.stores import Stores
 from committerd.commands.surroundings import looking, monotonic, world
 from committerd.committer import operate
 from committerd.committer.operate import Situation
@@ -84,7 +85,7 @@ def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
 
 
 async def _show(configured: Settings, as_json: bool) -> None:
-    async with _looked(configured) as found:
+    async with _looked(configured) as (_, found):
         _print(found, as_json)
 
 
@@ -113,7 +114,7 @@ def _print(found: Situation, as_json: bool) -> None:
 
 
 async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
-    async with _looked(configured) as found:
+    async with _looked(configured) as (stores, found):
         if not found.view.base:
             raise SettingsError(f"there is no table at {found.view.table.uri}: create it first, then set its position")
         target = change.choose(found)
@@ -123,7 +124,7 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
         if change.apply:
             version = await operate.write(
                 found.view,
-                world(),
+                world(stores),
                 new_position=target,
                 change_marks=lambda marks: marks,
                 reason=change.reason,
@@ -149,10 +150,11 @@ def _print_change(found: Situation, target: Position, version: int | None, *, as
 
 
 @asynccontextmanager
-async def _looked(configured: Settings) -> AsyncIterator[Situation]:
+async def _looked(configured: Settings) -> AsyncIterator[tuple[Stores, Situation]]:
     """Table and queue as they stand; both stay open meanwhile."""
-    async with looking(configured) as (store, queue):
-        yield await operate.look(queue, lambda: View(table=Table(store), monotonic=monotonic))
+    async with looking(configured) as (stores, queue):
+        store = stores.open(configured.dataset.uri)
+        yield stores, await operate.look(queue, lambda: View(table=Table(store), monotonic=monotonic))
 
 
 def _facts(found: Situation) -> dict[str, Any]:

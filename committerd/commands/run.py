@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd import daemon, logs
 from committerd.commands.options import config_option, settings, settings_help
-from committerd.commands.surroundings import listening, monotonic, open_store, opened_queue, opened_store, wall_clock
+from committerd.commands.surroundings import listening, monotonic, opened_queue, stores_of, wall_clock
 from committerd.daemon import Surroundings
 from committerd.settings import Settings
 from committerd.telemetry import Telemetry
@@ -54,13 +54,13 @@ async def _main(configured: Settings) -> None:
     registry = CollectorRegistry()
     telemetry = Telemetry(registry)
     async with (
-        opened_store(configured, telemetry=telemetry) as store,
+        stores_of(configured, telemetry=telemetry) as stores,
         opened_queue(configured) as queue,
     ):
         await daemon.run(
             configured,
             Surroundings(
-                store=store,
+                store=stores.open(configured.dataset.uri),
                 queue=queue,
                 member=queue,
                 telemetry=telemetry,
@@ -69,6 +69,6 @@ async def _main(configured: Settings) -> None:
                 monotonic=monotonic,
                 dice=random.Random(),
                 new_uuid=uuid.uuid4,
-                open_store=open_store,
+                open_store=stores.open,
             ),
         )

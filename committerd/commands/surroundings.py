@@ -11,32 +11,18 @@ from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry
 
+from committerd.commands.stores import Stores
 from committerd.daemon import Serve
 from committerd.edges.http import Health, Listen, serve
 from committerd.edges.kafka_queue import KafkaQueue, open_kafka_queue
-from committerd.edges.local import LocalStore, local_path
-from committerd.edges.measured import MeasuredStore
-from committerd.errors import SettingsError
-from committerd.ports import ObjectStore
 from committerd.prepare import World
-from committerd.settings import Settings
+from committerd.settings import Settings, StorageSettings
 from committerd.telemetry import Telemetry
 
 
-def open_store(uri: str, *, durable: bool = True) -> ObjectStore:
-    """The store that a table's URI names. Raises `SettingsError` for a scheme that is not served."""
-    path = local_path(uri)
-    if path is None:
-        raise SettingsError(
-            f"{uri!r}: tables of this scheme are not served; give a path or a file:// URI of a file system on this "
-            "machine"
-        )
-    return LocalStore(path, durable=durable)
-
-
-def world() -> World:
+def world(stores: Stores) -> World:
     """The real clock, dice and ids."""
-    return World(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4, open_store=open_store)
+    return World(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4, open_store=stores.open)
 
 
 def wall_clock() -> datetime:
@@ -49,16 +35,9 @@ def monotonic() -> float:
     return time.monotonic()
 
 
-@asynccontextmanager
-async def opened_store(settings: Settings, *, telemetry: Telemetry | None = None) -> AsyncIterator[ObjectStore]:
-    """The table's store, measured where there is telemetry."""
-    store = open_store(settings.dataset.uri, durable=settings.store.durable)
-    if telemetry is not None:
-        store = MeasuredStore(store, telemetry)
-    try:
-        yield store
-    finally:
-        await store.aclose()
+def stores_of(settings: Settings | StorageSettings, *, telemetry: Telemetry | None = None) -> Stores:
+    """The stores that the settings lead to; a context manager."""
+    return Stores(settings.s3, settings.dynamodb, durable=settings.store.durable, telemetry=telemetry)
 
 
 def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
@@ -67,13 +46,13 @@ def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
 
 
 @asynccontextmanager
-async def looking(settings: Settings) -> AsyncIterator[tuple[ObjectStore, KafkaQueue]]:
-    """Store and queue for a command that looks, without joining the group or making topics."""
+async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]]:
+    """Stores and queue for a command that looks, without joining the group or making topics."""
     async with (
-        opened_store(settings) as store,
+        stores_of(settings) as stores,
         open_kafka_queue(settings.kafka, settings.dataset.name, join=False) as queue,
     ):
-        yield store, queue
+        yield stores, queue
 
 
 def listening(listen: Listen, registry: CollectorRegistry) -> Serve:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
-from committerd.committer.committer import Committer, Pace, Parts, State
+from committerd.committer.committer import Committer, Parts
+from committerd.committer.state import Pace, State
 
 __all__ = ["Committer", "Pace", "Parts", "State"]

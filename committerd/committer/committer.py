@@ -9,7 +9,7 @@ while there is no table, and while it refuses to run; it never skips a record an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from committerd.committer.intake import Intake, Pending
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Backoff, Draft, Putter, Settlement
 from committerd.committer.starting import Starter
+from committerd.committer.state import Pace, State
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
 from committerd.format.request import Request
@@ -43,30 +44,6 @@ _CREATES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often things happen, in seconds."""
-
-    interval_min: float = 0.0
-    refusal_interval: float = 1.0
-    hold_max: float = 2.0
-    recheck: float = 10.0
-    refused_retry: float = 10.0
-
-
-@dataclass(slots=True)
-class State:
-    """What the process shows of itself."""
-
-    name: str = "standby"
-    """standby, starting, active, waiting_for_table, refused, unavailable or stopped."""
-    text: str = "waits for the partition"
-    code: str = ""
-    """Of a refusal."""
-    position: int | None = None
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a committer is made of."""
 
@@ -74,6 +51,8 @@ class Parts:
     intake: Intake
     publisher: Publisher
     answerer: Answerer
+    prove_store: Callable[[], Awaitable[None]]
+    """Raises `RefusedToRun` for a store that must not be used; costs nothing once it was found sound."""
     starter: Starter
     former: Former
     putter: Putter
@@ -123,6 +102,16 @@ class Committer:
 
     async def _stand_by(self) -> None:
         """Wait for the partition. Kafka gives that of a topic that is gone to nobody: then say so."""
+        try:
+            await self._parts.prove_store()
+        except RefusedToRun as error:
+            await self._refuse(error, None)
+            return
+        except Unavailable as error:
+            self._show("unavailable", str(error))
+            _log.warning("store.unproved", extra={"code": error.code, "error": str(error)})
+            await self._parts.intake.changed(timeout=self._pace.refused_retry)
+            return
         self._show("standby", "waits for the partition")
         try:
             if self._refused_code or not await self._parts.intake.changed(timeout=self._pace.refused_retry):
@@ -139,6 +128,7 @@ class Committer:
         while self._goes_on(generation):
             self._show("starting", "reads the table and the queue")
             try:
+                await self._parts.prove_store()
                 view = await self._parts.starter.start(generation)
                 backoff = self._parts.backoff()
                 self._refused_code = ""
@@ -185,31 +175,31 @@ class Committer:
         wait = self._last_put + self._pace.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
-        if await self._holds():
+        held = self._held_seconds()
+        draft = await self._parts.former.form(view, intake, held_for=self._turns.promised if held else None)
+        if draft is None and held:
+            await intake.changed(timeout=held)
             return None
-        draft = await self._parts.former.form(view, intake)
         if draft is None:
             if not await intake.changed(timeout=self._pace.recheck):
                 await self._look_for_foreign(view)
             return None
-        if not draft.group.members and draft.group.settles < self._parts.former.options.limits.records:
+        if not held and not draft.group.members and draft.group.settles < self._parts.former.options.limits.records:
             wait = self._last_refusals + self._refusal_interval - anyio.current_time()
             # Refusals alone are worth a version only now and then; under load they ride along with the next commit.
+            # During a hold there is none, and whoever is refused then is to come back while it lasts.
             if wait > 0 and await intake.changed(timeout=wait):
                 return None
         return draft
 
-    async def _holds(self) -> bool:
-        """Whether the next try of a record that was refused twice is waited for; waits a while for it."""
-        intake, now = self._parts.intake, anyio.current_time()
-        ended = self._turns.end(intake.retries(), now)
+    def _held_seconds(self) -> float:
+        """How long the next tries of records that were refused twice are still waited for; 0 = go on."""
+        now = anyio.current_time()
+        ended = self._turns.end(self._parts.intake.retries(), now)
         if ended is not None:
             self._parts.telemetry.holds.add(ended=ended[0].value)
             self._parts.telemetry.hold_seconds.add(ended[1])
-        left = self._turns.seconds_left(now)
-        if left > 0:
-            await intake.changed(timeout=left)
-        return left > 0
+        return self._turns.seconds_left(now)
 
     async def _commit(self, draft: Draft, view: View, generation: int) -> None:
         """Put one version, learn what came of it, and answer every record that it or another's settled."""

@@ -6,7 +6,7 @@ before the first record that can't share its version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -89,14 +89,20 @@ class Former:
     world: World
     telemetry: Telemetry
 
-    async def form(self, view: View, intake: Intake) -> Draft | None:
-        """The next version, None when nothing waits."""
+    async def form(self, view: View, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
+        """The next version, None when nothing waits.
+
+        `held_for`: during a hold, the refused uuids whose next tries alone may be committed. Other re-executions that
+        can't be are refused even then, so that their next tries come in the same hold.
+        """
         coalesce = self.options.limits.coalesce_appends
         unbuildable: dict[int, Refused] = {}
         # As they are now: more may arrive, or the assignment end, while we read.
         waiting, fingerprints = list(intake.pending), intake.fingerprints()
+        turns = _in_turn(view, waiting, only_retries=held_for is not None)
+        held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
         while True:
-            forming = await self._gather(view, waiting, coalesce=coalesce, unbuildable=unbuildable)
+            forming = await self._gather(view, turns, coalesce=coalesce, unbuildable=unbuildable, held=held)
             if not forming.requests and not forming.refusals:
                 return None
             try:
@@ -134,13 +140,19 @@ class Former:
         return await self._build(_Forming(marks=dict(view.marks)), view, [], {})
 
     async def _gather(
-        self, view: View, waiting: Sequence[Pending], *, coalesce: bool, unbuildable: Mapping[int, Refused]
+        self,
+        view: View,
+        turns: Sequence[Pending],
+        *,
+        coalesce: bool,
+        unbuildable: Mapping[int, Refused],
+        held: Container[int],
     ) -> _Forming:
-        """Judge waiting records, in order, until one can't join."""
+        """Judge waiting records, in this order, until one can't join. Those `held` may only be refused."""
         assert view.position is not None
         limits = replace(self.options.limits, coalesce_appends=coalesce)
         forming = _Forming(marks=dict(view.marks))
-        for pending in _in_turn(view, waiting):
+        for pending in turns:
             if view.position.passes(pending.offset):
                 continue
             if len(forming.requests) + len(forming.refusals) >= limits.records:
@@ -154,7 +166,7 @@ class Former:
             answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, view)
             if isinstance(answer, Refused):
                 self._refuse(forming, pending, answer)
-            else:
+            elif pending.offset not in held:
                 self._take(forming, request, answer, view)
         return forming
 
@@ -325,13 +337,15 @@ class Former:
         return int(self.world.wall_clock().timestamp() * 1000)
 
 
-def _in_turn(view: View, waiting: Sequence[Pending]) -> Sequence[Pending]:
+def _in_turn(view: View, waiting: Sequence[Pending], *, only_retries: bool) -> Sequence[Pending]:
     """Waiting records in the order in which they are judged: re-executions first, else by offset."""
     assert view.position is not None
     first: list[Pending] = []
     for pending in waiting:
         if goes_ahead(pending.retry_of, view.position, view.ledger, ahead=len(first)):
             first.append(pending)
+    if only_retries:
+        return first
     if not first:
         return waiting
     ahead = {p.offset for p in first}

@@ -136,7 +136,7 @@ async def read_facts(queue: Queue, view: View) -> tuple[QueueFacts, Sequence[Fou
     Returns also the readable history, newest first. Raises `StartAgain` where the topic's bounds may be another's.
     """
     acknowledged = await queue.acknowledged()
-    outcomes = _decode_outcomes(await queue.outcomes_tail(OUTCOMES_TAIL))
+    outcomes = decode_outcomes(await queue.outcomes_tail(OUTCOMES_TAIL))
     found = await view.load()
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
@@ -147,7 +147,7 @@ async def read_facts(queue: Queue, view: View) -> tuple[QueueFacts, Sequence[Fou
         log_start=log_start,
         log_end=log_end,
         group_offset=acknowledged.offset if acknowledged else None,
-        group_era=_era(acknowledged),
+        group_era=era_of(acknowledged),
         outcomes=outcomes,
     )
     return facts, found
@@ -158,7 +158,8 @@ def acknowledgement(position: Position, version: int) -> str:
     return json.dumps({"era": position.era, "version": version}, separators=(",", ":"))
 
 
-def _era(acknowledged: Acknowledged | None) -> int | None:
+def era_of(acknowledged: Acknowledged | None) -> int | None:
+    """The era in which the group's offset was acknowledged; None when its metadata doesn't say."""
     if acknowledged is None:
         return None
     try:
@@ -168,7 +169,8 @@ def _era(acknowledged: Acknowledged | None) -> int | None:
     return era if isinstance(era, int) else None
 
 
-def _decode_outcomes(values: Iterable[bytes]) -> list[Outcome]:
+def decode_outcomes(values: Iterable[bytes]) -> list[Outcome]:
+    """Those that can be decoded; of the others the log says so."""
     outcomes = []
     for value in values:
         try:

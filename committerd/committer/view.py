@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import anyio.lowlevel
 
@@ -27,11 +28,14 @@ from committerd.rules.position import (
     merge_marks,
 )
 from committerd.rules.settle import Found
+from committerd.several import for_each
 from committerd.table import Table
 
 _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 5.0
+_READ_AT_ONCE = 64
+"""Versions that are asked for together; so many that the slowest of them delays the others little."""
 
 
 class StartAgain(Exception):
@@ -157,10 +161,16 @@ class View:
             self.latest, self.carried, self.carried_marks = file, position, marks
         return Found(settled=settled, position=position, marks=marks)
 
-    async def _read_settled(self, version: int) -> Found | None:
-        """What one version says of the queue, without what it carries."""
-        settled = await self.table.settled(version)
-        return None if settled is None else Found(settled=settled, position=None)
+    async def _read_settled(self, versions: Sequence[int]) -> list[Found | None]:
+        """What each of these versions says of the queue, without what it carries; None where it can't be read."""
+        found: dict[int, Found | None] = {}
+
+        async def read(version: int) -> None:
+            settled = await self.table.settled(version)
+            found[version] = None if settled is None else Found(settled=settled, position=None)
+
+        await for_each(versions, read)
+        return [found[version] for version in versions]
 
     async def _read_down(self, versions: Sequence[int]) -> list[Found]:
         """The readable versions from the latest down to the first gap."""
@@ -168,13 +178,19 @@ class View:
         said = self.monotonic()
         version, carries = self.base, True
         while version in there:
-            one = await self._read(version) if carries else await self._read_settled(version)
-            if one is None:
+            # The newest of ours carries the highest position and marks of all before it: of those below it only what
+            # they say of the queue is read, several at once.
+            if carries:
+                batch = [await self._read(version)]
+            else:
+                below = range(version, version - _READ_AT_ONCE, -1)
+                batch = await self._read_settled(list(takewhile(there.__contains__, below)))
+            readable = list(takewhile(lambda one: one is not None, batch))
+            found += [one for one in readable if one is not None]
+            if len(readable) < len(batch):
                 break
-            found.append(one)
-            # The newest of ours carries the highest position and marks of all before it.
-            carries = carries and not one.settled.ours
-            version -= 1
+            carries = carries and not found[-1].settled.ours
+            version -= len(batch)
             if self.monotonic() - said > _PROGRESS_SECONDS:
                 said = self.monotonic()
                 _log.info(

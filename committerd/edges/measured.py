@@ -1,15 +1,15 @@
-"""Any object store, with its requests counted and timed."""
+"""Any object store and any external manifest store, with their requests counted and timed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import anyio
 
 from committerd.errors import OutcomeUnknown, Unavailable
-from committerd.ports import Created, Exists, ObjectStore, Tail
-from committerd.telemetry import Telemetry
+from committerd.ports import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail
+from committerd.telemetry import Count, Spread, Telemetry
 
 
 class MeasuredStore:
@@ -75,27 +75,70 @@ class MeasuredStore:
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    @contextmanager
-    def _measured(self, operation: str) -> Iterator[Callable[[str], None]]:
-        """Yields what takes the answer's status; a block left by an exception gets its own."""
-        statuses: list[str] = []
-        start = anyio.current_time()
-        try:
-            yield statuses.append
-        except Unavailable:
-            statuses.append("unavailable")
-            raise
-        except OutcomeUnknown:
-            statuses.append("unknown")
-            raise
-        except anyio.get_cancelled_exc_class():
-            statuses.append("cancelled")
-            raise
-        except BaseException:
-            statuses.append("failed")
-            raise
-        finally:
-            seconds = anyio.current_time() - start
-            labels = {"operation": operation, "status": statuses[-1]}
-            self._telemetry.store_requests.add(**labels)
-            self._telemetry.store_request_duration.observe(seconds, **labels)
+    def _measured(self, operation: str) -> AbstractContextManager[Callable[[str], None]]:
+        return _measured(self._telemetry.store_requests, self._telemetry.store_request_duration, operation)
+
+
+class MeasuredManifests:
+    """`ManifestStore` that passes everything on to another one and reports to `telemetry`."""
+
+    def __init__(self, entries: ManifestStore, telemetry: Telemetry) -> None:
+        self._entries = entries
+        self._telemetry = telemetry
+
+    async def get(self, version: int) -> ManifestEntry | None:
+        with self._measured("get") as answered:
+            entry = await self._entries.get(version)
+            answered("absent" if entry is None else "ok")
+            return entry
+
+    async def latest(self) -> ManifestEntry | None:
+        with self._measured("latest") as answered:
+            entry = await self._entries.latest()
+            answered("absent" if entry is None else "ok")
+            return entry
+
+    async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
+        with self._measured("put_if_absent") as answered:
+            outcome = await self._entries.put_if_absent(entry)
+            answered("exists" if isinstance(outcome, Exists) else "ok")
+            return outcome
+
+    async def replace(self, entry: ManifestEntry) -> bool:
+        with self._measured("replace") as answered:
+            replaced = await self._entries.replace(entry)
+            answered("ok" if replaced else "absent")
+            return replaced
+
+    async def aclose(self) -> None:
+        await self._entries.aclose()
+
+    def _measured(self, operation: str) -> AbstractContextManager[Callable[[str], None]]:
+        requests, durations = self._telemetry.manifest_store_requests, self._telemetry.manifest_store_request_duration
+        return _measured(requests, durations, operation)
+
+
+@contextmanager
+def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[Callable[[str], None]]:
+    """Yields what takes the answer's status; a block left by an exception gets its own."""
+    statuses: list[str] = []
+    start = anyio.current_time()
+    try:
+        yield statuses.append
+    except Unavailable:
+        statuses.append("unavailable")
+        raise
+    except OutcomeUnknown:
+        statuses.append("unknown")
+        raise
+    except anyio.get_cancelled_exc_class():
+        statuses.append("cancelled")
+        raise
+    except BaseException:
+        statuses.append("failed")
+        raise
+    finally:
+        seconds = anyio.current_time() - start
+        labels = {"operation": operation, "status": statuses[-1]}
+        requests.add(**labels)
+        durations.observe(seconds, **labels)

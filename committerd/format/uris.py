@@ -29,8 +29,19 @@ def canonical_uri(uri: str) -> str:
 
 
 def names_same_table(meant: str, *, served: str, aliases: Iterable[str]) -> bool:
-    """Whether `meant` is the table at `served`, or one of its other names."""
-    return canonical_uri(meant) in {canonical_uri(uri) for uri in (served, *aliases)}
+    """Whether `meant` is the table at `served`, or one of its other names.
+
+    A table with an external manifest store is meant by the plain URI of its objects too, but not the other way round:
+    who names a manifest store would not see what is committed without it.
+    """
+    return canonical_uri(meant) in {name for uri in (served, *aliases) for name in _names(canonical_uri(uri))}
+
+
+def _names(uri: str) -> tuple[str, ...]:
+    if not uri.startswith("s3+ddb://"):
+        return (uri,)
+    place = uri.partition("?")[0]
+    return (uri, place, place.replace("s3+ddb", "s3", 1))
 
 
 def _trim(path: str) -> str:

@@ -2,8 +2,10 @@
 
 An upsert conflicts with every Append since its read version, so under a stream of Appends it would never win. A record
 that says which refused one it does again (`retry-of`) goes before those that wait. When even that came too late,
-nothing else is committed until its next try arrives: racing writers can't give turns, a queue can. Held is at most
-`hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited.
+nothing else is committed until its next try arrives: racing writers can't give turns, a queue can. Several that are
+refused meanwhile are waited for together, and each is committed as it arrives. Held is at most `hold_max` seconds at a
+time and a quarter of the time in all; group commit absorbs what waited. What is left of that quarter is saved up until
+it is enough: holds that are too short for the work would spend it and help nobody.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ HELD_SHARE = 0.25
 """Of the time, in the long run."""
 ATTEMPT_TO_HOLD_FOR = 2
 """The first refusal is the rule under load, and costs one more try; from the second on the others wait."""
+_NEEDED_FACTOR = 2.0
+"""The next may take longer than the last did."""
 
 
 class HoldEnding(StrEnum):
     """How a hold came to its end."""
 
     ARRIVED = "arrived"
+    """All that it waited for are here."""
     EXPIRED = "expired"
 
 
@@ -36,9 +41,13 @@ class Turns:
     """Holds of one committer. Times are seconds on one clock that only goes forward."""
 
     hold_max: float
+    promised: set[str] = field(default_factory=set)
+    """Refused uuids whose next tries may be committed during this hold."""
     _awaited: set[str] = field(default_factory=set)
     _since: float = 0.0
     _until: float = 0.0
+    _needed: float = 0.0
+    """Seconds that a hold must have to be of use, as the last one showed."""
     _budget: float | None = None
     _budget_at: float = 0.0
 
@@ -48,28 +57,32 @@ class Turns:
             return
         if not self._awaited:
             seconds = min(self.hold_max, self._accrued(now))
-            if seconds <= 0:
+            if seconds <= 0 or seconds < self._needed:
                 return
             self._since, self._until = now, now + seconds
         self._awaited.add(uuid)
+        self.promised.add(uuid)
 
     def seconds_left(self, now: float) -> float:
         """How long nothing else is to be committed; 0 = go on."""
         return max(self._until - now, 0.0) if self._awaited else 0.0
 
     def end(self, retries: Iterable[str], now: float) -> tuple[HoldEnding, float] | None:
-        """End the hold if a try that it waits for is among `retries`, or its time is over.
+        """Note the tries that have arrived; end the hold when none is missing any more, or its time is over.
 
         Returns how, and the seconds that it took; None where there is no hold, or it goes on.
         """
         if not self._awaited:
             return None
-        arrived = not self._awaited.isdisjoint(retries)
+        self._awaited.difference_update(retries)
+        arrived = not self._awaited
         if not arrived and now < self._until:
             return None
         held = min(now, self._until) - self._since
         self._budget = self._accrued(now) - held
+        self._needed = min(_NEEDED_FACTOR * held, self.hold_max) if arrived else self.hold_max
         self._awaited.clear()
+        self.promised.clear()
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), held
 
     def _accrued(self, now: float) -> float:

@@ -1,0 +1,63 @@
+"""`committerd probe`: whether a store may be trusted with a table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import anyio
+import click
+
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.probing import Check
+from committerd.probing import probe as try_out
+from committerd.settings import Settings, StorageSettings, load_storage_settings
+
+
+@click.command()
+@click.argument("uri", required=False)
+@config_option
+@json_option
+def probe(uri: str | None, as_json: bool) -> None:
+    """Try out whether the store at URI (default: the dataset's) keeps a table safe.
+
+    Several writers put one new key at the same time: exactly one may be told that it created it. Then reading a range
+    and the end of an object, the order of a listing, copying and deleting. The objects are made in the table's
+    _versions folder, under names that no reader of Lance takes for a manifest, and deleted afterwards. The table need
+    not exist. `committerd run` does the same at its start.
+
+    The exit code is 0 when the store did everything right, else 1.
+    """
+    sys.exit(anyio.run(_main, uri, as_json))
+
+
+async def _main(uri: str | None, as_json: bool) -> int:
+    storage: Settings | StorageSettings
+    if uri is None:
+        storage = settings()
+        uri = storage.dataset.uri
+    else:
+        storage = load_storage_settings()
+    async with stores_of(storage) as stores:
+        store = stores.open(uri)
+        checks = await try_out(store, now=wall_clock(), new_uuid=uuid.uuid4)
+        _print(store.uri, checks, as_json=as_json)
+    return 0 if all(check.good for check in checks) else 1
+
+
+def _print(uri: str, checks: Sequence[Check], *, as_json: bool) -> None:
+    good = all(check.good for check in checks)
+    if as_json:
+        shown = [{**asdict(check), "good": check.good} for check in checks]
+        click.echo(json.dumps({"uri": uri, "good": good, "checks": shown}, indent=2))
+        return
+    for check in checks:
+        click.echo(f"{check.name + ':':<14} {'good' if check.good else check.fault} ({check.seconds * 1000:.0f} ms)")
+    if good:
+        click.echo(f"{uri} keeps a table safe.")
+    else:
+        click.echo(f"{uri} must not hold a table that is committed to: `committerd run` would refuse.")

@@ -1,0 +1,90 @@
+"""Group `s3` of the settings: which S3 server, which credentials, how patient.
+
+Whatever is left unset is looked for where every AWS SDK looks: environment, profile, web identity (IRSA), container and
+instance metadata.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+
+def checked_endpoint(url: str | None) -> str | None:
+    """The URL, if it is one of a server. Raises `ValueError`, which does not repeat what may be a password."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("no user or password belongs into the URL: set s3.access_key_id and s3.secret_access_key")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("an endpoint is http://host:port or https://host:port")
+    return url
+
+
+class S3Settings(BaseModel):
+    """How to reach S3, or a server that speaks its protocol."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    endpoint_url: str | None = Field(
+        default=None,
+        description="URL of an S3-compatible server; unset: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or AWS itself.",
+    )
+    region: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Region of the bucket; unset: AWS_REGION, AWS_DEFAULT_REGION, or the profile's. With endpoint_url "
+        "us-east-1 where none of them says.",
+    )
+    addressing_style: Literal["auto", "path", "virtual"] = Field(
+        default="auto",
+        description="Whether the bucket is in the path or in the host's name. Most S3-compatible servers need path.",
+    )
+    access_key_id: SecretStr | None = Field(
+        default=None,
+        description="Access key; unset: the usual chain of AWS credentials (environment, profile, web identity, "
+        "container, instance).",
+    )
+    secret_access_key: SecretStr | None = Field(default=None, description="Secret of access_key_id.")
+    session_token: SecretStr | None = Field(
+        default=None, description="Session token of temporary credentials; they end, and only the chain renews them."
+    )
+    profile: str | None = Field(
+        default=None, min_length=1, description="Profile of the AWS configuration files; unset: AWS_PROFILE."
+    )
+    tls_verify: bool = Field(default=True, description="Check the server's certificate; false is for tests.")
+    ca_bundle: str | None = Field(
+        default=None, description="PEM file of the authorities that signed it; unset: AWS_CA_BUNDLE, or the usual ones."
+    )
+    connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
+    read_timeout_seconds: float = Field(
+        default=20.0, gt=0, le=300, description="How long the server may be silent before a request counts as lost."
+    )
+    attempts: int = Field(
+        default=5,
+        ge=1,
+        le=20,
+        description="Tries of one request that may be repeated, with growing random waits between them. The put of a "
+        "manifest is tried once: the commit reads back before it tries again.",
+    )
+    connections_max: int = Field(default=50, ge=1, le=1000, description="Connections kept to the server.")
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        return checked_endpoint(value)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token needs access_key_id and secret_access_key")
+        if self.profile is not None and self.access_key_id is not None:
+            raise ValueError("profile and access_key_id exclude each other")
+        if self.ca_bundle is not None and not self.tls_verify:
+            raise ValueError("ca_bundle says nothing while tls_verify is false")
+        return self
