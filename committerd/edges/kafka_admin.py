@@ -92,6 +92,35 @@ class TopicAdmin:
                 raise self._failed(f"asking for partitions of {topic}", error) from error
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
+    def offsets_at(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        """The first offset of each whose record is as new as that, or newer; a partition without one is left out."""
+        with self._one:
+            try:
+                found = self.client.list_partition_offsets(
+                    dict.fromkeys(partitions, timestamp_ms), timeout_ms=self._timeout_ms
+                )
+            except errors.KafkaError as error:
+                raise self._failed(f"asking for offsets of {partitions[0].topic}", error) from error
+        return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
+
+    def group(self, group: str) -> dict[str, Any]:
+        """kafka-python's description of a consumer group; of one that there is not, state Dead."""
+        with self._one:
+            try:
+                described: dict[str, Any] = self.client.describe_groups([group])[group]
+            except errors.KafkaError as error:
+                raise self._failed(f"asking for group {group}", error) from error
+        return described
+
+    def delete_below(self, partition: TopicPartition, offset: int) -> int:
+        """Delete the records of a partition below an offset; returns where its log starts then."""
+        with self._one:
+            try:
+                done = self.client.delete_records({partition: offset}, timeout_ms=self._timeout_ms)[partition]
+            except errors.KafkaError as error:
+                raise self._failed(f"deleting records of {partition.topic}", error) from error
+        return int(done["low_watermark"])
+
     def close(self) -> None:
         """Release the connections."""
         with self._one:

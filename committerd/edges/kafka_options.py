@@ -149,6 +149,13 @@ def admin_options(settings: KafkaSettings, name: str) -> dict[str, Any]:
     return _filtered(KafkaAdminClient, _connection(settings) | {"client_id": client_id("admin", name)})
 
 
+def writer_options(settings: KafkaSettings) -> dict[str, Any]:
+    """For the clients of a program that writes through the queue: how to connect and log in, as the committer does."""
+    options = _connection(settings)
+    own = ("bootstrap_servers", "bootstrap_timeout_ms")
+    return {name: value for name, value in options.items() if name not in own and value is not None}
+
+
 def _reading(settings: KafkaSettings) -> dict[str, Any]:
     return {
         "enable_auto_commit": False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -51,7 +51,7 @@ class RangeReader:
 
     def acknowledged(self) -> Acknowledged | None:
         """The group's offset, None when it has none."""
-        with self._consumer() as consumer:
+        with self._one, _opened_consumer(self._options, f"reading {self._staged.topic}") as consumer:
             consumer.assign([self._staged])
             committed = consumer.committed(self._staged, metadata=True, timeout_ms=self._timeout_ms)
         if committed is None:
@@ -60,37 +60,51 @@ class RangeReader:
 
     def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
         """kafka-python's records in the half-open ranges, each partition in offset order."""
-        ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
-        if not ends:
-            return []
-        read: list[Any] = []
-        with self._consumer() as consumer:
-            consumer.assign(list(ends))
-            for partition in ends:
-                consumer.seek(partition, ranges[partition][0])
-            heard_at = time.monotonic()
-            # Not until the last record: offsets may be missing at the end (transaction markers).
-            while any(consumer.position(p) < end for p, end in ends.items()):
-                polled = consumer.poll(timeout_ms=_POLL_MS)
-                for partition, records in polled.items():
-                    heard_at = time.monotonic()
-                    read += [found for found in records if found.offset < ends[partition]]
-                if (time.monotonic() - heard_at) * 1000 > self._timeout_ms:
-                    raise QueueUnavailable(f"nothing came of {', '.join(_shown(ends))}")
-        return read
-
-    @contextmanager
-    def _consumer(self) -> Iterator[Any]:
         with self._one:
-            opened = open_client(KafkaConsumer, self._options)
-            try:
-                yield opened.client
-            except errors.KafkaError as error:
-                raise QueueUnavailable(f"reading {self._staged.topic}: {in_words(error)}") from error
-            finally:
-                with suppress(errors.KafkaError):
-                    opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
-                opened.network.close()
+            return [found for batch in read_batches(self._options, ranges) for found in batch]
+
+
+def read_batches(
+    options: Mapping[str, Any], ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> Generator[list[Any], None, None]:
+    """kafka-python's records in the half-open ranges, as they come; each partition in offset order.
+
+    Blocking at each step; no batch is empty. Raises `QueueUnavailable`, also when nothing has come for a request's
+    time.
+    """
+    ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+    if not ends:
+        return
+    topic = next(iter(ends)).topic
+    with _opened_consumer(options, f"reading {topic}") as consumer:
+        consumer.assign(list(ends))
+        for partition in ends:
+            consumer.seek(partition, ranges[partition][0])
+        heard_at = time.monotonic()
+        # Not until the last record: offsets may be missing at the end (transaction markers).
+        while any(consumer.position(p) < end for p, end in ends.items()):
+            polled = consumer.poll(timeout_ms=_POLL_MS)
+            batch = [f for partition, records in polled.items() for f in records if f.offset < ends[partition]]
+            if polled:
+                heard_at = time.monotonic()
+            if batch:
+                yield batch
+                heard_at = time.monotonic()  # whoever reads may have taken their time
+            if (time.monotonic() - heard_at) * 1000 > options["request_timeout_ms"]:
+                raise QueueUnavailable(f"nothing came of {', '.join(_shown(ends))}")
+
+
+@contextmanager
+def _opened_consumer(options: Mapping[str, Any], doing: str) -> Iterator[Any]:
+    opened = open_client(KafkaConsumer, options)
+    try:
+        yield opened.client
+    except errors.KafkaError as error:
+        raise QueueUnavailable(f"{doing}: {in_words(error)}") from error
+    finally:
+        with suppress(errors.KafkaError):
+            opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
+        opened.network.close()
 
 
 def _shown(partitions: Mapping[TopicPartition, int]) -> Iterator[str]:

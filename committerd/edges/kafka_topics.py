@@ -7,8 +7,9 @@ commits), nothing compacted or deleted early, no replica that lost records becom
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kafka import codec, errors
@@ -49,6 +50,29 @@ class FoundTopic:
     """All of its settings, defaults included; empty when we may not read them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCheck:
+    """One thing that is asked of a topic."""
+
+    topic: str
+    setting: str
+    """Kafka's name of it, or what else it is about: `topic`, `partitions`, `configuration`."""
+    expected: str
+    actual: str
+    problem: str
+    """Empty when all is well, else a sentence with its remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSurvey:
+    """The three topics, compared with what the settings ask for."""
+
+    checks: Sequence[TopicCheck]
+    created: Sequence[str]
+    """Names of those that were made just now."""
+    found: Mapping[str, FoundTopic]
+
+
 def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> list[TopicPlan]:
     """The topics that the settings ask for, in a cluster of so many brokers."""
     replicas = settings.replication_factor or min(_REPLICAS_MAX, brokers)
@@ -86,6 +110,20 @@ def prepare_topics(admin: TopicAdmin, settings: KafkaSettings, name: str, *, cre
     Blocking. Raises `SettingsError` that lists everything wrong and what to do about it,
     `QueueUnavailable` when Kafka doesn't answer.
     """
+    survey = survey_topics(admin, settings, name, create=settings.topics_mode == "create" if create is None else create)
+    wrong = [check.problem for check in survey.checks if check.problem]
+    if wrong:
+        listed = "\n".join(f"  - {line}" for line in wrong)
+        raise SettingsError(f"the topics of dataset {name} can't be used:\n{listed}")
+    return topics_of(settings, name)
+
+
+def survey_topics(admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool) -> TopicSurvey:
+    """Create the missing topics if asked to, then compare all three with what the settings ask for.
+
+    Blocking. Raises `SettingsError` for brokers that are too old and for a topic that can't be created,
+    `QueueUnavailable` when Kafka doesn't answer.
+    """
     topics = topics_of(settings, name)
     client = admin.client
     version = client._manager.broker_version
@@ -100,104 +138,153 @@ def prepare_topics(admin: TopicAdmin, settings: KafkaSettings, name: str, *, cre
         plans = planned_topics(settings, topics, brokers=brokers)
         found = _describe(client, plans)
         missing = [plan for plan in plans if plan.name not in found]
-        if missing and (settings.topics_mode == "create" if create is None else create):
-            _create(client, missing)
+        created: list[str] = []
+        if missing and create:
+            created = _create(client, missing)
             found = _describe(client, plans)
     except errors.KafkaError as error:
         raise QueueUnavailable(f"checking the topics of {name}: {in_words(error)}") from error
-    wrong = list(deviations(plans, found, settings))
-    if wrong:
-        listed = "\n".join(f"  - {line}" for line in wrong)
-        raise SettingsError(f"the topics of dataset {name} can't be used:\n{listed}")
-    return topics
+    return TopicSurvey(checks=tuple(checks(plans, found, settings)), created=tuple(created), found=found)
 
 
 def deviations(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[str]:
     """What is wrong with the topics as they are, a sentence with its remedy each."""
+    return (check.problem for check in checks(plans, found, settings) if check.problem)
+
+
+def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[TopicCheck]:
+    """Everything that is asked of the topics, and how they are."""
     for plan in plans:
         topic = found.get(plan.name)
         if topic is None:
-            yield (
-                f"{plan.name} does not exist: create it with {plan.partitions} partition(s), or set "
-                "topics_mode = create"
+            yield TopicCheck(
+                topic=plan.name,
+                setting="topic",
+                expected="exists",
+                actual="missing",
+                problem=f"{plan.name} does not exist: `committerd topics create` creates it, as does topics_mode = "
+                f"create at start; it needs {plan.partitions} partition(s)",
             )
             continue
-        yield from _wrong_shape(plan, topic)
+        yield _shape(plan, topic)
         if topic.configs:
-            yield from _wrong_configs(plan, topic, settings)
+            yield from _configs(plan, topic, settings)
         else:
-            yield f"{plan.name}: its configuration can't be read; allow DescribeConfigs on the topic"
-    yield from _wrong_sizes(plans, found)
+            yield TopicCheck(
+                topic=plan.name,
+                setting="configuration",
+                expected="readable",
+                actual="unreadable",
+                problem=f"{plan.name}: its configuration can't be read; allow DescribeConfigs on the topic",
+            )
 
 
-def _wrong_shape(plan: TopicPlan, topic: FoundTopic) -> Iterator[str]:
-    if plan.role == "staged" and topic.partitions != 1:
-        yield (
-            f"{plan.name} has {topic.partitions} partitions and must have one, or there is no order "
-            "to commit in. Partitions can't be taken away: drain it, delete it, create it anew, and "
-            "adopt it with `committerd position adopt`"
-        )
+def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
+    only_one = plan.role == "staged"
+    return TopicCheck(
+        topic=plan.name,
+        setting="partitions",
+        expected="1" if only_one else ">= 1",
+        actual=str(topic.partitions),
+        problem=""
+        if topic.partitions == 1 or not only_one
+        else f"{plan.name} has {topic.partitions} partitions and must have one, or there is no order "
+        "to commit in. Partitions can't be taken away: drain it, delete it, create it anew, and "
+        "adopt it with `committerd position adopt`",
+    )
 
 
-def _wrong_configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Iterator[str]:
+def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Iterator[TopicCheck]:
+    check = partial(_config, plan, topic)
     configs = topic.configs
-    if configs.get("cleanup.policy") != "delete":
-        yield _alter(plan, topic, "cleanup.policy", "compaction removes records that still count")
-    if int(configs.get("retention.bytes", _UNLIMITED)) != _UNLIMITED:
-        yield _alter(plan, topic, "retention.bytes", "records are deleted however new they are")
+    yield check(
+        "cleanup.policy",
+        good=configs.get("cleanup.policy") == "delete",
+        why="compaction removes records that still count",
+    )
+    yield check(
+        "retention.bytes",
+        good=int(configs.get("retention.bytes", _UNLIMITED)) == _UNLIMITED,
+        why="records are deleted however new they are",
+    )
     least = int(plan.configs["retention.ms"])
     if plan.role == "outcomes":
         # Outcomes may go before the operator's own limit, never before the staged record.
         least = settings.staged_retention_ms
-    if 0 <= int(configs.get("retention.ms", _UNLIMITED)) < least:
-        days = least / DAY_MS
-        yield _alter(
-            plan,
-            topic,
-            "retention.ms",
-            f"less than {days:g} days; or lower {plan.role}_retention_ms",
-            value=str(least),
-        )
-    if topic.replicas >= _REPLICAS_MAX and int(configs.get("min.insync.replicas", 1)) < 2:
-        yield _alter(plan, topic, "min.insync.replicas", "losing one broker can lose what it took", value="2")
-    if configs.get("unclean.leader.election.enable") == "true":
-        yield _alter(plan, topic, "unclean.leader.election.enable", "a replica that lacks records may lead")
-    if plan.role != "staged":
-        return
-    if configs.get("message.timestamp.type") != "LogAppendTime":
-        yield _alter(plan, topic, "message.timestamp.type", "ages depend on producers' clocks")
-    codecs = _unreadable_codecs()
-    if codecs and configs.get("compression.type") not in ("uncompressed", "gzip"):
-        yield _alter(
-            plan,
-            topic,
-            "compression.type",
-            f"records packed with {', '.join(codecs)} can't be read here; or install kafka-python[{','.join(codecs)}]",
-        )
-
-
-def _wrong_sizes(plans: list[TopicPlan], found: Mapping[str, FoundTopic]) -> Iterator[str]:
-    limits = {
-        plan.role: int(found[plan.name].configs["max.message.bytes"])
-        for plan in plans
-        if plan.name in found and "max.message.bytes" in found[plan.name].configs
-    }
-    dead = next(plan for plan in plans if plan.role == "dead")
-    planned = int(dead.configs["max.message.bytes"])
-    if limits.get("dead", planned) < planned:
-        yield _alter(
-            dead,
-            found[dead.name],
+    days = f"{least / DAY_MS:g} days"
+    yield check(
+        "retention.ms",
+        good=not 0 <= int(configs.get("retention.ms", _UNLIMITED)) < least,
+        why=f"less than {days}; or lower {plan.role}_retention_ms",
+        value=str(least),
+        expected=f">= {least} ({days})",
+    )
+    copies = "2" if topic.replicas >= _REPLICAS_MAX else "1"
+    yield check(
+        "min.insync.replicas",
+        good=int(configs.get("min.insync.replicas", 1)) >= int(copies),
+        why="losing one broker can lose what it took",
+        value=copies,
+        expected=f">= {copies}",
+    )
+    yield check(
+        "unclean.leader.election.enable",
+        good=configs.get("unclean.leader.election.enable") != "true",
+        why="a replica that lacks records may lead",
+    )
+    if plan.role == "staged":
+        yield from _staged_configs(plan, topic)
+    if plan.role == "dead" and "max.message.bytes" in configs:
+        planned = plan.configs["max.message.bytes"]
+        yield check(
             "max.message.bytes",
-            "a dead record and its reasons must fit; or lower max_record_bytes",
+            good=int(configs["max.message.bytes"]) >= int(planned),
+            why="a dead record and its reasons must fit; or lower max_record_bytes",
+            expected=f">= {planned}",
         )
 
 
-def _alter(plan: TopicPlan, topic: FoundTopic, config: str, why: str, *, value: str | None = None) -> str:
-    wanted = plan.configs[config] if value is None else value
-    return (
-        f"{plan.name}: {config} is {topic.configs.get(config)} ({why}). Remedy: kafka-configs.sh "
+def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+    yield _config(
+        plan,
+        topic,
+        "message.timestamp.type",
+        good=topic.configs.get("message.timestamp.type") == "LogAppendTime",
+        why="ages depend on producers' clocks",
+    )
+    codecs = ", ".join(_unreadable_codecs())
+    yield _config(
+        plan,
+        topic,
+        "compression.type",
+        good=not codecs or topic.configs.get("compression.type") in ("uncompressed", "gzip"),
+        why=f"records packed with {codecs} can't be read here; or install kafka-python[{codecs.replace(' ', '')}]",
+        expected="uncompressed or gzip" if codecs else "any",
+    )
+
+
+def _config(
+    plan: TopicPlan,
+    topic: FoundTopic,
+    config: str,
+    *,
+    good: bool,
+    why: str,
+    value: str | None = None,
+    expected: str | None = None,
+) -> TopicCheck:
+    """One setting of a topic; `value` is what the remedy sets it to, where it is not the planned one."""
+    wanted, actual = plan.configs[config] if value is None else value, str(topic.configs.get(config))
+    remedy = (
+        f"{plan.name}: {config} is {actual} ({why}). Remedy: kafka-configs.sh "
         f"--alter --entity-type topics --entity-name {plan.name} --add-config {config}={wanted}"
+    )
+    return TopicCheck(
+        topic=plan.name,
+        setting=config,
+        expected=wanted if expected is None else expected,
+        actual=actual,
+        problem="" if good else remedy,
     )
 
 
@@ -236,8 +323,11 @@ def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
     }
 
 
-def _create(client: Any, plans: list[TopicPlan]) -> None:
-    """Create them; one that another process has just created is as good. Raises `SettingsError`."""
+def _create(client: Any, plans: list[TopicPlan]) -> list[str]:
+    """Create them; one that another process has just created is as good. Raises `SettingsError`.
+
+    Returns the names of those that we created.
+    """
     wanted = {
         plan.name: {
             "num_partitions": plan.partitions,
@@ -247,10 +337,12 @@ def _create(client: Any, plans: list[TopicPlan]) -> None:
         for plan in plans
     }
     answer = client.create_topics(wanted, raise_errors=False)
+    created = []
     for topic in answer["topics"]:
         error = errors.for_code(topic["error_code"])
         if error is errors.NoError:
             _log.info("kafka.topic_created", extra={"topic": topic["name"]})
+            created.append(topic["name"])
         elif issubclass(error, errors.RetriableError):
             raise error(topic["name"])
         elif error is not errors.TopicAlreadyExistsError:
@@ -259,3 +351,4 @@ def _create(client: Any, plans: list[TopicPlan]) -> None:
                 "Create it by hand and set topics_mode = check, or allow Create on it"
             )
     client.wait_for_topics([plan.name for plan in plans])
+    return created

@@ -1,0 +1,203 @@
+"""`committerd audit`: prove from the table and the topics that nothing was lost, doubled or answered falsely."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+
+import anyio
+import click
+
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.printing import Progress, echo_counts, echo_table
+from committerd.commands.surroundings import stores_of
+from committerd.committer.starting import era_of
+from committerd.edges.kafka_operator import Bounds, TopicOperator, open_operator
+from committerd.errors import CommitterError, CorruptTable
+from committerd.format.messages import DecodeError, Outcome
+from committerd.rules.audit import Audit, AuditReport, QueueBounds
+from committerd.rules.audit_history import AuditedVersion, History, audited_version
+from committerd.settings import Settings
+from committerd.several import for_each
+from committerd.table import Table
+
+_AT_ONCE = 16
+"""Versions that are read together."""
+_SHOWN_MAX = 100
+_EVERYTHING_MS = 2**62
+"""Later than all: a partition that has lost every outcome."""
+
+
+@click.command()
+@click.option(
+    "--versions",
+    type=click.IntRange(1),
+    help="Read only so many versions, the newest: each is read whole. Without it, all that are there.",
+)
+@config_option
+@json_option
+def audit(versions: int | None, as_json: bool) -> None:
+    """Prove from the table and the topics that nothing was lost, doubled or answered falsely.
+
+    Every staged record that the table's position has passed must be answered by exactly one version, every outcome
+    must say what that version says, no transaction and no version of an application may be committed twice, and
+    positions never go back. Versions that were cleaned up, and records and outcomes that have expired, can't be
+    checked; they are counted. Committers may be at work meanwhile. Nothing is written.
+
+    The exit code is 1 when anything was found.
+    """
+    report = anyio.run(_audit, settings(), versions)
+    _print(report, as_json=as_json)
+    sys.exit(1 if report.findings else 0)
+
+
+async def _audit(configured: Settings, versions: int | None) -> AuditReport:
+    async with (
+        stores_of(configured) as stores,
+        open_operator(configured.kafka, configured.dataset.name) as operator,
+    ):
+        # In this order: what was told before the table is read must be found in it.
+        acknowledged = await operator.acknowledged()
+        outcomes = await operator.bounds(operator.topics.outcomes)
+        outcomes_since = await _kept_since(operator, outcomes)
+        table = Table(stores.open(configured.dataset.uri), manifests_max=_AT_ONCE)
+        history = await _read_history(table, versions)
+        identity = await operator.identity()
+        log_start, log_end = (await operator.bounds(operator.topics.staged))[0]
+        if await operator.identity() != identity:
+            raise CommitterError("the topic was made again while it was looked at: audit again", code="contended")
+        bounds = QueueBounds(
+            identity=identity,
+            log_start=log_start,
+            log_end=log_end,
+            acknowledged=acknowledged.offset if acknowledged else None,
+            acknowledged_era=era_of(acknowledged),
+            outcomes_since_ms=outcomes_since,
+        )
+        audited = Audit(bounds, history)
+        await _read_outcomes(operator, outcomes, audited)
+        await _read_staged(operator, audited)
+        return audited.report()
+
+
+async def _read_history(table: Table, newest: int | None) -> History:
+    """What the versions say, oldest first; those that vanish meanwhile are gone like all others."""
+    history = History()
+    listed = (await table.versions())[-newest if newest else 0 :]
+    progress = Progress("versions read", len(listed))
+    for start in range(0, len(listed), _AT_ONCE):
+        batch = await _read_versions(table, listed[start : start + _AT_ONCE])
+        for version, one in sorted(batch.items()):
+            if isinstance(one, str):
+                history.unreadable(version, one)
+            else:
+                history.add(one)
+        progress.add(_AT_ONCE)
+    return history
+
+
+async def _read_versions(table: Table, versions: Sequence[int]) -> dict[int, AuditedVersion | str]:
+    """Those that are there; of one that can't be read what is wrong with it."""
+    found: dict[int, AuditedVersion | str] = {}
+
+    async def read(version: int) -> None:
+        one = await _version(table, version)
+        if one is not None:
+            found[version] = one
+
+    await for_each(versions, read)
+    return found
+
+
+async def _version(table: Table, version: int) -> AuditedVersion | str | None:
+    """One version; None when it is not there any more, what is wrong with it when it can't be read."""
+    try:
+        file = await table.read(version)
+        return None if file is None else audited_version(file, await table.transaction(file))
+    except CorruptTable as error:
+        return str(error)
+
+
+async def _kept_since(operator: TopicOperator, outcomes: Bounds) -> int:
+    """Unix time in milliseconds from which on no partition has lost an outcome; 0 when none has lost any."""
+    since = 0
+    for partition, (start, end) in outcomes.items():
+        if start == 0:
+            continue
+        first = _EVERYTHING_MS
+        async with aclosing(operator.stream(operator.topics.outcomes, {partition: (start, end)})) as batches:
+            async for batch in batches:
+                first = batch[0][1].timestamp_ms
+                break
+        since = max(since, first)
+    return since
+
+
+async def _read_outcomes(operator: TopicOperator, bounds: Bounds, audited: Audit) -> None:
+    progress = Progress("outcomes read", _records(bounds))
+    async with aclosing(operator.stream(operator.topics.outcomes, bounds)) as batches:
+        async for batch in batches:
+            for partition, record in batch:
+                try:
+                    outcome = Outcome.FromString(record.value)
+                except DecodeError:
+                    audited.undecodable_outcome(partition, record.offset)
+                else:
+                    audited.outcome(outcome)
+            progress.add(len(batch))
+
+
+async def _read_staged(operator: TopicOperator, audited: Audit) -> None:
+    bounds = {0: (audited.bounds.log_start, audited.bounds.log_end)}
+    progress = Progress("staged records read", _records(bounds))
+    async with aclosing(operator.stream(operator.topics.staged, bounds)) as batches:
+        async for batch in batches:
+            for _, record in batch:
+                audited.record(record)
+            progress.add(len(batch))
+
+
+def _records(bounds: Bounds) -> int:
+    return sum(end - start for start, end in bounds.values())
+
+
+def _print(report: AuditReport, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "good": not report.findings,
+                    "findings": [asdict(one) for one in report.findings],
+                    "findings_by_code": dict(report.by_code),
+                    "counts": dict(report.counts),
+                    "unchecked": dict(report.unchecked),
+                },
+                indent=2,
+            )
+        )
+        return
+    click.echo("Looked at:")
+    echo_counts(report.counts)
+    if report.unchecked:
+        click.echo("\nCould not be checked:")
+        echo_counts(report.unchecked)
+    click.echo("")
+    if not report.findings:
+        click.echo("Nothing was found: what could be checked is neither lost, doubled nor answered falsely.")
+        return
+    total = sum(report.by_code.values())
+    shown = report.findings[:_SHOWN_MAX]
+    click.echo(
+        f"Found: {total}" + (f", of which the first {len(shown)} (--json has more)" if total > len(shown) else "")
+    )
+    echo_table(
+        ("what", "version", "offset", "message"),
+        [(f.code, _number(f.version), _number(f.offset), f.message) for f in shown],
+    )
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)

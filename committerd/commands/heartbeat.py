@@ -1,0 +1,89 @@
+"""`committerd heartbeat`: one harmless change, the whole way a producer's goes."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from datetime import timedelta
+
+import anyio
+import click
+
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.edges.kafka_options import topics_of, writer_options
+from committerd.errors import SettingsError
+from committerd.format.messages import Transaction
+from committerd.settings import Settings
+from committerd.table import Table
+from committerd_client import CommitClient, CommitResult
+from committerd_client.reexecution import Reexecution
+
+KEY = "heartbeat"
+"""The one key of table_metadata that is written, each time anew."""
+
+
+@click.command()
+@config_option
+@json_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds for all of it. What is not answered by then is not committed later either.",
+)
+def heartbeat(as_json: bool, timeout: float) -> None:
+    """Stage one change of the dataset's table and await its answer: a producer's way through Kafka and the committer.
+
+    The change sets key `heartbeat` of the table's metadata to the time, and makes one version. The table must exist.
+    Run it after a change to brokers, credentials or policies; `helm test` does.
+    """
+    configured = settings()
+    started = time.monotonic()
+    result = anyio.run(_beat, configured, timeout)
+    seconds = time.monotonic() - started
+    if as_json:
+        told = {"dataset": configured.dataset.name, "version": result.version, "uuid": result.uuid, "seconds": seconds}
+        click.echo(json.dumps(told))
+    else:
+        click.echo(f"{configured.dataset.name}: committed in version {result.version}, {seconds:.1f} s after the start")
+
+
+async def _beat(configured: Settings, timeout: float) -> CommitResult:
+    topics_of(configured.kafka, configured.dataset.name)  # a name that Kafka would not take is told before it is asked
+    deadline = wall_clock() + timedelta(seconds=timeout)
+    async with (
+        stores_of(configured) as stores,
+        CommitClient(
+            configured.kafka.bootstrap_servers,
+            dataset=configured.dataset.name,
+            topic_prefix=configured.kafka.topic_prefix,
+            dataset_uri=configured.dataset.uri,
+            producer="committerd-heartbeat",
+            client_id="committerd-heartbeat",
+            connect_timeout=timeout,
+            kafka_options=writer_options(configured.kafka),
+        ) as client,
+    ):
+        table = Table(stores.open(configured.dataset.uri))
+
+        async def change(_: Reexecution | None = None) -> Transaction:
+            version = await table.latest_version()
+            if version is None:
+                raise SettingsError(
+                    f"there is no table at {configured.dataset.uri}: a heartbeat changes one that exists. Create it, "
+                    "or correct dataset.uri"
+                )
+            return _transaction(version)
+
+        left = max((deadline - wall_clock()).total_seconds(), 0.0)
+        return await client.commit(await change(), timeout=left, deadline=deadline, reexecute=change)
+
+
+def _transaction(read_version: int) -> Transaction:
+    made = Transaction(uuid=str(uuid.uuid4()), read_version=read_version)
+    entries = made.update_config.table_metadata_updates.update_entries
+    entries.add(key=KEY, value=wall_clock().isoformat(timespec="seconds"))
+    return made

@@ -1,0 +1,96 @@
+"""What the commands print: tables, times, sizes, and progress beside them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from committerd.errors import SettingsError
+
+_PROGRESS_SECONDS = 2.0
+_CELL_CHARS_MAX = 160
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"(\d{1,9})([smhd])")
+
+
+def echo_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table with aligned columns. Cells are cut at 160 characters; what is not printable is escaped."""
+    cells = [[plain(str(cell))[:_CELL_CHARS_MAX] for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
+    for line in [list(columns), *cells]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def echo_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """`name:   value` a line, values below each other."""
+    width = max(len(name) for name, _ in fields) + 2
+    for name, value in fields:
+        click.echo(f"{name + ':':<{width}} {plain(value)}")
+
+
+def echo_counts(counts: Mapping[str, int]) -> None:
+    """A number and what it counts a line."""
+    width = max((len(str(count)) for count in counts.values()), default=0)
+    for what, count in counts.items():
+        click.echo(f"  {count:>{width}}  {what}")
+
+
+def plain(text: str) -> str:
+    """The text with what is not printable escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def when(timestamp_ms: int) -> str:
+    """Unix milliseconds as a time of day in UTC, to the second."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def duration(milliseconds: float) -> str:
+    """In the largest unit of which there is one, with one decimal."""
+    for unit in ("d", "h", "m"):
+        if milliseconds >= _UNITS_MS[unit]:
+            return f"{milliseconds / _UNITS_MS[unit]:.1f} {unit}"
+    return f"{milliseconds / 1000:.1f} s"
+
+
+def size(count: int) -> str:
+    """Bytes in the largest binary unit of which there is one."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(count) >= 1 << power:
+            return f"{count / (1 << power):.1f} {unit}"
+    return f"{count} B"
+
+
+def since_ms(text: str, *, now_ms: int) -> int:
+    """Unix milliseconds of an option such as `90m`, `3d` (ago) or `2026-05-31T12:00:00Z`. Raises `SettingsError`."""
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return max(now_ms - int(ago[1]) * _UNITS_MS[ago[2]], 0)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(
+            f"--since is {text!r}: give a number with s, m, h or d (ago), or a time such as 2026-05-31T12:00:00Z"
+        ) from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+class Progress:
+    """Says on standard error every two seconds how far something long has come; short things say nothing."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._said_at = time.monotonic()
+
+    def add(self, count: int) -> None:
+        """So many more are done."""
+        self._done += count
+        if time.monotonic() - self._said_at >= _PROGRESS_SECONDS:
+            self._said_at = time.monotonic()
+            click.echo(f"{self._what}: {self._done} of about {self._total}", err=True)
