@@ -14,11 +14,12 @@ written but not committed into transactions.
 
 from __future__ import annotations
 
-from committerd_client.client import CommitClient, CommitHandle
+from committerd_client.client import CommitClient
 from committerd_client.errors import (
     ClientClosed,
     ClientError,
     CommitConflict,
+    CommitManyFailed,
     CommitTimeout,
     Expired,
     IncompatibleConflict,
@@ -26,22 +27,29 @@ from committerd_client.errors import (
     InvalidTransaction,
     KafkaUnavailable,
     NotCommitted,
+    OutcomeNotFound,
     RetryableConflict,
     SubmitFailed,
     TransactionTooLarge,
     Undecided,
     UnsupportedTransaction,
 )
+from committerd_client.handle import CommitHandle
 from committerd_client.headers import App, Staged
+from committerd_client.reexecution import Reexecution
 from committerd_client.results import CommitResult, CommitStatus
+from committerd_client.resuming import Bookmark
+from committerd_client.sync import SyncCommitClient, SyncCommitHandle
 
 __all__ = [
     "App",
+    "Bookmark",
     "ClientClosed",
     "ClientError",
     "CommitClient",
     "CommitConflict",
     "CommitHandle",
+    "CommitManyFailed",
     "CommitResult",
     "CommitStatus",
     "CommitTimeout",
@@ -51,9 +59,13 @@ __all__ = [
     "InvalidTransaction",
     "KafkaUnavailable",
     "NotCommitted",
+    "OutcomeNotFound",
+    "Reexecution",
     "RetryableConflict",
     "Staged",
     "SubmitFailed",
+    "SyncCommitClient",
+    "SyncCommitHandle",
     "TransactionTooLarge",
     "Undecided",
     "UnsupportedTransaction",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from committerd.format.messages import Outcome
 from committerd_client.connection import Connection
@@ -43,6 +44,7 @@ class Channel:
         self._reader_started: asyncio.Future[int] = self.loop.create_future()
         self._sender_stopped: asyncio.Future[None] = self.loop.create_future()
         self._reader_stopped: asyncio.Future[None] = self.loop.create_future()
+        _channels.add(self)
 
     async def open(self) -> int:
         """Connect, and return the partition on which answers are read. Raises what kafka-python raised."""
@@ -54,6 +56,11 @@ class Channel:
     def send(self, submission: Submission) -> None:
         """Never blocks; `acknowledged` or `failed` follows."""
         self._sender.submit(submission)
+
+    @property
+    def next_offset(self) -> int:
+        """Of the outcomes partition: all answers before it have been read."""
+        return self._reader.next_offset
 
     @property
     def trouble(self) -> str:
@@ -73,6 +80,10 @@ class Channel:
         self._reader.stop()
         for started in (self._sender_started, self._reader_started):
             started.cancel()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the threads are not here, and the sockets are the parent's."""
+        self._sender.leave_to_parent()
 
     def _on_send(self, events: list[SendEvent]) -> None:
         for event in events:
@@ -112,3 +123,18 @@ def _resolve(future: asyncio.Future[T], value: T) -> None:
 def _reject(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+_channels: WeakSet[Channel] = WeakSet()
+_left_to_parent: list[Channel] = []
+"""Never freed in this process: freeing them would close what the parent uses."""
+
+
+def _after_fork() -> None:
+    for channel in list(_channels):
+        channel.leave_to_parent()
+        _left_to_parent.append(channel)
+    _channels.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

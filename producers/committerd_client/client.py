@@ -13,64 +13,26 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, Unpack, overload
 
-from committerd.format.messages import Outcome, Transaction
+from committerd.format.messages import Outcome
+from committerd_client import claim_check, history
 from committerd_client.channel import Channel
+from committerd_client.claim_check import WriteClaim
 from committerd_client.connection import Connection, recent_warnings
-from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, KafkaUnavailable
-from committerd_client.headers import AppUnit, Asking, Staged, constant_headers, make_record
+from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
+from committerd_client.handle import CommitHandle
+from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
 from committerd_client.in_flight import Room, Submission, Submissions, closed, timed_out
-from committerd_client.results import CommitResult
-
-MIB = 1024 * 1024
-
-
-class ClientTimeout:
-    """Stands for the timeout that the client was made with."""
-
-    def __repr__(self) -> str:
-        return "<the client's timeout>"
-
-
-_CLIENTS = ClientTimeout()
-
-Timeout = float | ClientTimeout | None
-"""Seconds; None waits for ever."""
-
-
-class CommitHandle:
-    """A transaction that Kafka holds. Dropping the handle does not take it back."""
-
-    __slots__ = ("_client", "_submission")
-
-    def __init__(self, client: CommitClient, submission: Submission) -> None:
-        self._client = client
-        self._submission = submission
-
-    @property
-    def uuid(self) -> str:
-        """The transaction's."""
-        return self._submission.uuid
-
-    @property
-    def offset(self) -> int | None:
-        """Of its record in the staged topic; None in the rare case that Kafka doesn't say."""
-        return self._submission.offset
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._submission.answer is not None
-
-    async def outcome(self, *, timeout: Timeout = _CLIENTS) -> CommitResult:
-        """Wait for the answer; may be called again, from several tasks too. Raises as `CommitClient.commit` does."""
-        return await self._client._outcome(self._submission, self._client._seconds(timeout))
-
-    def __repr__(self) -> str:
-        return f"<CommitHandle {self.uuid} offset={self.offset} {'done' if self.done() else 'pending'}>"
+from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
+from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
+from committerd_client.results import CommitResult, interpret
+from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
 
 
 class CommitClient:
@@ -83,6 +45,7 @@ class CommitClient:
         dataset: str,
         topic_prefix: str = "",
         dataset_uri: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
         producer: str | None = None,
         timeout: float | None = 60.0,
         connect_timeout: float = 30.0,
@@ -90,17 +53,24 @@ class CommitClient:
         max_in_flight: int = 10_000,
         max_in_flight_bytes: int = 64 * MIB,
         max_record_bytes: int = MIB - 1024,
+        claim_check_above: int | None = None,
+        write_claim: WriteClaim | None = None,
         client_id: str = "committerd-client",
         kafka_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Nothing is contacted before `start`. Times are in seconds.
 
         `dataset` and `topic_prefix`: as in the committer's settings; they name the topics `{prefix}{dataset}.staged`
-        and `.outcomes`. `dataset_uri`: the table that is meant; the committer of another one refuses. `producer`: who
-        commits, for its log. `timeout`: of each commit that names none; None waits for ever. `max_in_flight` records
-        and `max_in_flight_bytes` may wait for Kafka's acknowledgement, further ones wait in their callers.
-        `max_record_bytes` must be 1 KiB below the staged topic's max.message.bytes. `kafka_options`: more arguments
-        of kafka-python's clients, such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
+        and `.outcomes`. `dataset_uri`: the table that is meant; the committer of another one refuses.
+        `storage_options`: with which pylance, where it is installed, reads and writes that table: for `resume` and
+        large transactions. `producer`: who commits, for its log; a name that stays over restarts makes the client read
+        the same partition of the answers again (`resume`). `timeout`: of each commit that names none; None waits for
+        ever. `max_in_flight` records and `max_in_flight_bytes` may wait for Kafka's acknowledgement, further ones wait
+        in their callers. `max_record_bytes` must be 1 KiB below the staged topic's max.message.bytes.
+        `claim_check_above`: transactions that make a larger record are written beside the table, and only named in
+        Kafka; default `max_record_bytes`. `write_claim`: writes them; default pylance, to `dataset_uri`.
+        `kafka_options`: more arguments of kafka-python's clients, such as `security_protocol`, `ssl_cafile`,
+        `sasl_mechanism`.
 
         Raises `ValueError` for what can't be right.
         """
@@ -111,12 +81,23 @@ class CommitClient:
             dataset=dataset,
             topic_prefix=topic_prefix,
             client_id=client_id,
-            instance=instance,
+            partition_key=instance if producer is None else producer,
             connect_timeout=connect_timeout,
             max_record_bytes=max_record_bytes,
             options=dict(kafka_options or {}),
         )
-        self._dataset_uri = dataset_uri
+        if claim_check_above is not None and claim_check_above > max_record_bytes:
+            raise ValueError(
+                f"claim_check_above ({claim_check_above}) is more than max_record_bytes ({max_record_bytes})"
+            )
+        if write_claim is None and dataset_uri is not None:
+            write_claim = claim_check.table_writer(dataset_uri, storage_options)
+        self._dataset_uri, self._storage_options = dataset_uri, storage_options
+        self._write_claim = write_claim
+        self._claim_check_above = max_record_bytes if claim_check_above is None else claim_check_above
+        self._named = producer is not None
+        self._partition = 0
+        self._started_at: datetime | None = None
         self._producer = f"{client_id}-{instance}" if producer is None else producer
         self._timeout, self._close_timeout = timeout, close_timeout
         self._room = Room(records_max=max_in_flight, bytes_max=max_in_flight_bytes)
@@ -149,13 +130,14 @@ class CommitClient:
                     raise
                 servers = ", ".join(self._connection.bootstrap_servers)
                 raise KafkaUnavailable(f"Kafka at {servers} can't be used: {error!r}{heard}") from error
+        self._partition, self._started_at = partition, datetime.now(UTC)
         self._headers = constant_headers(
             dataset_uri=self._dataset_uri, producer=self._producer, outcome_partition=partition
         )
         self._open = True
 
-    async def aclose(self) -> None:
-        """Send what was submitted, wait for Kafka's acknowledgements (at most `close_timeout`), and stop.
+    async def aclose(self, *, within: float | None = None) -> None:
+        """Send what was submitted, wait for Kafka's acknowledgements (`close_timeout` or `within` s), and stop.
 
         Whoever still waits for an answer gets `ClientClosed`; what is staged stays staged. May be called twice.
         """
@@ -164,88 +146,67 @@ class CommitClient:
         if channel is None or not was_open:
             return
         try:
-            await channel.close(self._close_timeout)
+            await channel.close(self._close_timeout if within is None else within)
         finally:
             channel.abandon()
             self._room.close()
             for submission in self._submissions:
                 submission.settle(closed(submission))
 
+    def bookmark(self) -> Bookmark:
+        """Where the answer to whatever is submitted from now on will come, at the earliest; costs nothing.
+
+        To be kept, with the transaction's uuid, before it is submitted: `resume` finds the answer from there.
+        """
+        return Bookmark(self._partition, self._open_channel().next_offset)
+
     async def commit(
         self,
-        transaction: Transaction | bytes | Staged,
+        transaction: Work,
         *,
-        timeout: Timeout = _CLIENTS,
-        app: AppUnit | None = None,
-        create_only: bool = False,
-        create_options: Mapping[str, Any] | None = None,
-        read_uuid: str | None = None,
-        deadline: datetime | None = None,
-        attempt: int | None = None,
-        retry_of: str | None = None,
-        traceparent: str | None = None,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        reexecute: AsyncReexecute | None = None,
+        attempts: int = ATTEMPTS_MAX,
+        **asked: Unpack[CommitOptions],
     ) -> CommitResult:
         """Stage the transaction and wait until it is in the table. DUPLICATE counts as success.
 
-        `timeout`: seconds for all of it. `app`: (app_id, version, run) of a replayable source; a version at or below
-        the one that is recorded is DUPLICATE. `create_only`: a table that exists is not overwritten (RETRYABLE
-        `table_exists`). `create_options`: how a new table is made. `read_uuid`: of the transaction that made the read
-        version. `deadline`: with a time zone; after it the committer must not commit any more. `attempt`, `retry_of`:
-        number of a re-execution after `RetryableConflict`, and the uuid that was refused. `traceparent`: W3C trace
-        context.
+        `timeout`: seconds for all of it. `asked`: see `CommitOptions`.
+
+        `reexecute`: called after each `RetryableConflict`, and only then, with what was refused; does the work again on
+        the latest version and returns it as a new transaction, or None to give up. A coroutine function runs in the
+        event loop, a plain one in a worker thread; what it raises is passed on. At most `attempts` executions in all,
+        within `timeout`. The app unit, deadline and trace context stay; `create_only`, `create_options` and
+        `read_uuid` belonged to the first transaction (`Staged` has those of the next).
 
         Raises a `NotCommitted` (not in the table), `Undecided`, `CommitTimeout` or `ClientClosed` (unknown), or
-        `SubmitFailed`. Cancelling the caller does not take the transaction back: it may still be committed.
+        `SubmitFailed`; `attempts` of the error says how often the work was executed. Cancelling the caller does not
+        take the transaction back: it may still be committed.
         """
-        asking = Asking(
-            app=app,
-            create_only=create_only,
-            create_options=create_options or {},
-            read_uuid=read_uuid,
-            deadline=deadline,
-            attempt=attempt,
-            retry_of=retry_of,
-            traceparent=traceparent,
-        )
         seconds = self._seconds(timeout)
         until = _until(seconds)
-        submission = await self._submit(transaction, asking, until)
-        try:
-            return await self._outcome(submission, seconds, until=until)
-        finally:
-            submission.wanted = False
+        tries = Attempts(Asking(**asked), most=attempts)
+        while True:
+            try:
+                return tries.counted(await self._commit(transaction, tries.asking, seconds, until))
+            except ClientError as error:
+                if reexecute is None:
+                    raise
+                wanted = tries.after(error, seconds_left=_left(until))
+            work = await ask(reexecute, wanted)
+            transaction = tries.take(work, wanted, seconds_left=_left(until))
 
     async def submit(
-        self,
-        transaction: Transaction | bytes | Staged,
-        *,
-        timeout: Timeout = _CLIENTS,
-        app: AppUnit | None = None,
-        create_only: bool = False,
-        create_options: Mapping[str, Any] | None = None,
-        read_uuid: str | None = None,
-        deadline: datetime | None = None,
-        attempt: int | None = None,
-        retry_of: str | None = None,
-        traceparent: str | None = None,
+        self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
     ) -> CommitHandle:
         """Stage the transaction; returns when Kafka holds it for good. The handle waits for the answer.
 
-        Arguments as for `commit`; `timeout` is for the staging alone.
+        `timeout` is for the staging alone. Cancelling the caller does not take the transaction back.
         """
-        asking = Asking(
-            app=app,
-            create_only=create_only,
-            create_options=create_options or {},
-            read_uuid=read_uuid,
-            deadline=deadline,
-            attempt=attempt,
-            retry_of=retry_of,
-            traceparent=traceparent,
-        )
         seconds = self._seconds(timeout)
         until = _until(seconds)
-        submission = await self._submit(transaction, asking, until)
+        bookmark = self.bookmark()
+        submission = await self._submit(transaction, Asking(**asked), until)
         try:
             staged = await submission.wait_staged(_left(until))
         except BaseException:
@@ -256,12 +217,40 @@ class CommitClient:
             raise self._timed_out(submission, seconds)
         if not submission.acknowledged and isinstance(submission.answer, ClientError) and submission.offset is None:
             raise submission.answer
-        return CommitHandle(self, submission)
+        return CommitHandle(self, submission, bookmark)
+
+    async def resume(
+        self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT
+    ) -> CommitResult:
+        """Learn what became of a transaction that was submitted before, by another process too.
+
+        `since`: a bookmark from before it was submitted, or a time with its zone (then in the partition of this
+        client, which is that of the submitting one where both have the same `producer`). Looks at the answers that are
+        there, then at the table's latest 1,000 versions where pylance can read them, then waits for an answer until
+        `timeout`. 0 = don't wait; what is there is read in any case.
+
+        Raises as `commit` does, and `OutcomeNotFound` where nobody knows. Never guesses, and never submits anything.
+        """
+        self._usable()
+        if isinstance(since, datetime):
+            check_time(since, earliest=None if self._named else self._started_at)
+        seconds = self._seconds(timeout)
+        best = await find_answer(
+            OutcomeSearch(self._connection, uuid),
+            since=since,
+            partition=self._partition,
+            history=partial(history.find, self._dataset_uri, self._storage_options, uuid),
+            until=None if seconds is None else time.monotonic() + seconds,
+        )
+        answer = interpret(best)
+        if isinstance(answer, ClientError):
+            raise answer
+        return answer
 
     @overload
     async def commit_many(
         self,
-        transactions: Iterable[Transaction | bytes | Staged],
+        transactions: Iterable[Work],
         *,
         timeout: Timeout = ...,
         return_exceptions: Literal[False] = ...,
@@ -270,7 +259,7 @@ class CommitClient:
     @overload
     async def commit_many(
         self,
-        transactions: Iterable[Transaction | bytes | Staged],
+        transactions: Iterable[Work],
         *,
         timeout: Timeout = ...,
         return_exceptions: Literal[True],
@@ -278,15 +267,17 @@ class CommitClient:
 
     async def commit_many(
         self,
-        transactions: Iterable[Transaction | bytes | Staged],
+        transactions: Iterable[Work],
         *,
-        timeout: Timeout = _CLIENTS,
+        timeout: Timeout = CLIENTS_TIMEOUT,
         return_exceptions: bool = False,
     ) -> list[CommitResult] | list[CommitResult | ClientError]:
         """Commit independent transactions, staged in their order; results in the same order.
 
-        They are not one unit: some may be committed and others refused. When all are answered, the errors are raised
-        as one `ExceptionGroup`, or stand among the results with `return_exceptions`. `timeout`: for all of them.
+        They are not one unit: some may be committed and others refused. When all are answered, `CommitManyFailed` is
+        raised if any was not committed: a group of their errors, with all results in it. With `return_exceptions` the
+        errors stand among the results. `timeout`: for all of them; who has no answer then is a `CommitTimeout`.
+        Whatever else goes wrong, in `transactions` itself too, is raised at once: those before it are staged.
         """
         seconds = self._seconds(timeout)
         until = _until(seconds)
@@ -304,31 +295,48 @@ class CommitClient:
             for one in waiting:
                 if isinstance(one, Submission):
                     one.wanted = False
-        errors = [answer for answer in answers if isinstance(answer, ClientError)]
-        if errors and not return_exceptions:
-            raise ExceptionGroup(f"{len(errors)} of {len(answers)} transactions were not committed", errors)
+        if not return_exceptions and any(isinstance(answer, ClientError) for answer in answers):
+            raise CommitManyFailed.of(answers)
         return answers
 
-    async def _submit(
-        self, transaction: Transaction | bytes | Staged, asking: Asking, until: float | None
-    ) -> Submission:
+    async def _commit(
+        self, transaction: Work, asking: Asking, seconds: float | None, until: float | None
+    ) -> CommitResult:
+        submission = await self._submit(transaction, asking, until)
+        try:
+            answer = await self._answer(submission, seconds, until)
+        finally:
+            submission.wanted = False
+        if isinstance(answer, ClientError):
+            raise answer
+        return answer
+
+    async def _submit(self, transaction: Work, asking: Asking, until: float | None) -> Submission:
         """Give it to the sender, when there is room."""
         self._usable()
-        record = make_record(transaction, asking, self._headers, bytes_max=self._connection.max_record_bytes)
-        await self._room.take(record.size, _left(until))
-        submission = Submission(record)
+        record = make_record(transaction, asking, self._headers)
+        size = record.size
+        if size > self._claim_check_above:
+            record = await self._claim(record)
+            size = record.size
+        await self._room.take(size, _left(until))
+        submission = Submission(record, size)
         try:
             self._usable().send(submission)
         except BaseException:
-            self._room.give_back(record.size)
+            self._room.give_back(size)
             raise
         self._submissions.add(submission)
         return submission
 
-    async def _outcome(
-        self, submission: Submission, seconds: float | None, *, until: float | None = None
-    ) -> CommitResult:
-        answer = await self._answer(submission, seconds, until or _until(seconds))
+    async def _claim(self, record: StagedRecord) -> StagedRecord:
+        """Put the transaction's bytes beside the table, and return the record that names them."""
+        if self._write_claim is None:
+            raise too_large(record, self._claim_check_above)
+        return await claim_check.check(record, self._write_claim)
+
+    async def _outcome(self, submission: Submission, seconds: float | None) -> CommitResult:
+        answer = await self._answer(submission, seconds, _until(seconds))
         if isinstance(answer, ClientError):
             raise answer
         return answer
@@ -340,6 +348,12 @@ class CommitClient:
         return submission.answer or self._timed_out(submission, seconds)
 
     def _usable(self) -> Channel:
+        channel = self._open_channel()
+        if asyncio.get_running_loop() is not channel.loop:
+            raise RuntimeError("the client was started in another event loop: make one in each")
+        return channel
+
+    def _open_channel(self) -> Channel:
         channel = self._channel
         if self._closed:
             raise ClientClosed("the client is closed: make another one")
@@ -349,8 +363,6 @@ class CommitClient:
             )
         if os.getpid() != channel.pid:
             raise RuntimeError("the client was started before this process was forked: make one in each process")
-        if asyncio.get_running_loop() is not channel.loop:
-            raise RuntimeError("the client was started in another event loop: make one in each")
         return channel
 
     def _seconds(self, timeout: Timeout) -> float | None:

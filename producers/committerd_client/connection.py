@@ -35,8 +35,8 @@ class Connection:
     topic_prefix: str = ""
     client_id: str
     """As Kafka's quotas and logs know it."""
-    instance: str
-    """Tells this client from every other; chooses its partition of the outcomes topic."""
+    partition_key: str
+    """Chooses the client's partition of the outcomes topic: by its crc32."""
     connect_timeout: float = 30.0
     """Seconds."""
     max_record_bytes: int

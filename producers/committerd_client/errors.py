@@ -10,11 +10,14 @@
     │   └── Expired                   the committer got to it after its deadline
     ├── Undecided                   the committer can't tell whether it is in the table: a person has to look
     ├── CommitTimeout               no answer in time: unknown, not failed. Also TimeoutError
+    │   └── OutcomeNotFound           `resume` found no answer anywhere: unknown as well
     ├── ClientClosed                closed before the answer came: unknown as well
     ├── SubmitFailed                Kafka refused the record, or could not be asked
     │   ├── TransactionTooLarge       larger than a record may be; nothing was sent
     │   └── InFlightFull              no room among the sends in flight in time; nothing was sent. Also TimeoutError
     └── KafkaUnavailable            the client could not start
+
+`commit_many` raises them together, as a `CommitManyFailed`, which is an `ExceptionGroup`.
 
 After anything that leaves the outcome unknown, commit *the same transaction* again, with its uuid: it is answered
 DUPLICATE when it was committed before. The same data under a new uuid would be committed twice.
@@ -23,10 +26,13 @@ DUPLICATE when it was committed before. The same data under a new uuid would be 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from committerd.errors import CommitterError
+
+if TYPE_CHECKING:
+    from committerd_client.results import CommitResult
 
 
 class ClientError(CommitterError):
@@ -34,6 +40,8 @@ class ClientError(CommitterError):
 
     offset: int | None = None
     """Of the record in the staged topic; None when nothing was sent, or Kafka has not acknowledged it."""
+    attempts: int = 1
+    """How often the work was executed, with `reexecute`; the error is about the last try."""
 
     def __init__(self, message: str, *, code: str | None = None, uuid: str = "") -> None:
         super().__init__(message, code=code)
@@ -115,6 +123,12 @@ class CommitTimeout(ClientError, TimeoutError):
     code = "timeout"
 
 
+class OutcomeNotFound(CommitTimeout):
+    """Neither the outcomes nor the table's history tell what became of it."""
+
+    code = "outcome_not_found"
+
+
 class ClientClosed(ClientError):
     """The client was closed. For a transaction that was submitted: unknown, not failed."""
 
@@ -143,6 +157,26 @@ class KafkaUnavailable(ClientError):
     """No broker answered, login failed, or the dataset's topics are not there."""
 
     code = "kafka_unavailable"
+
+
+class CommitManyFailed(ExceptionGroup[ClientError]):
+    """Some of many were not committed: the group holds their errors, `results` what became of each, in order."""
+
+    results: Sequence[CommitResult | ClientError]
+
+    @classmethod
+    def of(cls, results: Sequence[CommitResult | ClientError]) -> Self:
+        """The group for these results, at least one of them an error."""
+        errors = [result for result in results if isinstance(result, ClientError)]
+        made = cls(f"{len(errors)} of {len(results)} transactions were not committed", errors)
+        made.results = results
+        return made
+
+    def derive(self, excs: Sequence[ClientError], /) -> CommitManyFailed:  # type: ignore[override]
+        # For `except*` and `split`: a part knows the results of all.
+        part = CommitManyFailed(self.message, excs)
+        part.results = self.results
+        return part
 
 
 def _also_pylance(cls: type[CommitConflict]) -> type[CommitConflict]:

@@ -84,12 +84,10 @@ def make_record(
     transaction: Transaction | bytes | Staged,
     asking: Asking,
     constant: Sequence[tuple[str, bytes]],
-    *,
-    bytes_max: int,
 ) -> StagedRecord:
     """The record that asks for a commit. `constant`: headers that each record of a client has.
 
-    Raises `InvalidTransaction` for what the committer would refuse whatever the table says, `TransactionTooLarge`.
+    Raises `InvalidTransaction` for what the committer would refuse whatever the table says.
     """
     staged = transaction if isinstance(transaction, Staged) else None
     message = transaction.transaction if isinstance(transaction, Staged) else transaction
@@ -109,14 +107,18 @@ def make_record(
             decode_envelope(asked)
     except InvalidRequest as error:
         raise InvalidTransaction(str(error), code=error.code) from error
-    record = StagedRecord(uuid=uuid, value=value, headers=[*constant, *asked])
-    if record.size > bytes_max:
-        raise TransactionTooLarge(
-            f"transaction {uuid} makes a record of {record.size} bytes, and max_record_bytes is {bytes_max}: commit in "
-            "smaller parts, or raise both the staged topic's max.message.bytes and max_record_bytes, 1 KiB below it",
-            uuid=uuid,
-        )
-    return record
+    return StagedRecord(uuid=uuid, value=value, headers=[*constant, *asked])
+
+
+def too_large(record: StagedRecord, bytes_max: int) -> TransactionTooLarge:
+    """The error for a record that Kafka would not take, where nobody can put its bytes beside the table."""
+    return TransactionTooLarge(
+        f"transaction {record.uuid} makes a record of {record.size} bytes, and {bytes_max} are allowed "
+        "(max_record_bytes, claim_check_above). Let the client put large transactions beside the table: give it "
+        "dataset_uri, and storage_options where the storage needs them, with pylance installed (extra `lance`), or "
+        "write_claim=. Or commit in smaller parts",
+        uuid=record.uuid,
+    )
 
 
 def constant_headers(*, dataset_uri: str | None, producer: str, outcome_partition: int) -> list[tuple[str, bytes]]:

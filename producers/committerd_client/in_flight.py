@@ -36,11 +36,12 @@ class Submission:
         "wanted",
     )
 
-    def __init__(self, record: StagedRecord) -> None:
+    def __init__(self, record: StagedRecord, size: int) -> None:
         self.uuid = record.uuid
         self.record: StagedRecord | None = record
         """Until Kafka has it."""
-        self.size = record.size
+        self.size = size
+        """Of the record."""
         self.wanted = True
         """False once the caller has given up; read by the sender's thread."""
         self.acknowledged = False

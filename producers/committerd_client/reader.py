@@ -65,6 +65,8 @@ class Reader:
         self._stop = threading.Event()
         self.trouble = ""
         """Why answers can't be read at the moment; empty while they can."""
+        self.next_offset = 0
+        """All answers before this one have been read."""
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-reader", daemon=True)
 
     def start(self) -> None:
@@ -97,11 +99,12 @@ class Reader:
         deadline = time.monotonic() + connection.connect_timeout
         self._partitions(consumer, connection.staged_topic, deadline)
         partitions = sorted(self._partitions(consumer, connection.outcomes_topic, deadline))
-        chosen = partitions[zlib.crc32(connection.instance.encode()) % len(partitions)]
+        chosen = partitions[zlib.crc32(connection.partition_key.encode()) % len(partitions)]
         place = TopicPartition(connection.outcomes_topic, chosen)
         consumer.assign([place])
         left_ms = max(int((deadline - time.monotonic()) * 1000), 1000)
-        consumer.seek(place, consumer.end_offsets([place], timeout_ms=left_ms)[place])
+        self.next_offset = consumer.end_offsets([place], timeout_ms=left_ms)[place]
+        consumer.seek(place, self.next_offset)
         return chosen
 
     def _partitions(self, consumer: Any, topic: str, deadline: float) -> set[int]:
@@ -128,6 +131,8 @@ class Reader:
             self._stop.wait(_AGAIN_SECONDS)
             return
         self.trouble = ""
+        for records in polled.values():
+            self.next_offset = records[-1].offset + 1
         decoded = [self._decode(record) for records in polled.values() for record in records]
         outcomes = [outcome for outcome in decoded if outcome is not None]
         if outcomes:

@@ -45,7 +45,7 @@ class CommitResult:
     version: int | None
     """The table version that holds it; None where that is not known any more (DUPLICATE only)."""
     offset: int
-    """Of its record in the staged topic."""
+    """Of its record in the staged topic; -1 where `resume` found it committed without one, by hand."""
     operation: str
     """As in the Transaction message: `append`, `overwrite`, ..."""
     reason: str = ""
@@ -59,6 +59,8 @@ class CommitResult:
     """From the record's timestamp until the committer looked at it; 0 = not known."""
     commit_ms: int = 0
     """From there until the version was durable; 0 = not known."""
+    attempts: int = 1
+    """How often the work was executed, with `reexecute`."""
 
     @property
     def duplicate(self) -> bool:

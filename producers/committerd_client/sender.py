@@ -113,6 +113,13 @@ class Sender:
         self._stopping = True
         self._queue.put(_Stop(seconds))
 
+    def leave_to_parent(self) -> None:
+        """In a forked process: the producer's sockets are the parent's, and must not be closed from here."""
+        producer = self._producer
+        if producer is not None:
+            producer._unregister_cleanup()  # kafka-python 3.0.12: closes at the process's end
+            producer._closed = True
+
     def _run(self) -> None:
         try:
             self._connect()

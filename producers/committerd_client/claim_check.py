@@ -1,0 +1,83 @@
+"""Transactions that are too large for a record: their bytes go beside the table, the record only names them.
+
+The committer reads `_transactions/{name}` and compares its sha256 with the header. A name holds uuid and digest, so a
+transaction that is staged again finds its own file, and another one never replaces it. It ends in `.txn`: Lance's
+cleanup deletes such files once they are 7 days old and no version names them. Data files live no longer either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+
+import anyio.to_thread
+
+from committerd_client.errors import SubmitFailed
+from committerd_client.headers import StagedRecord
+
+WriteClaim = Callable[[str, bytes], Awaitable[None] | None]
+"""Called with a file name and bytes: must put the file into the table's `_transactions/`, durably, before it returns.
+
+A plain function is called in a worker thread. The same name comes again with the same bytes only.
+"""
+
+
+async def check(record: StagedRecord, write: WriteClaim) -> StagedRecord:
+    """Write the record's bytes with `write`, and return the record that names them. Raises `SubmitFailed`."""
+    name = claim_name(record)
+    try:
+        if inspect.iscoroutinefunction(write):
+            await write(name, record.value)
+        elif inspect.isawaitable(pending := await anyio.to_thread.run_sync(write, name, record.value)):
+            await pending
+    except Exception as error:
+        raise SubmitFailed(
+            f"transaction {record.uuid} is too large for a record, and _transactions/{name} could not be written "
+            f"beside the table: {error}. Nothing was sent; when that is repaired, commit the same transaction again",
+            code="claim_not_written",
+            uuid=record.uuid,
+        ) from error
+    return claimed(record)
+
+
+def claim_name(record: StagedRecord) -> str:
+    """Of the file that holds the transaction."""
+    return f"{record.uuid}-{_sha256(record)[:16]}.txn"
+
+
+def claimed(record: StagedRecord) -> StagedRecord:
+    """The record that names the file instead of holding the bytes."""
+    headers = [
+        *record.headers,
+        ("transaction-file", claim_name(record).encode()),
+        ("transaction-sha256", _sha256(record).encode()),
+    ]
+    return replace(record, value=b"", headers=headers)
+
+
+def table_writer(uri: str, storage_options: Mapping[str, str] | None = None) -> WriteClaim | None:
+    """Writes through pylance, with the table's own `storage_options`; None where pylance is not installed."""
+    if find_spec("lance") is None:
+        return None
+
+    def write(name: str, body: bytes) -> None:
+        from lance.file import LanceFileSession  # here: an import takes a third of a second
+
+        folder = f"{uri.rstrip('/')}/_transactions"
+        session = LanceFileSession(folder, storage_options=dict(storage_options or {}) or None)
+        with tempfile.TemporaryDirectory() as temporary:
+            path = os.path.join(temporary, name)
+            with open(path, "wb") as file:
+                file.write(body)
+            session.upload_file(path, name)
+
+    return write
+
+
+def _sha256(record: StagedRecord) -> str:
+    return hashlib.sha256(record.value).hexdigest()

@@ -1,0 +1,125 @@
+"""Doing refused work again: who is asked for it, how often, and what the committer is told.
+
+An upsert contradicts every Append since its read version, so under a stream of them its first try is often refused. A
+re-execution names the refused transaction (headers `attempt`, `retry-of`): the committer lets it go before waiting
+records, and from the second refusal on commits nothing else for a moment until it arrives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import anyio.to_thread
+from google.protobuf.message import DecodeError
+
+from committerd.format.messages import Transaction
+from committerd_client.errors import ClientError, RetryableConflict
+from committerd_client.headers import Asking, Staged
+from committerd_client.results import CommitResult
+
+ATTEMPTS_MAX = 10
+"""Unless the caller says otherwise, the first execution included."""
+
+Work = Transaction | bytes | Staged
+"""What can be committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reexecution:
+    """What `reexecute` is asked: read the latest version, do the work again, return it under a new uuid."""
+
+    error: RetryableConflict
+    """Why the try before was refused: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
+    attempt: int
+    """Number of the try that is wanted; the first execution was 1."""
+    attempts_max: int
+    seconds_left: float | None
+    """Until `timeout`; None = no limit."""
+
+
+Reexecute = Callable[[Reexecution], Work | None]
+"""Returns the work done again, None to give up."""
+AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
+
+
+class Attempts:
+    """The tries of one commit. Holds no clock and does no I/O: both faces of the client drive it."""
+
+    def __init__(self, asking: Asking, *, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"attempts={most}: the first execution counts, so at least 1 is needed")
+        self.asking = asking
+        """Of the try that is due."""
+        self._most = most
+        self._count = 1
+        self._first = asking.attempt or 1
+
+    def counted(self, result: CommitResult) -> CommitResult:
+        """The result, with the number of tries in it."""
+        return result if self._count == 1 else replace(result, attempts=self._count)
+
+    def after(self, error: ClientError, *, seconds_left: float | None) -> Reexecution:
+        """What to ask for next. Raises the error itself when no further try may follow it."""
+        if not isinstance(error, RetryableConflict):
+            raise self._ended(error, "")
+        if self._count >= self._most:
+            raise self._ended(error, f"; given up after {self._count} attempts")
+        if seconds_left is not None and seconds_left <= 0:
+            raise self._ended(error, f"; the time was up after {self._count} attempts")
+        return Reexecution(
+            error=error,
+            attempt=self._first + self._count,
+            attempts_max=self._most,
+            seconds_left=seconds_left,
+        )
+
+    def take(self, work: Work | None, asked: Reexecution, *, seconds_left: float | None) -> Work:
+        """The next try is this work. Raises the refusal when there is none, or the time is up."""
+        if work is None:
+            raise self._ended(asked.error, f"; given up by reexecute after {self._count} attempts")
+        if seconds_left is not None and seconds_left <= 0:
+            raise self._ended(
+                asked.error,
+                f"; the time was up after {self._count} attempts, and the re-execution that came then was not sent",
+            )
+        if _uuid(work) == asked.error.uuid:
+            raise ValueError(
+                f"reexecute returned transaction {asked.error.uuid} again, which was refused for good: do the work "
+                "again on the latest version, under a new uuid"
+            )
+        self._count += 1
+        # How a table is made and at which version it was read belong to the transaction, and this is another one.
+        self.asking = Asking(
+            app=self.asking.app,
+            deadline=self.asking.deadline,
+            traceparent=self.asking.traceparent,
+            attempt=asked.attempt,
+            retry_of=asked.error.uuid,
+        )
+        return work
+
+    def _ended(self, error: ClientError, said: str) -> ClientError:
+        error.attempts = self._count
+        if said:
+            error.args = (f"{error}{said}",)
+        return error
+
+
+async def ask(function: Callable[[Reexecution], Any], wanted: Reexecution) -> Work | None:
+    """A coroutine function in the event loop, a plain one in a worker thread: it may read and write for seconds."""
+    made = (
+        function(wanted) if inspect.iscoroutinefunction(function) else await anyio.to_thread.run_sync(function, wanted)
+    )
+    return cast("Work | None", await made if inspect.isawaitable(made) else made)
+
+
+def _uuid(work: Work) -> str:
+    if isinstance(work, bytes):
+        with contextlib.suppress(DecodeError):  # said better when it is submitted
+            return Transaction.FromString(work).uuid
+    transaction = work.transaction if isinstance(work, Staged) else work
+    return transaction.uuid if isinstance(transaction, Transaction) else ""

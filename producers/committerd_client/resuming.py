@@ -1,0 +1,213 @@
+"""What became of a transaction that another process, or this one before it stopped, has submitted.
+
+Before it submits, a process writes down (in a file, a row, a checkpoint) what finds it again: the transaction's uuid
+and `client.bookmark()`. Uuid and time do as well where the client is made with a `producer` name that stays over
+restarts, because the name chooses the partition of the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError
+from kafka import KafkaConsumer, TopicPartition
+
+from committerd.format.messages import COMMITTED, DUPLICATE, STATUS_UNSPECIFIED, UNDECIDED, Outcome
+from committerd_client.connection import Connection, connect
+from committerd_client.errors import KafkaUnavailable, OutcomeNotFound
+
+T = TypeVar("T")
+
+_CLOCKS_APART_MS = 60_000
+"""How far a producer's clock may be ahead of a broker's."""
+_POLL_MS = 200
+
+
+class Bookmark(NamedTuple):
+    """A place in the outcomes topic: answers to whatever is submitted after it was taken come at it or later.
+
+    Two numbers, to be kept in any way; `Bookmark(*numbers)` is the same again.
+    """
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Where an answer was looked for."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    lost: bool
+    """Whether answers at or after the bookmark are not kept any more."""
+
+
+class OutcomeSearch:
+    """Reads one partition of the outcomes topic for the answer to one uuid, with a consumer of its own.
+
+    Its methods block, and are called one after the other.
+    """
+
+    def __init__(self, connection: Connection, uuid: str) -> None:
+        self._connection = connection
+        self.uuid = uuid
+        self._consumer: Any = None
+        self._place: Any = None
+        self._stopped = threading.Event()
+        self.best: Outcome | None = None
+
+    def stop(self) -> None:
+        """From any thread: what runs ends soon."""
+        self._stopped.set()
+
+    def read_backlog(self, since: Bookmark | datetime, partition: int) -> Searched:
+        """Read what is there now; `partition` is where to look from a time on. Raises `KafkaUnavailable`."""
+        try:
+            return self._read_backlog(since, partition)
+        except KafkaUnavailable:
+            raise
+        except Exception as error:
+            raise KafkaUnavailable(f"outcomes can't be read: {error!r}") from error
+
+    def follow(self, until: float | None) -> None:
+        """Read on until the answer is there, or the time (monotonic seconds) is up."""
+        while self.best is None and not self._stopped.is_set() and (until is None or time.monotonic() < until):
+            self._poll()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    def _read_backlog(self, since: Bookmark | datetime, partition: int) -> Searched:
+        connection = self._connection
+        timeout_ms = int(connection.connect_timeout * 1000)
+        self._consumer = consumer = connect(KafkaConsumer, connection.consumer_config())
+        wanted = since.partition if isinstance(since, Bookmark) else partition
+        self._place = place = TopicPartition(connection.outcomes_topic, wanted)
+        if wanted not in (consumer.partitions_for_topic(connection.outcomes_topic) or ()):
+            raise KafkaUnavailable(
+                f"topic {connection.outcomes_topic!r} has no partition {wanted}: it was made anew, or the bookmark is "
+                "of another dataset",
+                code="topic_missing",
+            )
+        consumer.assign([place])
+        begin = consumer.beginning_offsets([place], timeout_ms=timeout_ms)[place]
+        end = consumer.end_offsets([place], timeout_ms=timeout_ms)[place]
+        if isinstance(since, Bookmark):
+            first = since.offset
+        else:
+            since_ms = int(since.timestamp() * 1000) - _CLOCKS_APART_MS
+            found = consumer.offsets_for_times({place: max(since_ms, 0)}, timeout_ms=timeout_ms)[place]
+            first = end if found is None else found.offset
+        consumer.seek(place, min(max(first, begin), end))
+        self._read_to(end)
+        lost = first < begin if isinstance(since, Bookmark) else first == begin > 0
+        return Searched(topic=connection.outcomes_topic, partition=wanted, first_offset=max(first, begin), lost=lost)
+
+    def _read_to(self, end: int) -> None:
+        moved, position = time.monotonic(), -1
+        while not self._stopped.is_set():
+            at = self._consumer.position(self._place)
+            if at >= end:
+                return
+            if at != position:
+                moved, position = time.monotonic(), at
+            elif time.monotonic() - moved > self._connection.connect_timeout:
+                raise KafkaUnavailable(
+                    f"{self._place.topic} partition {self._place.partition} does not go on after offset {at}"
+                )
+            self._poll()
+
+    def _poll(self) -> None:
+        for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
+            for record in records:
+                if record.key == self.uuid.encode():
+                    self._consider(record.value or b"")
+
+    def _consider(self, value: bytes) -> None:
+        try:
+            outcome = Outcome.FromString(value)
+        except DecodeError:
+            return
+        if outcome.status != STATUS_UNSPECIFIED and (self.best is None or rank(outcome) > rank(self.best)):
+            self.best = outcome
+
+
+def rank(outcome: Outcome) -> int:
+    """Which of several answers to one uuid counts: a dead letter may have been staged again and committed since."""
+    if outcome.status in (COMMITTED, DUPLICATE):
+        return 2
+    return 0 if outcome.status == UNDECIDED else 1
+
+
+def check_time(since: datetime, *, earliest: datetime | None) -> None:
+    """Raise `ValueError` where an answer since then need not be in this client's partition.
+
+    `earliest`: when a client whose partition was left to chance was started; None for one with a `producer` name.
+    """
+    if since.tzinfo is None:
+        raise ValueError(f"since {since.isoformat()} has no time zone: use datetime.now(UTC)")
+    if earliest is not None and since < earliest:
+        raise ValueError(
+            "resume from a time before this client was started: the answer went to the partition of the client that "
+            "submitted. Give both the same `producer`, or use a bookmark"
+        )
+
+
+async def find_answer(
+    search: OutcomeSearch,
+    *,
+    since: Bookmark | datetime,
+    partition: int,
+    history: Callable[[], tuple[Outcome | None, str]],
+    until: float | None,
+) -> Outcome:
+    """The answers that are there, the table's history, answers still to come until then (monotonic seconds).
+
+    `history` says what it found, and in words where it looked. Raises `OutcomeNotFound`, `KafkaUnavailable`.
+    """
+    try:
+        searched = await _in_thread(lambda: search.read_backlog(since, partition), search.stop)
+        if search.best is not None and search.best.status != UNDECIDED:
+            return search.best
+        found, told = await _in_thread(history, search.stop)
+        if found is not None:
+            return found
+        await _in_thread(lambda: search.follow(until), search.stop)
+    finally:
+        await _in_thread(search.close, search.stop)
+    if search.best is None:
+        raise not_found(search.uuid, searched, told)
+    return search.best
+
+
+async def _in_thread(function: Callable[[], T], stop: Callable[[], None]) -> T:
+    """Run it in a worker thread; when the caller is cancelled, `stop` makes it end soon."""
+    running = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.wait([running])
+        raise
+
+
+def not_found(uuid: str, searched: Searched, history: str) -> OutcomeNotFound:
+    """The error when nobody knows."""
+    lost = " (older answers are not kept any more)" if searched.lost else ""
+    return OutcomeNotFound(
+        f"no answer to transaction {uuid} is in {searched.topic} partition {searched.partition} from offset "
+        f"{searched.first_offset} on{lost}, and {history}: unknown, not failed. It may never have reached "
+        "Kafka, may still be waiting for its turn, or was answered elsewhere. Commit the same transaction again, with "
+        "its uuid: DUPLICATE means that it was committed. The same data under a new uuid may be committed twice",
+        uuid=uuid,
+    )

@@ -1,0 +1,71 @@
+"""From pylance's uncommitted results to transactions, complete and loss-free.
+
+    import lance
+    from committerd_client import staging
+
+    dataset = lance.dataset(uri)
+    await client.commit(staging.merge_insert(dataset, new_rows, on="id"))
+
+Nothing is lost on the way: what a helper doesn't know how to carry is a `StagingError`, never left out. Data, deletion
+and index files are written by pylance, with the storage options that the dataset was opened with; nothing is committed
+here. Works with pylance 4.0.0 to 14.x (extra `lance`).
+
+What a helper returns goes to `CommitClient.commit` or `submit` as it is. A helper that takes a `dataset` plans against
+the version at which it is open: open it anew for each execution.
+"""
+
+from __future__ import annotations
+
+from committerd_client.staging.columns import Alteration, add_columns, alter_columns, drop_columns
+from committerd_client.staging.compaction import (
+    Compacted,
+    compact_files,
+    compact_files_again,
+    compacted,
+    compaction_tasks,
+)
+from committerd_client.staging.config import Replace, update_config
+from committerd_client.staging.deletion import delete
+from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import fragment, lance_schema
+from committerd_client.staging.indices import add_index_segments, create_index, drop_index, optimize_indices
+from committerd_client.staging.keys import KEYS_MAX
+from committerd_client.staging.merge import StagedMerge, merge_insert
+from committerd_client.staging.operations import data_replacement, reserve_fragments, restore
+from committerd_client.staging.rows import append, append_if_exists, create, overwrite
+from committerd_client.staging.transactions import new_uuid
+from committerd_client.staging.updates import update
+
+__all__ = [
+    "KEYS_MAX",
+    "Alteration",
+    "Compacted",
+    "Replace",
+    "StagedMerge",
+    "StagingError",
+    "add_columns",
+    "add_index_segments",
+    "alter_columns",
+    "append",
+    "append_if_exists",
+    "compact_files",
+    "compact_files_again",
+    "compacted",
+    "compaction_tasks",
+    "create",
+    "create_index",
+    "data_replacement",
+    "delete",
+    "drop_columns",
+    "drop_index",
+    "fragment",
+    "lance_schema",
+    "merge_insert",
+    "new_uuid",
+    "optimize_indices",
+    "overwrite",
+    "reserve_fragments",
+    "restore",
+    "update",
+    "update_config",
+]

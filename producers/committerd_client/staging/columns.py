@@ -1,0 +1,261 @@
+"""Add, drop, rename and retype columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+
+from committerd.format.messages import DataFragment, Field
+from committerd_client.headers import Staged
+from committerd_client.staging.config import field_at
+from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import fragment, lance_schema
+from committerd_client.staging.transactions import ReadTable, read_table
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+    from lance.udf import BatchUDF
+
+Transforms: TypeAlias = (
+    "Mapping[str, str] | BatchUDF | Callable[[pa.RecordBatch], pa.RecordBatch] | pa.Field | pa.Schema"
+)
+"""SQL by name of the new column; a function of batches; or columns that are null in all rows."""
+
+
+class Alteration(TypedDict):
+    """Of one column, as in `dataset.alter_columns`."""
+
+    path: str
+    name: NotRequired[str]
+    nullable: NotRequired[bool]
+    data_type: NotRequired[pa.DataType]
+
+
+def add_columns(
+    dataset: lance.LanceDataset,
+    transforms: Transforms,
+    *,
+    read_columns: list[str] | None = None,
+    batch_size: int | None = None,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Add columns to all rows, as `dataset.add_columns` does.
+
+    `read_columns`, `batch_size`: what a function gets. Rows that others append meanwhile lack the columns: that is
+    RETRYABLE, as is every other change of rows.
+
+    Raises `StagingError` for names that are taken, legacy files, and a table without rows unless the columns are given
+    as Arrow fields.
+    """
+    import pyarrow as pa
+
+    table = read_table(dataset)
+    if isinstance(transforms, pa.Field):
+        transforms = pa.schema([transforms])
+    if isinstance(transforms, pa.Schema):
+        fragments, fields = list(table.manifest.fragments), _with_null_columns(dataset, table, transforms)
+    else:
+        table.refuse_legacy("add_columns")
+        given: Any = dict(transforms) if isinstance(transforms, Mapping) else transforms
+        fragments, fields = _merged(dataset, given, read_columns, batch_size)
+    return _merge(table, fragments, fields, uuid=uuid, properties=properties)
+
+
+def drop_columns(
+    dataset: lance.LanceDataset,
+    columns: Iterable[str],
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Drop columns by path; nested ones too. Their data stays in the files until these are rewritten.
+
+    Raises `StagingError` for unknown columns, and where none would be left.
+    """
+    table = read_table(dataset)
+    dropped = {field_at(table, path).id for path in columns}
+    kept: list[Field] = []
+    for one in table.manifest.fields:  # parents come before what is in them
+        if one.id in dropped or one.parent_id in dropped:
+            dropped.add(one.id)
+        else:
+            kept.append(one)
+    _refuse_empty(kept)
+    transaction = table.transaction(uuid, properties)
+    transaction.project.schema.extend(kept)
+    transaction.project.preserves_nullability = True
+    return table.staged(transaction)
+
+
+def alter_columns(
+    dataset: lance.LanceDataset,
+    *alterations: Alteration,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Rename columns, change whether they may be null, or their type, as `dataset.alter_columns` does.
+
+    A new type rewrites the column, which must be at the top of the table; indices on it go. Nothing else writes data.
+
+    Raises `StagingError` for unknown columns and names that are taken; whatever pyarrow raises for values that can't be
+    cast.
+    """
+    table = read_table(dataset)
+    fields = [_copy(one) for one in table.manifest.fields]
+    by_id = {one.id: one for one in fields}
+    retyped: dict[int, pa.DataType] = {}
+    for alteration in alterations:
+        found = by_id[field_at(table, alteration["path"]).id]
+        found.name = alteration.get("name", found.name)
+        found.nullable = alteration.get("nullable", found.nullable)
+        if "data_type" in alteration:
+            if found.parent_id != -1:
+                raise StagingError(
+                    f"column {alteration['path']!r} is nested, and its type can't be changed: add a column at the top "
+                    "with staging.add_columns and drop the old one",
+                    code="column",
+                )
+            retyped[found.id] = alteration["data_type"]
+    _refuse_twins(fields)
+    if retyped:
+        table.refuse_legacy("alter_columns with a data type")
+        fragments, fields = _retyped(dataset, table, fields, retyped)
+        return _merge(table, fragments, fields, uuid=uuid, properties=properties)
+    transaction = table.transaction(uuid, properties)
+    transaction.project.schema.extend(fields)
+    transaction.project.preserves_nullability = _preserves_nullability(table, fields)
+    return table.staged(transaction)
+
+
+def _merge(
+    table: ReadTable,
+    fragments: list[DataFragment],
+    fields: list[Field],
+    *,
+    uuid: str | None,
+    properties: Mapping[str, str] | None,
+) -> Staged:
+    _refuse_twins(fields)
+    transaction = table.transaction(uuid, properties)
+    operation = transaction.merge
+    operation.fragments.extend(fragments)
+    operation.schema.extend(fields)
+    operation.preserves_nullability = _preserves_nullability(table, fields)
+    return table.staged(transaction)
+
+
+def _preserves_nullability(table: ReadTable, fields: Iterable[Field]) -> bool:
+    """Whether rows that were written for the schema before fit into this one: each required field was so before."""
+    required = {one.id for one in table.manifest.fields if not one.nullable}
+    return all(one.nullable or one.id in required for one in fields)
+
+
+def _merged(
+    dataset: lance.LanceDataset, transforms: Any, read_columns: list[str] | None, batch_size: int | None
+) -> tuple[list[DataFragment], list[Field]]:
+    """Each fragment with a file for the new columns, and the schema with them."""
+    fragments: list[DataFragment] = []
+    fields: list[Field] = []
+    for one in dataset.get_fragments():
+        made, schema = one.merge_columns(transforms, columns=read_columns, batch_size=batch_size)
+        fragments.append(fragment(made))
+        fields, _ = lance_schema(schema)
+    if not fragments:
+        raise StagingError(
+            "the table has no rows to compute columns from: give the new columns as a pyarrow Schema",
+            code="nothing_to_stage",
+        )
+    return fragments, fields
+
+
+def _with_null_columns(dataset: lance.LanceDataset, table: ReadTable, added: pa.Schema) -> list[Field]:
+    """The schema with columns that have no data. Raises `StagingError` for those that may not be null."""
+    required = [field.name for field in added if not field.nullable]
+    if required:
+        raise StagingError(
+            f"column {required[0]!r} may not be null, so it needs values: give an expression for it", code="column"
+        )
+    new, _ = lance_schema(added, data_storage_version=dataset.data_storage_version)
+    # pylance numbers new fields from the highest id that schema and files have.
+    first = dataset.max_field_id + 1
+    for one in new:
+        one.id += first
+        if one.parent_id != -1:
+            one.parent_id += first
+    return [*table.manifest.fields, *new]
+
+
+def _retyped(
+    dataset: lance.LanceDataset, table: ReadTable, fields: list[Field], retyped: Mapping[int, pa.DataType]
+) -> tuple[list[DataFragment], list[Field]]:
+    """Each fragment with a file for the cast columns; in the schema these take the place of the old ones."""
+    import pyarrow as pa
+
+    old = {one.id: one.name for one in table.manifest.fields}
+    renamed = {one.id: one.name for one in fields}
+    taken = set(old.values())
+    temporary = {id: _unused(f"{old[id]}_new", taken) for id in retyped}
+
+    def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [batch.column(old[id]).cast(kind) for id, kind in retyped.items()],
+            schema=pa.schema(
+                [pa.field(temporary[id], kind, dataset.schema.field(old[id]).nullable) for id, kind in retyped.items()]
+            ),
+        )
+
+    fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None)
+    new = {}
+    for id, name in temporary.items():
+        top = next(one for one in merged if one.parent_id == -1 and one.name == name)
+        new[id] = [top, *_below(merged, top.id)]
+    result: list[Field] = []
+    for one in fields:
+        if one.id in new:
+            top = _copy(new[one.id][0])
+            top.name, top.nullable = renamed[one.id], one.nullable
+            top.metadata.clear()
+            for key, value in one.metadata.items():
+                top.metadata[key] = value
+            result.extend([top, *new[one.id][1:]])
+        elif not any(one in _below(fields, id) for id in new):
+            result.append(one)
+    return fragments, result
+
+
+def _below(fields: Iterable[Field], parent: int) -> list[Field]:
+    """What is nested in a field, at any depth."""
+    inside, found = {parent}, []
+    for one in fields:
+        if one.parent_id in inside:
+            inside.add(one.id)
+            found.append(one)
+    return found
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _copy(one: Field) -> Field:
+    made = Field()
+    made.CopyFrom(one)
+    return made
+
+
+def _refuse_empty(fields: list[Field]) -> None:
+    if not fields:
+        raise StagingError("none would be left: drop the table instead", code="column")
+
+
+def _refuse_twins(fields: Iterable[Field]) -> None:
+    seen: set[tuple[int, str]] = set()
+    for one in fields:
+        if (one.parent_id, one.name) in seen:
+            raise StagingError(f"column {one.name!r} would be there twice", code="column")
+        seen.add((one.parent_id, one.name))

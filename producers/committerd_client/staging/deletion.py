@@ -1,0 +1,48 @@
+"""Delete rows: each fragment gets a new deletion file, or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from committerd.format.messages import DataFragment
+from committerd_client.headers import Staged
+from committerd_client.staging.fragments import fragment
+from committerd_client.staging.transactions import read_table
+
+if TYPE_CHECKING:
+    import lance
+
+
+def delete(
+    dataset: lance.LanceDataset,
+    predicate: str,
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Delete the rows for which the SQL predicate is true.
+
+    Deletes and updates of other rows that are committed meanwhile don't contradict it, those of the same rows do.
+    """
+    table = read_table(dataset)
+    transaction = table.transaction(uuid, properties)
+    operation = transaction.delete
+    operation.predicate = predicate
+    changed, removed = delete_from_fragments(dataset, predicate)
+    operation.updated_fragments.extend(changed)
+    operation.deleted_fragment_ids.extend(removed)
+    return table.staged(transaction)
+
+
+def delete_from_fragments(dataset: lance.LanceDataset, predicate: str) -> tuple[list[DataFragment], list[int]]:
+    """(fragments with new deletion files, ids of those that have no row left); untouched ones are in neither."""
+    changed: list[DataFragment] = []
+    removed: list[int] = []
+    for one in dataset.get_fragments():
+        before, after = one.metadata, one.delete(predicate)
+        if after is None:
+            removed.append(one.fragment_id)
+        elif after.num_deletions != before.num_deletions:
+            changed.append(fragment(after))
+    return changed, removed

@@ -1,0 +1,174 @@
+"""Fragments, data files and schemas of pylance as they stand in a transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from committerd.format.messages import DataFile, DataFragment, DeletionFile, ExternalFile, Field
+from committerd_client.staging.errors import StagingError
+
+if TYPE_CHECKING:
+    import lance.fragment
+    import pyarrow as pa
+    from lance.fragment import FragmentMetadata
+    from lance.schema import LanceSchema
+
+_FRAGMENT_FIELDS = frozenset(
+    {
+        "id",
+        "files",
+        "physical_rows",
+        "deletion_file",
+        "row_id_meta",
+        "created_at_version_meta",
+        "last_updated_at_version_meta",
+    }
+)
+_FILE_FIELDS = frozenset(
+    {
+        "path",
+        "fields",
+        "column_indices",
+        "file_major_version",
+        "file_minor_version",
+        "file_size_bytes",
+        "base_id",
+    }
+)
+_DELETION_FIELDS = frozenset({"read_version", "id", "file_type", "num_deleted_rows", "base_id"})
+_DELETION_TYPES = {"array": DeletionFile.ARROW_ARRAY, "bitmap": DeletionFile.BITMAP}
+
+
+def fragment(metadata: FragmentMetadata) -> DataFragment:
+    """One fragment as it stands in a transaction. Raises `StagingError` for what this version does not know."""
+    given = {field.name: getattr(metadata, field.name) for field in dataclasses.fields(metadata)}
+    given["files"] = [_of_file(file) for file in metadata.files]
+    if metadata.deletion_file is not None:
+        given["deletion_file"] = metadata.deletion_file.asdict()
+    for name in ("row_id_meta", "created_at_version_meta", "last_updated_at_version_meta"):
+        if given[name] is not None:
+            given[name] = json.loads(given[name].json())  # 4.0.0 has no asdict() for them
+    return fragment_of_json(given, called=type(metadata).__name__)
+
+
+def fragment_of_json(given: Mapping[str, Any], *, called: str = "FragmentMetadata") -> DataFragment:
+    """The same from the JSON in which pylance sends fragments to other processes."""
+    _only(given, _FRAGMENT_FIELDS, called)
+    made = DataFragment(id=given["id"], physical_rows=given.get("physical_rows") or 0)
+    made.files.extend(_file_of_json(file) for file in given["files"])
+    if given.get("deletion_file") is not None:
+        made.deletion_file.CopyFrom(_deletion_file(given["deletion_file"]))
+    _sequence(made, given.get("row_id_meta"), "row_ids")
+    _sequence(made, given.get("created_at_version_meta"), "created_at_versions")
+    _sequence(made, given.get("last_updated_at_version_meta"), "last_updated_at_versions")
+    return made
+
+
+def data_file(given: lance.fragment.DataFile) -> DataFile:
+    """One data file as it stands in a transaction."""
+    return _file_of_json(_of_file(given))
+
+
+def lance_schema(
+    schema: pa.Schema | LanceSchema, *, data_storage_version: str | None = None
+) -> tuple[list[Field], dict[str, bytes]]:
+    """(fields in depth-first order, metadata) as pylance stores them.
+
+    What an Arrow type becomes depends on the version of the data files (a blob is one column in 2.1 and three in 2.2),
+    so pylance is asked: it writes no rows, into memory. A schema of pylance's own is taken as it is, ids included.
+    """
+    from lance.fragment import write_fragments  # here, so that the module can be imported without pylance
+    from lance.schema import LanceSchema
+
+    if not isinstance(schema, LanceSchema):
+        nothing: Any = write_fragments(
+            schema.empty_table(),
+            "memory://schema",
+            mode="create",
+            return_transaction=True,
+            data_storage_version=data_storage_version,
+        )
+        schema = nothing.operation.new_schema
+    # pylance pickles a schema as the messages that it stores: (metadata as JSON of byte lists, each field's bytes).
+    pickled: Any = schema.__reduce__()
+    metadata, *fields = pickled[1]
+    values = {key: bytes(value) for key, value in json.loads(metadata).items()}
+    return [Field.FromString(field) for field in fields], values
+
+
+def storage_version(fragments: Iterable[DataFragment]) -> str | None:
+    """The `data_storage_version` that makes such files; None when there are none."""
+    for file in _files(fragments):
+        # Lance: file versions 0.0 to 0.2 are the legacy format, 0.3 was the first name of 2.0.
+        if file.file_major_version == 0:
+            return "2.0" if file.file_minor_version == 3 else "legacy"
+        return f"{file.file_major_version}.{file.file_minor_version}"
+    return None
+
+
+def _files(fragments: Iterable[DataFragment]) -> Iterator[DataFile]:
+    for one in fragments:
+        yield from one.files
+
+
+def _of_file(file: lance.fragment.DataFile) -> dict[str, Any]:
+    given = {field.name: getattr(file, field.name) for field in dataclasses.fields(file)}
+    given["path"] = str(given.pop("_path"))
+    return given
+
+
+def _file_of_json(given: Mapping[str, Any]) -> DataFile:
+    _only(given, _FILE_FIELDS, "DataFile")
+    return DataFile(
+        path=given["path"],
+        fields=given["fields"],
+        column_indices=given["column_indices"],
+        file_major_version=given["file_major_version"],
+        file_minor_version=given["file_minor_version"],
+        file_size_bytes=given["file_size_bytes"] or 0,
+        base_id=given["base_id"],
+    )
+
+
+def _deletion_file(given: Mapping[str, Any]) -> DeletionFile:
+    kind = _DELETION_TYPES.get(given["file_type"])
+    if kind is None or given.keys() - _DELETION_FIELDS:
+        raise StagingError(
+            f"a deletion file of a kind that this version does not know: {dict(given)}", code="unknown_to_committerd"
+        )
+    return DeletionFile(
+        file_type=kind,
+        read_version=given["read_version"],
+        id=given["id"],
+        num_deleted_rows=given["num_deleted_rows"] or 0,
+        base_id=given.get("base_id"),
+    )
+
+
+def _sequence(made: DataFragment, given: Any, name: str) -> None:
+    """Row ids or row versions: pylance shows them as `{"Inline": [bytes]}` or `{"External": {path, offset, size}}`."""
+    match given:
+        case None:
+            return
+        case {"Inline": content} | {"inline": content}:
+            setattr(made, f"inline_{name}", bytes(content))
+        case {"External": place} | {"external": place}:
+            getattr(made, f"external_{name}").CopyFrom(ExternalFile(**place))
+        case unknown:  # Lance 14 can keep them in a column of the data file
+            raise StagingError(
+                f"fragment {made.id} keeps its {name} in a way that committerd does not know: {unknown}",
+                code="unknown_to_committerd",
+            )
+
+
+def _only(given: Mapping[str, Any], known: frozenset[str], called: str) -> None:
+    """Refuse what a newer pylance has added and filled in."""
+    for name, value in given.items():
+        if name not in known and value:
+            raise StagingError(
+                f"{called}.{name} is set, and this version of committerd can't carry it to a table",
+                code="unknown_to_committerd",
+            )

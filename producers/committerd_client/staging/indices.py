@@ -1,0 +1,173 @@
+"""Create, drop and optimize indices. Their files are written by pylance before anything is committed."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap
+
+from committerd.format.index_details import encode_fragments, pack_details
+from committerd.format.messages import UUID, IndexMetadata, Transaction, VectorIndexDetails
+from committerd_client.headers import Staged
+from committerd_client.staging.errors import StagingError
+from committerd_client.staging.stopped import would_commit
+from committerd_client.staging.transactions import new_transaction, read_table
+
+if TYPE_CHECKING:
+    import lance
+    from lance.dataset import Index
+
+
+def create_index(
+    dataset: lance.LanceDataset,
+    column: str,
+    index_type: str,
+    *,
+    name: str | None = None,
+    replace: bool = False,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    **parameters: Any,
+) -> Staged:
+    """Index a column, as `create_scalar_index` and `create_index` of pylance do.
+
+    `index_type`: `BTREE`, `BITMAP`, `INVERTED`, ... or `IVF_PQ`, `IVF_HNSW_SQ`, ... `name`: unless given,
+    `{column}_idx`. `replace`: an index of that name goes; otherwise it is an error of pylance. `parameters`: pylance's,
+    such as `num_partitions`. Rows that are appended meanwhile are not in it until `optimize_indices`.
+
+    Raises `StagingError` for a branch or a detached version; whatever pylance raises.
+    """
+    called = f"{column}_idx" if name is None else name
+
+    def change(opened: lance.LanceDataset) -> None:
+        build: Any = opened.create_index if index_type.upper().startswith("IVF") else opened.create_scalar_index
+        build(column, index_type, name=called, replace=replace, **parameters)
+
+    staged = _index_change(dataset, change, names=[called], uuid=uuid, properties=properties)
+    if staged is None:
+        raise StagingError(f"pylance built index {called!r} and had nothing to commit", code="index")
+    return staged
+
+
+def drop_index(
+    dataset: lance.LanceDataset,
+    name: str,
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Drop an index by name, with all its segments. Raises `StagingError` for one that the table does not have."""
+    staged = None
+    if any(index.name == name for index in dataset.describe_indices()):
+        staged = _index_change(
+            dataset, lambda opened: opened.drop_index(name), names=[name], uuid=uuid, properties=properties
+        )
+    if staged is None:
+        raise StagingError(f"the table has no index {name!r}", code="index")
+    return staged
+
+
+def optimize_indices(
+    dataset: lance.LanceDataset,
+    names: Iterable[str] | None = None,
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Staged | None:
+    """Take the rows into the indices that are not in them yet, as `dataset.optimize.optimize_indices` does.
+
+    `names`: None = all. `options`: pylance's, such as `num_indices_to_merge`, `retrain`. None: nothing to do.
+    """
+    given = sorted({index.name for index in dataset.describe_indices()} if names is None else set(names))
+    if not given:
+        return None
+    return _index_change(
+        dataset,
+        lambda opened: opened.optimize.optimize_indices(index_names=given, **options),
+        names=given,
+        uuid=uuid,
+        properties=properties,
+    )
+
+
+def add_index_segments(
+    dataset: lance.LanceDataset,
+    segments: Iterable[Index],
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Publish segments that `dataset.create_index_uncommitted` built, here or on other machines.
+
+    Segments of one name are one index; they join those that the table has under it.
+
+    Raises `StagingError` where pylance does not tell an index's details (4.0.0 does for none; those of vector indices
+    are known).
+    """
+    table = read_table(dataset)
+    vectors = {one.id for one in table.manifest.fields if one.logical_type.startswith("fixed_size_list:")}
+    transaction = table.transaction(uuid, properties)
+    transaction.create_index.new_indices.extend(_index(segment, vectors) for segment in segments)
+    if not transaction.create_index.new_indices:
+        raise StagingError("no segment was given", code="index")
+    return table.staged(transaction)
+
+
+def _index_change(
+    dataset: lance.LanceDataset,
+    change: Callable[[lance.LanceDataset], Any],
+    *,
+    names: list[str],
+    uuid: str | None,
+    properties: Mapping[str, str] | None,
+) -> Staged | None:
+    table = read_table(dataset)
+
+    def expected(transaction: Transaction) -> bool:
+        operation = transaction.create_index
+        named = {index.name for index in (*operation.new_indices, *operation.removed_indices)}
+        return bool(named) and named.issubset(names)
+
+    found = would_commit(dataset, change, expected=expected)
+    if found is None:
+        return None
+    # pylance has looked at later versions, and planned it against the latest of them.
+    transaction = new_transaction(found.read_version, uuid=uuid, properties=properties)
+    transaction.create_index.CopyFrom(found.create_index)
+    return Staged(transaction=transaction, read_uuid=table.read_uuid if found.read_version == table.version else None)
+
+
+def _index(segment: Index, vectors: set[int]) -> IndexMetadata:
+    if getattr(segment, "covering_fields", None):
+        raise StagingError(
+            f"index {segment.name!r} holds covered columns, which this version of committerd can't carry to a table",
+            code="unknown_to_committerd",
+        )
+    details = getattr(segment, "index_details", None)
+    made = IndexMetadata(
+        uuid=UUID(uuid=uuids.UUID(segment.uuid).bytes),
+        fields=segment.fields,
+        name=segment.name,
+        dataset_version=segment.dataset_version,
+        fragment_bitmap=encode_fragments(BitMap(segment.fragment_ids)),
+        index_version=segment.index_version,
+        base_id=segment.base_id,
+    )
+    if segment.created_at is not None:
+        made.created_at = int(segment.created_at.timestamp() * 1000)
+    for file in segment.files or ():
+        made.files.add(path=file.path, size_bytes=file.size_bytes)
+    if details is not None:
+        made.index_details.type_url, made.index_details.value = details
+    elif vectors.issuperset(segment.fields):
+        made.index_details.CopyFrom(pack_details(VectorIndexDetails()))
+    else:
+        raise StagingError(
+            f"this pylance does not tell the details of index {segment.name!r}: build it with staging.create_index, "
+            "or with pylance 14",
+            code="index",
+        )
+    return made

@@ -1,0 +1,204 @@
+"""Merge rows into a table by their keys: upsert, insert what is new, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from committerd.format.messages import Transaction
+from committerd_client.headers import Staged
+from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import fragment
+from committerd_client.staging.keys import KEYS_MAX, KeyHashes
+from committerd_client.staging.streams import Stream
+from committerd_client.staging.transactions import ReadTable, read_table
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
+
+_UPDATE_MODES = {
+    "rewrite_rows": Transaction.REWRITE_ROWS,
+    "rewrite_columns": Transaction.REWRITE_COLUMNS,
+    "": Transaction.REWRITE_ROWS,
+}
+_UPDATE_FIELDS = frozenset(
+    {
+        "removed_fragment_ids",
+        "updated_fragments",
+        "new_fragments",
+        "fields_modified",
+        "fields_for_preserving_frag_bitmap",
+        "update_mode",
+        "updated_fragment_offsets",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedMerge(Staged):
+    """A merge, and what it does when it is committed."""
+
+    inserted: int
+    """Rows."""
+    updated: int
+    deleted: int
+
+    @property
+    def changes(self) -> bool:
+        """False: committing it would make a version that equals the one before."""
+        return bool(self.inserted or self.updated or self.deleted)
+
+
+def merge_insert(
+    dataset: lance.LanceDataset,
+    source: Rows,
+    *,
+    on: str | Sequence[str] | None = None,
+    when_matched_update_all: bool | str = True,
+    when_matched_delete: bool = False,
+    when_matched_fail: bool = False,
+    when_not_matched_insert_all: bool = True,
+    when_not_matched_by_source_delete: bool | str = False,
+    use_index: bool = True,
+    keys_max: int = KEYS_MAX,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> StagedMerge:
+    """Merge the source's rows by key, as `dataset.merge_insert(on)` does; an upsert unless told otherwise.
+
+    `source` is read once, in batches. `on`: the key's columns, at the top of the table; None = its unenforced primary
+    key. The clauses are those of pylance's builder: `when_matched_update_all` may be a condition on `source.` and
+    `target.`, `when_not_matched_by_source_delete` one on the table's columns. Delete by keys:
+    `when_matched_update_all=False, when_matched_delete=True, when_not_matched_insert_all=False`, with a source of the
+    key columns alone. `use_index`: whether a scalar index on the key may be used.
+
+    A merge that may insert names its keys (`keys.py`), so that of two which insert the same one the second is
+    RETRYABLE, and so is one after an Append. Above `keys_max` keys it contradicts every other such merge.
+
+    Two rows of the source with one key that the table does not have are both inserted, as pylance does.
+
+    Raises `StagingError` for blob columns, legacy files, unknown columns, keys that can't be compared, and nulls in
+    keys where pylance loses them; whatever pylance raises otherwise (two source rows for one row of the table, a schema
+    that does not fit).
+    """
+    table = read_table(dataset)
+    table.refuse_legacy("merge_insert")
+    table.refuse_blobs("merge_insert")
+    names = _key_columns(table, on)
+    columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
+    _check_source(source, names)
+    builder: Any = dataset.merge_insert(names)
+    builder.use_index(use_index)
+    clauses = {
+        "when_matched_update_all": when_matched_update_all,
+        "when_matched_delete": when_matched_delete,
+        "when_matched_fail": when_matched_fail,
+        "when_not_matched_insert_all": when_not_matched_insert_all,
+        "when_not_matched_by_source_delete": when_not_matched_by_source_delete,
+    }
+    for clause, wish in clauses.items():
+        if wish:
+            getattr(builder, clause)(*([wish] if isinstance(wish, str) else []))
+    hashes = None
+    if when_not_matched_insert_all:
+        hashes = KeyHashes(columns, most=keys_max)
+        planned, counts = _execute(builder, source, hashes)
+    else:
+        planned, counts = builder.execute_uncommitted(source)
+    transaction = table.transaction(uuid, properties)
+    transaction.update.CopyFrom(_update(planned.operation))
+    if hashes is not None:
+        transaction.update.inserted_rows.CopyFrom(hashes.filter())
+    return StagedMerge(
+        transaction=transaction,
+        read_uuid=table.read_uuid,
+        inserted=counts["num_inserted_rows"],
+        updated=counts["num_updated_rows"],
+        deleted=counts["num_deleted_rows"],
+    )
+
+
+def _key_columns(table: ReadTable, on: str | Sequence[str] | None) -> list[str]:
+    if on is None:
+        keys = [one for one in table.top_fields if one.unenforced_primary_key]
+        if not keys:
+            raise StagingError(
+                "the table has no unenforced primary key: name the columns to merge on, as in on='id'", code="column"
+            )
+        return [one.name for one in sorted(keys, key=lambda one: (one.unenforced_primary_key_position, one.id))]
+    return [on] if isinstance(on, str) else list(on)
+
+
+def _check_source(source: Rows, names: Sequence[str]) -> None:
+    import pyarrow as pa
+
+    if not isinstance(source, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
+        raise TypeError(f"a pyarrow Table, RecordBatch or RecordBatchReader is needed, not {type(source).__name__}")
+    missing = [name for name in names if name not in source.schema.names]
+    if missing:
+        raise StagingError(
+            f"the rows have no column {missing[0]!r}, which is part of the key; they have "
+            f"{', '.join(source.schema.names)}",
+            code="keys_missing",
+        )
+
+
+def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
+    """Merge, and collect the keys of all rows, which are read once."""
+    import pyarrow as pa
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in source:
+            hashes.add(batch)
+            yield batch
+
+    if isinstance(source, pa.RecordBatchReader):
+        with Stream(source.schema, batches()).being_read() as reader:
+            planned = builder.execute_uncommitted(reader)
+    else:
+        for batch in [source] if isinstance(source, pa.RecordBatch) else source.to_batches():
+            hashes.add(batch)
+        planned = builder.execute_uncommitted(source)
+    if hashes.nulls and not _keeps_null_keys():
+        raise StagingError(
+            "rows have nulls in the key, and this pylance loses such rows: leave them out, or add them with "
+            "staging.append; pylance 14 inserts them",
+            code="null_keys",
+        )
+    return planned
+
+
+@cache
+def _keeps_null_keys() -> bool:
+    """Whether this pylance inserts rows whose key has a null. 4.0.0 drops them without a word."""
+    import lance
+    import pyarrow as pa
+
+    empty = lance.write_dataset(pa.table({"a": [1]}), "memory://null_keys")
+    merge = empty.merge_insert("a").when_matched_update_all().when_not_matched_insert_all()
+    _, counts = merge.execute_uncommitted(pa.table({"a": pa.array([None], pa.int64())}))
+    return bool(counts["num_inserted_rows"])
+
+
+def _update(operation: Any) -> Transaction.Update:
+    """From pylance's Update. Raises `StagingError` for what a newer pylance has added and filled in."""
+    for name, value in vars(operation).items():
+        if name not in _UPDATE_FIELDS and value:
+            raise StagingError(
+                f"Update.{name} is set, and this version of committerd can't carry it to a table",
+                code="unknown_to_committerd",
+            )
+    return Transaction.Update(
+        removed_fragment_ids=operation.removed_fragment_ids,
+        updated_fragments=[fragment(one) for one in operation.updated_fragments],
+        new_fragments=[fragment(one) for one in operation.new_fragments],
+        fields_modified=operation.fields_modified,
+        fields_for_preserving_frag_bitmap=operation.fields_for_preserving_frag_bitmap,
+        update_mode=_UPDATE_MODES[operation.update_mode],
+        updated_fragment_offset_bitmaps=getattr(operation, "updated_fragment_offsets", None) or {},
+    )

@@ -1,0 +1,74 @@
+"""Small operations that write no data: restore, data replacement, reserved fragment ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from committerd_client.headers import Staged
+from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import data_file
+from committerd_client.staging.transactions import read_table
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import DataFile
+
+
+def restore(
+    dataset: lance.LanceDataset,
+    version: int | None = None,
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Make an old version the latest again: `version`, or the one at which the dataset is open.
+
+    What was committed since then is gone from the latest version, whoever committed it. The committer's own keys stay.
+    """
+    table = read_table(dataset)
+    transaction = table.transaction(uuid, properties)
+    transaction.restore.version = table.version if version is None else version
+    return table.staged(transaction)
+
+
+def data_replacement(
+    dataset: lance.LanceDataset,
+    new_files: Mapping[int, DataFile],
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Replace columns of fragments: each new file, by fragment id, takes the place of the one with the same fields.
+
+    A file has the rows of its fragment, deleted ones too, and all have the same fields; `lance.file.LanceFileWriter`
+    writes them. Raises `StagingError` for fragments that the table does not have.
+    """
+    table = read_table(dataset)
+    known = {one.id for one in table.manifest.fragments}
+    unknown = sorted(new_files.keys() - known)
+    if unknown or not new_files:
+        raise StagingError(
+            f"version {table.version} of the table has no fragment {unknown[0]}" if unknown else "no file was given",
+            code="fragment",
+        )
+    transaction = table.transaction(uuid, properties)
+    for id, file in new_files.items():
+        transaction.data_replacement.replacements.add(fragment_id=id, new_file=data_file(file))
+    return table.staged(transaction)
+
+
+def reserve_fragments(
+    dataset: lance.LanceDataset,
+    count: int,
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Take fragment ids for a Rewrite. Which ones is in the result of the commit: `result.reserved`."""
+    if count < 1:
+        raise StagingError(f"{count} fragment ids can't be reserved", code="nothing_to_stage")
+    table = read_table(dataset)
+    transaction = table.transaction(uuid, properties)
+    transaction.reserve_fragments.num_fragments = count
+    return table.staged(transaction)

@@ -1,0 +1,101 @@
+"""What pylance would have committed: it does the work, and is stopped where it would make the version.
+
+For changes that pylance offers no uncommitted form of. Lance writes the transaction into `_transactions/` and then asks
+the dataset's `commit_lock` for leave, which is a function of ours: it reads the transaction and refuses. Nothing is
+committed. pylance 14 removes the file then, 4.0.0 leaves it there, where cleanup takes it as any that no version names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from committerd.format.messages import Transaction
+from committerd_client.staging.errors import StagingError
+
+if TYPE_CHECKING:
+    import lance
+
+_FOLDER = "_transactions"
+_READ_SECONDS = 120
+
+
+class _Stopped(Exception):
+    """Raised into pylance, so that it commits nothing."""
+
+
+def would_commit(
+    dataset: lance.LanceDataset,
+    change: Callable[[lance.LanceDataset], Any],
+    *,
+    expected: Callable[[Transaction], bool],
+) -> Transaction | None:
+    """The transaction of a change, uncommitted; None when it would have committed nothing.
+
+    `change` gets a dataset at the same version, which can't commit. `expected`: tells its transaction from those that
+    others write at the same moment. Raises `StagingError` when it can't be told; whatever the change raises.
+    """
+    import lance
+
+    watch = _Watch(dataset, expected)
+    opened = lance.dataset(
+        dataset.uri,
+        version=dataset.version,
+        commit_lock=watch.lock,
+        storage_options=dataset.latest_storage_options(),
+    )
+    try:
+        change(opened)
+    except Exception:
+        if not watch.stopped:
+            raise
+    if not watch.stopped:
+        return None
+    if len(watch.found) != 1:
+        raise StagingError(
+            f"pylance wrote its transaction into {_FOLDER} as one of {len(watch.found)} that could be it: another "
+            "process does the same at this moment. Try again",
+            code="index",
+        )
+    return watch.found[0]
+
+
+class _Watch:
+    """The commit lock, and what was found when it was asked for."""
+
+    def __init__(self, dataset: lance.LanceDataset, expected: Callable[[Transaction], bool]) -> None:
+        from lance.file import LanceFileSession
+
+        self._files = LanceFileSession(dataset.uri, storage_options=dataset.latest_storage_options())
+        self._expected = expected
+        self._before = set(self._files.list(_FOLDER))
+        self.found: list[Transaction] = []
+        self.stopped = False
+
+    @contextlib.contextmanager
+    def lock(self, version: int) -> Iterator[None]:
+        # In a thread of pylance's own, from which it can't be called.
+        reading = threading.Thread(target=self._look, daemon=True)
+        reading.start()
+        reading.join(_READ_SECONDS)
+        self.stopped = True
+        raise _Stopped(f"version {version} is not to be committed here")
+        yield  # what makes it a context manager
+
+    def _look(self) -> None:
+        new = sorted(set(self._files.list(_FOLDER)) - self._before)
+        read = [self._read(path) for path in new]
+        self.found = [one for one in read if one is not None and self._expected(one)]
+
+    def _read(self, path: str) -> Transaction | None:
+        with tempfile.TemporaryDirectory() as folder:
+            here = Path(folder, "transaction")
+            try:
+                self._files.download_file(path, str(here))
+            except OSError:  # another writer's that it has removed
+                return None
+            return Transaction.FromString(here.read_bytes())

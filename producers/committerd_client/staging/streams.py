@@ -1,0 +1,39 @@
+"""Rows that pylance reads while we look at them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from committerd_client.staging.errors import StagingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Stream:
+    """Batches for pylance. What making them raises comes out as it is, and not as the text of an `OSError`."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        import pyarrow as pa
+
+        self._raised: list[StagingError] = []
+        self.reader = pa.RecordBatchReader.from_batches(schema, self._passed(batches))
+
+    @contextlib.contextmanager
+    def being_read(self) -> Iterator[pa.RecordBatchReader]:
+        """Around the call that reads it."""
+        try:
+            yield self.reader
+        except Exception as error:
+            if self._raised:
+                raise self._raised[0] from error
+            raise
+
+    def _passed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except StagingError as error:
+            self._raised.append(error)
+            raise

@@ -1,0 +1,166 @@
+"""Update rows with SQL expressions: the old rows are deleted, the new ones written into new fragments."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap64
+
+from committerd.format.messages import DataFragment, Transaction
+from committerd.format.row_ids import RowIds, encode_row_ids
+from committerd_client.headers import Staged
+from committerd_client.staging.deletion import delete_from_fragments
+from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import fragment
+from committerd_client.staging.streams import Stream
+from committerd_client.staging.transactions import ReadTable, read_table
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+
+
+def update(
+    dataset: lance.LanceDataset,
+    updates: Mapping[str, str],
+    where: str | None = None,
+    *,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged:
+    """Set columns to SQL expressions, as `dataset.update(updates, where)` does.
+
+    `updates`: by column at the top of the table; an expression may use all columns of the old row, and what it yields
+    is cast to the column's type. `where`: None = every row. With stable row ids the rows keep theirs.
+
+    Raises `StagingError` for unknown columns, blob columns, legacy files, values that can't be cast, and, with a
+    pylance that deletes by predicate only (4.0.0), a `where` that is not the same each time it is evaluated.
+    """
+    table = read_table(dataset)
+    table.refuse_legacy("update")
+    table.refuse_blobs("update")
+    changed_fields = sorted(table.column(name).id for name in updates)
+    read = _Read()
+    written = _write(_new_rows(dataset, table, updates, where=where, read=read), dataset)
+    changed, removed = _delete_rows(dataset, table, where or "true", read)
+    if table.stable_row_ids:
+        _carry_row_ids(written, read.ids)
+    transaction = table.transaction(uuid, properties)
+    transaction.update.CopyFrom(
+        Transaction.Update(
+            removed_fragment_ids=removed,
+            updated_fragments=changed,
+            new_fragments=written,
+            fields_for_preserving_frag_bitmap=changed_fields,
+        )
+    )
+    return table.staged(transaction)
+
+
+class _Read:
+    """Of the rows that are updated, one after the other."""
+
+    def __init__(self) -> None:
+        self.ids = array("Q")
+        self.addresses = array("Q")
+
+
+def _new_rows(
+    dataset: lance.LanceDataset,
+    table: ReadTable,
+    updates: Mapping[str, str],
+    *,
+    where: str | None,
+    read: _Read,
+) -> Iterator[pa.RecordBatch]:
+    """The rows as they will be, in the order of what is collected in `read` meanwhile."""
+    import pyarrow as pa
+
+    schema = dataset.schema
+    columns = {one.name: updates.get(one.name, _quoted(one.name)) for one in table.top_fields}
+    rows = dataset.scanner(columns=columns, filter=where, with_row_id=True, with_row_address=True).to_reader()
+    for batch in rows:
+        read.ids.frombytes(batch.column("_rowid").to_numpy().tobytes())
+        read.addresses.frombytes(batch.column("_rowaddr").to_numpy().tobytes())
+        yield pa.RecordBatch.from_arrays([_cast(batch.column(field.name), field) for field in schema], schema=schema)
+
+
+def _write(rows: Iterator[pa.RecordBatch], dataset: lance.LanceDataset) -> list[DataFragment]:
+    from lance.fragment import write_fragments
+
+    first = next(rows, None)  # pylance refuses to write nothing
+    if first is None:
+        return []
+    with Stream(dataset.schema, itertools.chain([first], rows)).being_read() as reader:
+        return [fragment(one) for one in write_fragments(reader, dataset, mode="append")]
+
+
+def _quoted(name: str) -> str:
+    """A column in Lance's SQL."""
+    return f"`{name}`"
+
+
+def _cast(column: pa.Array, field: pa.Field) -> Any:
+    import pyarrow as pa
+
+    if column.type == field.type:
+        return column
+    try:
+        if isinstance(field.type, pa.BaseExtensionType):
+            return pa.ExtensionArray.from_storage(field.type, column.cast(field.type.storage_type))
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise StagingError(
+            f"column {field.name!r} is {field.type}, and the expression for it yields {column.type}: {error}",
+            code="column",
+        ) from error
+
+
+def _delete_rows(
+    dataset: lance.LanceDataset, table: ReadTable, where: str, read: _Read
+) -> tuple[list[DataFragment], list[int]]:
+    """Delete what was read: (fragments with new deletion files, ids of those that have no row left)."""
+    from lance.fragment import LanceFragment
+
+    offsets: dict[int, list[int]] = {}
+    for address in read.addresses:
+        offsets.setdefault(address >> 32, []).append(address & 0xFFFFFFFF)
+    if not hasattr(LanceFragment, "delete_rows"):
+        changed, removed = delete_from_fragments(dataset, where)
+        _check_rows(table, {id: len(rows) for id, rows in offsets.items()}, changed=changed, removed=removed)
+        return changed, removed
+    changed, removed = [], []
+    for one in dataset.get_fragments():
+        if one.fragment_id in offsets:
+            after = one.delete_rows(offsets[one.fragment_id])
+            if after is None:
+                removed.append(one.fragment_id)
+            else:
+                changed.append(fragment(after))
+    return changed, removed
+
+
+def _check_rows(table: ReadTable, read: dict[int, int], *, changed: list[DataFragment], removed: list[int]) -> None:
+    """As many rows must have been read as were deleted, in each fragment: `where` was evaluated twice."""
+    before = {one.id: one for one in table.manifest.fragments}
+    deleted = {id: before[id].physical_rows - before[id].deletion_file.num_deleted_rows for id in removed}
+    for one in changed:
+        deleted[one.id] = one.deletion_file.num_deleted_rows - before[one.id].deletion_file.num_deleted_rows
+    if read != deleted:
+        raise StagingError(
+            f"`where` held for {sum(read.values())} rows when it was evaluated first and then for other ones "
+            f"({sum(deleted.values())}): use a predicate that depends on nothing but the row",
+            code="predicate_not_deterministic",
+        )
+
+
+def _carry_row_ids(written: list[DataFragment], row_ids: array[int]) -> None:
+    start = 0
+    for one in written:
+        ids = row_ids[start : start + one.physical_rows]
+        ascending = all(before < after for before, after in itertools.pairwise(ids))
+        one.inline_row_ids = encode_row_ids(RowIds((BitMap64(ids) if ascending else ids,)))
+        start += one.physical_rows

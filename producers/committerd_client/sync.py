@@ -1,0 +1,327 @@
+"""The client for programs without an event loop: the same commits, from any thread.
+
+    with SyncCommitClient("broker:9092", dataset="events") as client:
+        result = client.commit(transaction)
+
+One thread in the background runs the event loop of a `CommitClient`. After a fork the child's first call starts a
+client of its own; what the parent has submitted stays the parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
+
+from committerd_client.client import CommitClient, _until
+from committerd_client.errors import ClientClosed, ClientError
+from committerd_client.handle import CommitHandle
+from committerd_client.headers import Asking
+from committerd_client.options import CLIENTS_TIMEOUT, ClientOptions, CommitOptions, Timeout
+from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work
+from committerd_client.results import CommitResult
+from committerd_client.resuming import Bookmark
+
+T = TypeVar("T")
+
+_EXIT_SECONDS = 5.0
+"""For Kafka to take what was submitted, when the process ends and nobody has closed the client."""
+
+
+class SyncCommitHandle:
+    """A transaction that Kafka holds. Dropping the handle does not take it back."""
+
+    __slots__ = ("_handle", "_owner", "_running")
+
+    def __init__(self, owner: SyncCommitClient, running: _Running, handle: CommitHandle) -> None:
+        self._owner = owner  # which must not be closed for having no user while somebody waits
+        self._running = running
+        self._handle = handle
+
+    @property
+    def uuid(self) -> str:
+        """The transaction's."""
+        return self._handle.uuid
+
+    @property
+    def offset(self) -> int | None:
+        """Of its record in the staged topic; None in the rare case that Kafka doesn't say."""
+        return self._handle.offset
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """For `resume`: the answer comes at this place or later."""
+        return self._handle.bookmark
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._handle.done()
+
+    def outcome(self, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
+        """Wait for the answer, from any thread and as often as wanted. Raises as `SyncCommitClient.commit` does."""
+        if not self.done() and self._running.pid != os.getpid():
+            raise RuntimeError(
+                f"transaction {self.uuid} was submitted before this process was forked, and its answer goes to the "
+                f"parent: ask there, or here with resume({self.uuid!r}, since=handle.bookmark)"
+            )
+        answer = self._handle._submission.answer
+        if isinstance(answer, ClientError):
+            raise answer
+        if answer is not None:
+            return answer
+        return self._running.call(lambda _: self._handle.outcome(timeout=timeout))
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._handle)[1:]}"
+
+
+class SyncCommitClient:
+    """Stages transactions for one dataset and learns what became of them. Safe to use from any number of threads."""
+
+    def __init__(self, bootstrap_servers: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
+        """Arguments and `ValueError` as of `CommitClient`. Connects at the first call, or in `start`."""
+        self._make: Callable[[], CommitClient] = lambda: CommitClient(bootstrap_servers, **options)
+        self._make()  # so that what can't be right is said here
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._closed = False
+        _clients.add(self)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Connect, if not done yet. Raises `KafkaUnavailable`; may be called again then."""
+        self._started()
+
+    def close(self) -> None:
+        """Send what was submitted, wait for Kafka's acknowledgements (at most `close_timeout`), and stop.
+
+        Whoever still waits for an answer gets `ClientClosed`; what is staged stays staged. May be called twice.
+        """
+        with self._lock:
+            self._closed = True
+            running, self._running = self._running, None
+        if running is not None:
+            running.close(None)
+
+    def bookmark(self) -> Bookmark:
+        """As `CommitClient.bookmark`: to be kept before submitting, for `resume`."""
+        return self._started().client.bookmark()
+
+    def commit(
+        self,
+        transaction: Work,
+        *,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        reexecute: Reexecute | None = None,
+        attempts: int = ATTEMPTS_MAX,
+        **asked: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """As `CommitClient.commit`. `reexecute` is a plain function and is called in this thread."""
+        running = self._started()
+        seconds = running.client._seconds(timeout)
+        until = None if seconds is None else time.monotonic() + seconds
+        tries = Attempts(Asking(**asked), most=attempts)
+        while True:
+            once = partial(_commit_once, transaction, tries.asking, seconds=seconds, left=_left(until))
+            try:
+                return tries.counted(running.call(once))
+            except ClientError as error:
+                if reexecute is None:
+                    raise
+                wanted = tries.after(error, seconds_left=_left(until))
+            transaction = tries.take(reexecute(wanted), wanted, seconds_left=_left(until))
+
+    def submit(
+        self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
+    ) -> SyncCommitHandle:
+        """As `CommitClient.submit`: returns when Kafka holds the transaction for good."""
+        running = self._started()
+        handle = running.call(lambda client: client.submit(transaction, timeout=timeout, **asked))
+        return SyncCommitHandle(self, running, handle)
+
+    @overload
+    def commit_many(
+        self,
+        transactions: Iterable[Work],
+        *,
+        timeout: Timeout = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[CommitResult]: ...
+
+    @overload
+    def commit_many(
+        self, transactions: Iterable[Work], *, timeout: Timeout = ..., return_exceptions: Literal[True]
+    ) -> list[CommitResult | ClientError]: ...
+
+    def commit_many(
+        self,
+        transactions: Iterable[Work],
+        *,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        return_exceptions: bool = False,
+    ) -> list[CommitResult] | list[CommitResult | ClientError]:
+        """As `CommitClient.commit_many`; `transactions` is read to its end first."""
+        every = list(transactions)
+        if return_exceptions:
+            return self._call(lambda client: client.commit_many(every, timeout=timeout, return_exceptions=True))
+        return self._call(lambda client: client.commit_many(every, timeout=timeout))
+
+    def resume(self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
+        """As `CommitClient.resume`: what became of a transaction that was submitted before, by any process."""
+        return self._call(lambda client: client.resume(uuid, since=since, timeout=timeout))
+
+    def _call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
+        return self._started().call(make)
+
+    def _started(self) -> _Running:
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed: make another one")
+            if self._running is None:
+                running = _Running(self._make())
+                running.start()
+                weakref.finalize(self, running.drop).atexit = False
+                self._running = running
+            return self._running
+
+    def _after_fork(self) -> None:
+        """In the child: the thread is not here, and the lock may have been held by a thread that isn't either."""
+        self._lock = threading.Lock()
+        self._running = None
+
+
+class _Running:
+    """A `CommitClient` and the thread in which its event loop turns."""
+
+    def __init__(self, client: CommitClient) -> None:
+        self.client = client
+        self.pid = os.getpid()
+        self._gate = threading.Lock()
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end = asyncio.Event()
+        self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, name="committerd-client-loop", daemon=True)
+
+    def start(self) -> None:
+        """Returns when the client is connected; raises what its start raises."""
+        self._thread.start()
+        try:
+            self._ready.result()
+        except BaseException:
+            with self._gate:
+                self._closing = True
+                if self._loop is not None and not self._loop.is_closed():
+                    self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join()
+            raise
+
+    def call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
+        """Run it in the loop, and wait for what comes of it."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a synchronous client can't be used in its own event loop")
+        with self._gate:
+            # Whatever is scheduled before the end is either done or cancelled there, never forgotten.
+            if self._closing or self._loop is None:
+                raise ClientClosed("the client is closed: make another one")
+            future = asyncio.run_coroutine_threadsafe(make(self.client), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosed("the client was closed meanwhile: unknown, not failed") from None
+        except BaseException:
+            future.cancel()  # Ctrl-C: what was submitted stays submitted
+            raise
+
+    def close(self, seconds: float | None) -> None:
+        """Close the client, within so many seconds where given, and end the thread. May be called twice."""
+        ending = self._wind_up(seconds)
+        if ending is not None:
+            ending.result()
+            self._thread.join()
+
+    def drop(self) -> None:
+        """Nobody uses the client any more. Never blocks: a garbage collector may call it, in any thread."""
+        self._wind_up(None)
+
+    def _wind_up(self, seconds: float | None) -> concurrent.futures.Future[None] | None:
+        if self.pid != os.getpid():
+            return None
+        with self._gate:
+            if self._closing or self._loop is None:
+                return None
+            self._closing = True
+            return asyncio.run_coroutine_threadsafe(self._aclose(seconds), self._loop)
+
+    async def _aclose(self, seconds: float | None) -> None:
+        try:
+            await self.client.aclose(within=seconds)
+        finally:
+            self._end.set()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  # whatever it is, whoever starts the client has to hear it
+            if not self._ready.done():
+                self._ready.set_exception(error)
+
+    async def _serve(self) -> None:
+        with self._gate:
+            if self._closing:
+                return
+            self._loop = asyncio.get_running_loop()
+        ending = asyncio.ensure_future(self._end.wait())
+        starting = asyncio.ensure_future(self.client.start())
+        await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():  # whoever started it has given up
+            starting.cancel()
+            await asyncio.wait([starting])
+        await starting
+        self._ready.set_result(None)
+        await ending
+
+
+async def _commit_once(
+    transaction: Work, asking: Asking, client: CommitClient, *, seconds: float | None, left: float | None
+) -> CommitResult:
+    return await client._commit(transaction, asking, seconds, _until(left))
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(until - time.monotonic(), 0.0)
+
+
+_clients: weakref.WeakSet[SyncCommitClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+def _at_exit() -> None:
+    for client in list(_clients):
+        if client._running is not None:
+            client._running.close(_EXIT_SECONDS)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
