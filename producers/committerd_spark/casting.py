@@ -1,0 +1,130 @@
+"""From the columns that Spark delivers to the schema of the table, without loss.
+
+Two steps: `check` compares types, on the driver and before any row is read; `conform` casts one batch, in a task, and
+finds the values that don't fit. The order of columns and of struct fields does not matter, their names do.
+
+Types must fit without loss whatever the values are: an int goes into a long or a double, a long into no double. Where
+Spark has no type for what the table holds (unsigned, other time units, fixed sizes such as vectors), the values decide.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from itertools import chain
+
+import pyarrow as pa
+from pyarrow import types
+
+from committerd_spark.errors import SchemaMismatch
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+"""Decimal digits that a signed integer of so many bits may have."""
+_MANTISSA_BITS = {32: 24, 64: 53}
+
+
+def check(source: pa.Schema, target: pa.Schema) -> None:
+    """Raises `SchemaMismatch` that names every column of `source` that can't go into `target`, or is missing."""
+    found = list(_fields(source, target, ""))
+    if found:
+        raise SchemaMismatch("the DataFrame does not fit the table: " + "; ".join(found))
+
+
+def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """The same rows with the target's columns, in its order. Raises `SchemaMismatch` for a value that doesn't fit."""
+    columns = []
+    for field in target:
+        try:
+            column = batch.column(field.name).cast(field.type, safe=True)
+        except pa.ArrowException as error:
+            raise SchemaMismatch(f"column {field.name!r} ({field.type}) of the table: {error}") from error
+        null = next(_nulls(column, field, field.name), None)
+        if null is not None:
+            raise SchemaMismatch(f"column {null!r} of the table allows no null, and the DataFrame has one there")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _fields(source: pa.Schema | pa.StructType, target: pa.Schema | pa.StructType, above: str) -> Iterator[str]:
+    given, wanted = [field.name for field in source], [field.name for field in target]
+    for name in sorted({name for name in given if given.count(name) > 1}):
+        yield f"column {above + name!r} is there twice"
+    for name in (name for name in given if name not in wanted):
+        near = difflib.get_close_matches(name.lower(), [other.lower() for other in wanted if other not in given], n=1)
+        hint = next((f" (did you mean {other!r}?)" for other in wanted if near == [other.lower()]), "")
+        yield f"column {above + name!r} is not in the table{hint}"
+    for name in (name for name in wanted if name not in given):
+        yield f"column {above + name!r} of the table is missing"
+    for field in source:
+        if field.name in wanted and given.count(field.name) == 1:
+            yield from _types(field.type, target.field(field.name).type, above + field.name)
+
+
+def _types(source: pa.DataType, target: pa.DataType, name: str) -> Iterator[str]:
+    if types.is_struct(source) and types.is_struct(target):
+        yield from _fields(source, target, f"{name}.")
+    elif types.is_map(source) and types.is_map(target):
+        yield from _types(source.key_type, target.key_type, f"{name}.key")
+        yield from _types(source.item_type, target.item_type, f"{name}.value")
+    elif _is_list(source) and (_is_list(target) or types.is_fixed_size_list(target)):
+        yield from _types(source.value_type, target.value_type, f"{name}[]")
+    elif not (source.equals(target) or types.is_null(source) or _lossless(source, target)):
+        yield f"column {name!r} is {source}, which does not go into {target} without loss: cast it in the DataFrame"
+
+
+def _lossless(source: pa.DataType, target: pa.DataType) -> bool:
+    if types.is_signed_integer(source):
+        return _integer_fits(source.bit_width, target)
+    if types.is_floating(source):
+        return types.is_floating(target) and bool(target.bit_width >= source.bit_width)
+    if types.is_decimal(source):
+        whole = source.precision - source.scale
+        return bool(
+            types.is_decimal(target) and target.scale >= source.scale and target.precision - target.scale >= whole
+        )
+    if _is_text(source):
+        return _is_text(target) or (types.is_dictionary(target) and _is_text(target.value_type))
+    if _is_binary(source):
+        return _is_binary(target) or types.is_fixed_size_binary(target)
+    if types.is_timestamp(source):
+        return types.is_timestamp(target) and (source.tz is None) == (target.tz is None)
+    same = (types.is_date, types.is_time, types.is_duration)
+    return any(bool(kind(source) and kind(target)) for kind in same)
+
+
+def _integer_fits(bits: int, target: pa.DataType) -> bool:
+    if types.is_signed_integer(target):
+        return bool(target.bit_width >= bits)
+    if types.is_floating(target):
+        return bits <= _MANTISSA_BITS.get(target.bit_width, 0)
+    if types.is_decimal(target):
+        return bool(target.precision - target.scale >= _DIGITS[bits])
+    return bool(types.is_unsigned_integer(target))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _nulls(array: pa.Array, field: pa.Field, name: str) -> Iterator[str]:
+    """Names of the places where a null stands that must not: a cast looks at those inside of structs only."""
+    kind = field.type
+    if array.null_count and not field.nullable:
+        yield name
+    if types.is_struct(kind):
+        children = array.filter(array.is_valid()).flatten()
+        inner = ((child, kind.field(i), f"{name}.{kind.field(i).name}") for i, child in enumerate(children))
+        yield from chain.from_iterable(_nulls(*each) for each in inner)
+    elif types.is_map(kind):
+        valid = array.filter(array.is_valid())
+        yield from _nulls(valid.items, kind.item_field, f"{name}.value")
+    elif _is_list(kind) or types.is_fixed_size_list(kind):
+        yield from _nulls(array.flatten(), kind.value_field, f"{name}[]")

@@ -1,0 +1,197 @@
+"""What runs in Spark's executors: writes files of a table, and returns what the driver needs to commit them.
+
+Nothing here knows Kafka or the driver's session; an executor needs pylance and this package. What a task returns is
+small, one row for each fragment, and only the attempt that Spark counts as successful is heard: what a failed, repeated
+or speculative attempt wrote are files that no version names.
+
+Data that doesn't fit is returned and not raised: Spark would try the task again, and fail again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from committerd_spark.casting import conform
+from committerd_spark.errors import InvalidKeys, SchemaMismatch, SparkWriteError
+
+RESULT = "kind string, payload binary"
+"""Of one row that a task returns, as Spark spells it."""
+_RESULT = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
+
+Results = Iterator[tuple[str, bytes]]
+"""Kind and payload of each row that a task returns."""
+FRAGMENT, TRANSACTION = "fragment", "transaction"
+_REFUSALS: dict[str, type[SparkWriteError]] = {kind.code: kind for kind in (SchemaMismatch, InvalidKeys)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The table that tasks write to."""
+
+    uri: str
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    version: int | None = None
+    """That the batch builds upon; None where there is no table yet."""
+
+    def open(self) -> Any:
+        """pylance's object, at this version."""
+        import lance  # a task imports it in its own process, a driver where it needs it
+
+        return lance.dataset(self.uri, version=self.version, storage_options=_options(self.storage_options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFragments:
+    """Write one partition as fragments: a function for `mapInArrow`."""
+
+    place: Place
+    schema: pa.Schema
+    """Of the table; that of the DataFrame fits."""
+    replace: bool
+    """For a new table, or the whole content of one that exists; otherwise for rows that are added."""
+    data_storage_version: str | None = None
+    keys: Sequence[str] = ()
+    """Columns of which each row must have other values, where this task sees the whole batch."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each fragment, with pylance's description of it as JSON; nothing for no rows."""
+        rows = Rows(batches, self.schema, keys=self.keys)
+        yield from rows.written(self._write)
+
+    def _write(self, reader: pa.RecordBatchReader) -> Results:
+        from lance.fragment import write_fragments
+
+        fragments = write_fragments(
+            reader,
+            self.place.uri if self.replace else self.place.open(),
+            mode="overwrite" if self.replace else "append",
+            data_storage_version=self.data_storage_version,
+            storage_options=_options(self.place.storage_options),
+        )
+        for fragment in fragments:
+            yield FRAGMENT, json.dumps(fragment.to_json()).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRows:
+    """Merge all rows of a batch into the table by their keys: a function for `mapInArrow` over one partition."""
+
+    place: Place
+    schema: pa.Schema
+    """Of the rows: the table's, or of its key columns where rows are deleted."""
+    keys: Sequence[str]
+    delete: bool
+    """Rows with these keys; otherwise they are replaced, and added where there are none."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row with the transaction; nothing where it would change nothing."""
+        rows = Rows(batches, self.schema, keys=self.keys)
+        yield from rows.written(self._merge)
+
+    def _merge(self, reader: pa.RecordBatchReader) -> Results:
+        from committerd_client import staging
+
+        merged = staging.merge_insert(
+            self.place.open(),
+            reader,
+            on=list(self.keys),
+            when_matched_update_all=not self.delete,
+            when_matched_delete=self.delete,
+            when_not_matched_insert_all=not self.delete,
+        )
+        if merged.changes:
+            yield TRANSACTION, merged.transaction.SerializeToString()
+
+
+class Rows:
+    """The rows of a partition on their way to pylance, cast to a schema."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, keys: Sequence[str] = ()) -> None:
+        self._batches = batches
+        self._schema = schema
+        self._names = list(keys)
+        self._counted: list[pa.Table] = []
+        self._error: Exception | None = None
+
+    def written(self, write: Callable[[pa.RecordBatchReader], Results]) -> Iterator[pa.RecordBatch]:
+        """What `write` returns for a reader of the rows, as rows for Spark; it is not called when there are none."""
+        try:
+            results = self._results(write)
+        except (SchemaMismatch, InvalidKeys) as error:
+            results = [(error.code, str(error).encode())]
+        if results:
+            kinds, payloads = zip(*results, strict=True)
+            columns = [pa.array(kinds, pa.string()), pa.array(payloads, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=_RESULT)
+
+    def _results(self, write: Callable[[pa.RecordBatchReader], Results]) -> list[tuple[str, bytes]]:
+        conformed = self._conformed()
+        first = next(conformed, None)
+        if first is None:
+            return []
+        try:
+            results = list(write(self._reader(first, conformed)))
+        except Exception:
+            if self._error is not None:  # pylance has made a text of it, inside of an error of its own
+                raise self._error from None
+            self._check_keys()  # pylance stops at some keys that are there twice
+            raise
+        self._check_keys()
+        return results
+
+    def _reader(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield first
+            try:
+                yield from rest
+            except Exception as error:
+                self._error = error
+                raise
+
+        return pa.RecordBatchReader.from_batches(self._schema, batches())
+
+    def _conformed(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            if batch.num_rows:
+                made = conform(batch, self._schema)
+                if self._names:
+                    self._counted.append(self._count(made))
+                yield made
+
+    def _count(self, batch: pa.RecordBatch) -> pa.Table:
+        """Its keys and how many rows have each: copies, so that the batch itself can go."""
+        return pa.Table.from_batches([batch.select(self._names)]).group_by(self._names).aggregate([([], "count_all")])
+
+    def _check_keys(self) -> None:
+        """Raises `InvalidKeys`. Only the keys of the batch are kept in memory until then."""
+        if not self._names:
+            return
+        counted = pa.concat_tables(self._counted).group_by(self._names).aggregate([("count_all", "sum")])
+        for name in self._names:
+            nulls = counted.filter(pc.is_null(counted[name]))
+            if nulls.num_rows:
+                rows = pc.sum(nulls["count_all_sum"]).as_py()
+                raise InvalidKeys(f"key column {name!r} is null in {rows} rows of the batch")
+        twice = counted.filter(pc.greater(counted["count_all_sum"], 1))
+        if twice.num_rows:
+            example = twice.select(self._names).slice(0, 1).to_pylist()[0]
+            raise InvalidKeys(
+                f"{twice.num_rows} keys are in more than one row of the batch, such as {example}: keep one row for "
+                "each key, for example the latest with row_number() over a window, or dropDuplicates()"
+            )
+
+
+def refusal(kind: str, payload: bytes) -> SparkWriteError | None:
+    """The error that a task returned as a row; None where the row is a result."""
+    refused = _REFUSALS.get(kind)
+    return refused(payload.decode()) if refused is not None else None
+
+
+def _options(options: Mapping[str, str] | None) -> dict[str, str] | None:
+    return dict(options) if options is not None else None
