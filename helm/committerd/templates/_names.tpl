@@ -1,0 +1,68 @@
+{{/* What everything is called: at most 40 characters, so that a dataset's name fits behind it. */}}
+{{- define "committerd.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $both := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $both .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{/*
+What the objects of a dataset are called, from (dict "root" $ "dataset" $dataset): at most 50 characters, so that names of
+Pods fit into a label. A dataset's name that Kubernetes would not take gets a digest, so no two become one.
+*/}}
+{{- define "committerd.member" -}}
+{{- $plain := printf "%s-%s" (include "committerd.fullname" .root) .dataset.name -}}
+{{- $slug := regexReplaceAll "[^a-z0-9]+" (lower $plain) "-" | trimAll "-" -}}
+{{- if and (eq $slug $plain) (le (len $slug) 50) -}}
+{{- $slug -}}
+{{- else -}}
+{{- printf "%s-%s" (trunc 41 $slug | trimSuffix "-") (sha256sum .dataset.name | trunc 8) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "committerd.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "committerd.labels" -}}
+{{ include "committerd.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Labels that select the committers of one dataset; they never change, as a Deployment's selector can't. */}}
+{{- define "committerd.memberLabels" -}}
+{{ include "committerd.selectorLabels" .root }}
+app.kubernetes.io/component: committer
+committerd/dataset: {{ include "committerd.member" . }}
+{{- end }}
+
+{{- define "committerd.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "committerd.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end }}
+
+{{- define "committerd.topicsServiceAccountName" -}}
+{{- if .Values.topicsJob.serviceAccountName -}}
+{{- .Values.topicsJob.serviceAccountName -}}
+{{- else if .Values.serviceAccount.create -}}
+{{- printf "%s-topics" (include "committerd.fullname" .) -}}
+{{- else -}}
+{{- include "committerd.serviceAccountName" . -}}
+{{- end -}}
+{{- end }}
+
+{{- define "committerd.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,83 @@
+{{/*
+The settings of a dataset as JSON, from (dict "root" $ "dataset" $dataset "over" $more): those of all, the dataset's own,
+and `over`, each winning over the ones before. Not mergeOverwrite: it takes false and 0 for nothing.
+*/}}
+{{- define "committerd.settings" -}}
+{{- $merged := dict "dataset" (dict "name" .dataset.name "uri" .dataset.uri) -}}
+{{- with .dataset.aliases }}{{ $_ := set $merged.dataset "aliases" . }}{{ end -}}
+{{- range $layer := list .root.Values.settings (default dict .dataset.settings) (default dict .over) -}}
+{{- range $group, $members := $layer -}}
+{{- if not (hasKey $merged $group) }}{{ $_ := set $merged $group dict }}{{ end -}}
+{{- range $name, $value := $members }}{{ $_ := set (get $merged $group) $name $value }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $merged -}}
+{{- end }}
+
+{{/* A setting as the environment holds it. Helm reads every number as a float, and would print 67108864 as 6.7e+07. */}}
+{{- define "committerd.plain" -}}
+{{- if kindIs "slice" . -}}
+{{- join "," . -}}
+{{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) -}}
+{{- int64 . -}}
+{{- else -}}
+{{- toString . -}}
+{{- end -}}
+{{- end }}
+
+{{/* Environment variables as a list in YAML. What is given by name in extraEnv wins over a setting. */}}
+{{- define "committerd.env" -}}
+{{- $extra := concat .root.Values.extraEnv (default list .dataset.extraEnv) (default list .extra) -}}
+{{- $last := dict -}}
+{{- range $index, $entry := $extra }}{{ $_ := set $last $entry.name $index }}{{ end -}}
+{{- $env := list -}}
+{{- range $group, $members := include "committerd.settings" . | fromJson -}}
+{{- range $name, $value := $members -}}
+{{- $variable := printf "COMMITTERD_%s__%s" $group $name | upper -}}
+{{- if hasKey $last $variable -}}
+{{- else if kindIs "map" $value -}}
+{{- $env = append $env (dict "name" $variable "valueFrom" $value) -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- $text := include "committerd.plain" $value -}}
+{{- if or (ne $text "") (kindIs "string" $value) -}}
+{{- $env = append $env (dict "name" $variable "value" $text) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $entry := $extra -}}
+{{- if eq (get $last $entry.name) $index }}{{ $env = append $env $entry }}{{ end -}}
+{{- end -}}
+{{- toYaml $env -}}
+{{- end }}
+
+{{/* Fails where values contradict each other, with what to do. From (dict "root" $ "dataset" $dataset). */}}
+{{- define "committerd.check" -}}
+{{- $values := .root.Values -}}
+{{- $where := printf "dataset %s" (quote .dataset.name) -}}
+{{- $settings := include "committerd.settings" . | fromJson -}}
+{{- $given := list -}}
+{{- range concat $values.extraEnv (default list .dataset.extraEnv) }}{{ $given = append $given .name }}{{ end -}}
+{{- $servers := get (default dict $settings.kafka) "bootstrap_servers" -}}
+{{- $elsewhere := or $values.envFrom .dataset.envFrom (has "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS" $given) -}}
+{{- if not (or $servers $elsewhere) -}}
+{{- fail (printf "%s: settings.kafka.bootstrap_servers is missing; give brokers as a list of host:port" $where) -}}
+{{- end -}}
+{{- $drain := float64 $settings.daemon.drain_seconds -}}
+{{- $grace := float64 $values.terminationGracePeriodSeconds -}}
+{{- if lt $grace (addf $drain 5) -}}
+{{- fail (printf "%s: terminationGracePeriodSeconds is %v and settings.daemon.drain_seconds %v: the grace must be at least 5 seconds longer, or Kubernetes kills a commit that is allowed to end" $where $grace $drain) -}}
+{{- end -}}
+{{- $patience := mulf $values.startupProbe.failureThreshold $values.startupProbe.periodSeconds 1000 -}}
+{{- $bootstrap := float64 $settings.kafka.bootstrap_timeout_ms -}}
+{{- if le $patience $bootstrap -}}
+{{- fail (printf "%s: startupProbe gives up after %v ms (failureThreshold x periodSeconds), before settings.kafka.bootstrap_timeout_ms (%v) is over: raise startupProbe.failureThreshold" $where $patience $bootstrap) -}}
+{{- end -}}
+{{- if not (int $settings.http.port) -}}
+{{- fail "settings.http.port is 0: probes and Prometheus need a port that is known, such as 9464" -}}
+{{- end -}}
+{{- $volumes := concat $values.extraVolumes (default list .dataset.extraVolumes) -}}
+{{- if and (not $volumes) (not (regexMatch "^s3([+]ddb|a|n)?://" (lower .dataset.uri))) -}}
+{{- fail (printf "%s: %s lies on a file system, and the Pods have none: mount one with extraVolumes and extraVolumeMounts, or give an s3:// URI" $where .dataset.uri) -}}
+{{- end -}}
+{{- end }}

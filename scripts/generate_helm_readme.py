@@ -1,0 +1,133 @@
+"""Write the tables of `helm/committerd/README.md`; `--check` only compares.
+
+Between the markers `<!-- NAME -->` and `<!-- end of NAME -->` stand: `values` (from the comments in values.yaml),
+`dataset` and `settings` (from values.schema.json, which comes from committerd's settings). The text around them is
+written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).resolve().parent.parent / "helm" / "committerd"
+PAGE = CHART / "README.md"
+_KEY = re.compile(r"^( *)([A-Za-z_]\w*):(?: |$)")
+
+
+def documented(text: str) -> dict[tuple[str, ...], str]:
+    """The keys of values.yaml that have a comment right above them, with its text."""
+    found: dict[tuple[str, ...], str] = {}
+    path: list[str] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            comment.append(line.lstrip().removeprefix("#").strip())
+            continue
+        key = _KEY.match(line)
+        if key:
+            path = [*path[: len(key[1]) // 2], key[2]]
+            if comment:
+                found[tuple(path)] = " ".join(comment)
+        comment = []
+    return found
+
+
+def undocumented(values: dict[str, Any], comments: dict[tuple[str, ...], str]) -> list[str]:
+    """Keys that neither have a comment nor lie below one, nor are maps of which that holds."""
+
+    def below(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+        for name, value in tree.items():
+            here = (*path, name)
+            if here in comments and here != ("settings",):
+                continue
+            if isinstance(value, dict) and value:
+                yield from below(value, here)
+            elif here not in comments:
+                yield ".".join(here)
+
+    return list(below(values, ()))
+
+
+def _values_table() -> str:
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    values, comments = yaml.safe_load(text), documented(text)
+    missing = undocumented(values, comments)
+    if missing:
+        raise SystemExit(f"values.yaml: no comment above {', '.join(missing)}")
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for path, meaning in comments.items():
+        default = values
+        for name in path:
+            default = default[name]
+        shown = "see below" if path == ("settings",) else f"`{json.dumps(default)}`"
+        rows.append(f"| `{'.'.join(path)}` | {shown} | {_cell(meaning)} |")
+    return "\n".join(rows)
+
+
+def _dataset_table(definitions: dict[str, Any]) -> str:
+    rows = ["| key | meaning |", "|---|---|"]
+    for name, schema in definitions["dataset"]["properties"].items():
+        described = schema if "description" in schema else definitions[schema["$ref"].rpartition("/")[2]]
+        rows.append(f"| `{name}` | {_cell(described['description'])} |")
+    return "\n".join(rows)
+
+
+def _settings_table(definitions: dict[str, Any]) -> str:
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for group, members in definitions["settings"]["properties"].items():
+        for name, schema in members["properties"].items():
+            default = f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
+            if schema.get("$ref") == "#/$defs/secretValue":
+                default = "only `secretKeyRef`"
+            rows.append(f"| `settings.{group}.{name}` | {default} | {_cell(schema['description'])} |")
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def page(before: str) -> str:
+    """The page with its tables as they should be."""
+    definitions = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["$defs"]
+    tables = {
+        "values": _values_table(),
+        "dataset": _dataset_table(definitions),
+        "settings": _settings_table(definitions),
+    }
+    for name, table in tables.items():
+        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        head, found, rest = before.partition(start)
+        _, ended, tail = rest.partition(end)
+        if not (found and ended):
+            raise SystemExit(f"{PAGE.name}: the markers {start} and {end} are gone")
+        before = f"{head}{start}\n{table}\n{end}{tail}"
+    return before
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="fail when the page differs")
+    check = parser.parse_args().check
+    before = PAGE.read_text(encoding="utf-8")
+    text = page(before)
+    if before == text:
+        return 0
+    if check:
+        print("helm/committerd/README.md is not what values.yaml and the settings say; run `make docs`")
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"written: {PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

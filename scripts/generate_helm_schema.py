@@ -1,0 +1,99 @@
+"""Write what `committerd.settings` says into `helm/committerd/values.schema.json`; `--check` only compares.
+
+The schema's other parts are written by hand. Ours are three of its `$defs`: `settings` (every group and setting),
+`datasetName`, `datasetUri` and `datasetAliases`. A value is what a person writes in YAML: lists are lists, and what
+must not stand in a file of values is a reference to a Secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from committerd.settings import Settings
+
+SCHEMA = Path(__file__).resolve().parent.parent / "helm" / "committerd" / "values.schema.json"
+SECRET = {"$ref": "#/$defs/secretValue"}
+
+
+def generated() -> dict[str, Any]:
+    """The `$defs` that come from the settings."""
+    whole = Settings.model_json_schema()
+    groups = {}
+    for name, entry in whole["properties"].items():
+        model = whole["$defs"][_reference(entry)]
+        members = {member: _value(schema, whole["$defs"]) for member, schema in model["properties"].items()}
+        groups[name] = {"type": "object", "additionalProperties": False, "properties": members}
+        if "description" in model:
+            groups[name]["description"] = model["description"]
+    dataset = groups.pop("dataset")["properties"]
+    return {
+        "settings": {"type": "object", "additionalProperties": False, "properties": groups},
+        **{f"dataset{name.capitalize()}": schema for name, schema in dataset.items()},
+    }
+
+
+def _reference(entry: dict[str, Any]) -> str:
+    return str(entry["$ref"]).rpartition("/")[2]
+
+
+def _value(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """One setting as a value of the chart."""
+    found = {name: value for name, value in schema.items() if name != "title"}
+    if "anyOf" in found:  # with null, which is the same as leaving it out
+        alternatives = [one for one in found.pop("anyOf") if one != {"type": "null"}]
+        assert len(alternatives) == 1, schema
+        found = {**alternatives[0], **found}
+    if found.get("default", 0) is None:
+        del found["default"]
+    if found.pop("writeOnly", False):
+        return {"description": found["description"], **SECRET}
+    if found.get("type") == "array":
+        return _listed(found, definitions)
+    if found.get("type") == "string" and "default" not in found and "enum" not in found:
+        return _perhaps_from_secret(found)
+    return found
+
+
+def _listed(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    items = schema["items"]
+    if items == {"type": "integer"}:  # a version: YAML would read 3.10 as 3.1
+        least, most = schema.pop("minItems") - 1, schema.pop("maxItems") - 1
+        del schema["items"]
+        return {**schema, "type": "string", "pattern": rf"^\d+(\.\d+){{{least},{most}}}$"}
+    if "$ref" in items:
+        items = {"type": "string", "enum": sorted(definitions[_reference(items)]["enum"])}
+        if "default" in schema:
+            schema["default"] = sorted(schema["default"])
+    # No minItems: an empty list stands for one that is given elsewhere.
+    return {**{name: value for name, value in schema.items() if name != "minItems"}, "items": items}
+
+
+def _perhaps_from_secret(schema: dict[str, Any]) -> dict[str, Any]:
+    """Text without a default, such as a user's name: in the clear, or kept where the password is."""
+    limits = {name: value for name, value in schema.items() if name != "description"}
+    return {"description": schema["description"], "anyOf": [limits, SECRET]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="fail when the file differs")
+    check = parser.parse_args().check
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema["$defs"].update(generated())
+    text = json.dumps(schema, indent=2) + "\n"
+    if SCHEMA.read_text(encoding="utf-8") == text:
+        return 0
+    if check:
+        print("helm/committerd/values.schema.json is not what committerd/settings.py says; run `make docs`")
+        return 1
+    SCHEMA.write_text(text, encoding="utf-8")
+    print(f"written: {SCHEMA.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
