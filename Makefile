@@ -1,47 +1,71 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate histories oracle check lint format protos docs clean
+.PHONY: help setup demo test test-deploy conformance faults simulate histories oracle spark-chaos turns check lint format protos docs clean
+.PHONY: basics
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: ## All that the other targets need: .venv, pylance 4.0.0, Apache Kafka
+setup: ## All that the other targets need: .venv, pylance 4.0.0, Apache Kafka, and for the tests S3 servers
 	@sh scripts/setup.sh
 
-demo: setup ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table
-	.venv/bin/python scripts/demo.py
+basics: # The same without S3 servers, which take minutes to build
+	@sh scripts/setup.sh --no-stores
+
+demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3 or s3+ddb: in a bucket
+	.venv/bin/python scripts/demo.py --store $(or $(STORE),local)
 
 test: setup ## All tests; `make test ARGS="tests/edges -x"` runs some of them
 	.venv/bin/python scripts/run_tests.py $(ARGS)
 
-simulate: setup ## The committer in virtual time; `make simulate SEEDS=0-4999`, without SEEDS fresh ones and all mutations
+test-deploy: basics ## Tests of what deploys it: the chart against helm and a real kube-apiserver (Go, etcd; 5 minutes once)
+	.venv/bin/python scripts/run_tests.py $(or $(ARGS),tests/deploy)
+
+conformance: setup ## All conformance cases; STORE=s3 or s3+ddb: on tables in a bucket
+	$(if $(STORE),COMMITTERD_CONFORMANCE_STORE=$(STORE)) .venv/bin/python scripts/run_tests.py \
+		tests/conformance/test_$(if $(STORE),stores,conformance).py
+
+faults: setup ## 1,000 commits on S3 and 1,000 through DynamoDB, with every fault that networks and stores have
+	COMMITTERD_FAULT_COMMITS=1000 .venv/bin/python scripts/run_tests.py tests/e2e/test_s3_faults.py
+
+simulate: basics ## The committer in virtual time; `make simulate SEEDS=0-4999`, without SEEDS fresh ones and all mutations
 	.venv/bin/python scripts/simulate.py $(SEEDS)
 
-histories: setup ## Random histories, committed by pylance and by us; `make histories FIRST=1 COUNT=500`
+histories: basics ## Random histories, committed by pylance and by us; `make histories FIRST=1 COUNT=500`
 	LANCE_LOG=error .venv/bin/python -m tests.conformance.histories --first $(or $(FIRST),1) --count $(or $(COUNT),200)
 
-oracle: setup ## Random changes and damage, held against pylance; `make oracle SEEDS=0-999 KIND=changes`
+oracle: basics ## Random changes and damage, held against pylance; `make oracle SEEDS=0-999 KIND=changes`
 	LANCE_LOG=error .venv/bin/python -m scripts.oracle $(or $(KIND),changes) $(or $(SEEDS),0-299)
+
+spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Kafka; `make spark-chaos ARGS="--batches 50"`
+	LANCE_LOG=error .venv/bin/python -m scripts.spark_chaos $(ARGS)
+
+turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
+	.venv/bin/python scripts/turns.py $(ARGS)
 
 check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python scripts/generate_protos.py --check
 	.venv/bin/python scripts/generate_metrics_table.py --check
+	.venv/bin/python scripts/generate_helm_schema.py --check
+	.venv/bin/python scripts/generate_helm_readme.py --check
 
-lint: setup ## Format, ruff, mypy and the layers
+lint: basics ## Format, ruff, mypy and the layers
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m mypy
 	.venv/bin/lint-imports
 
-format: setup ## Format the code and fix what ruff can fix
+format: basics ## Format the code and fix what ruff can fix
 	.venv/bin/python -m ruff check --fix-only .
 	.venv/bin/python -m ruff format .
 
-protos: setup ## Generate committerd/format/*_pb2.py from protos/
+protos: basics ## Generate committerd/format/*_pb2.py from protos/
 	.venv/bin/python scripts/generate_protos.py
 
-docs: setup ## Generate docs/metrics.md from committerd/telemetry.py
+docs: basics ## Generate docs/metrics.md, and the chart's schema and README, from the code
 	.venv/bin/python scripts/generate_metrics_table.py
+	.venv/bin/python scripts/generate_helm_schema.py
+	.venv/bin/python scripts/generate_helm_readme.py
 
 clean: ## Remove what was made in this folder; the cache of downloads stays
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

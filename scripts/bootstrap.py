@@ -1,4 +1,4 @@
-"""Make all that `make demo` and `make test` need: `.venv`, a second Python with pylance 4.0.0, and Kafka's jars.
+"""Make all that `make demo` and `make test` need: `.venv`, a Python with pylance 4.0.0, Kafka, S3 servers.
 
 Works from an empty clone, twice at once, and after an interruption; what is there already is not downloaded again.
 Called by `setup.sh`, which has checked the machine. Uses the standard library only: nothing is installed yet.
@@ -144,10 +144,17 @@ def make_kafka() -> None:
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
+def make_stores() -> None:
+    """S3 servers, DynamoDB Local and toxiproxy; what can't be had is named, and its tests will be skipped."""
+    run(PYTHON, "-m", "tests.parts.fetch")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--pylance-4", action="store_true", help="only print the Python that has pylance 4.0.0")
-    if parser.parse_args().pylance_4:
+    parser.add_argument("--no-stores", action="store_true", help="without the S3 servers and DynamoDB of the tests")
+    chosen = parser.parse_args()
+    if chosen.pylance_4:
         print(old_pylance())
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -157,6 +164,8 @@ def main() -> int:
         with alone(cache_folder() / "setup.lock"):
             make_old_pylance()
             make_kafka()
+            if not chosen.no_stores:
+                make_stores()
     except subprocess.CalledProcessError as error:
         say(f"Setup failed: {error.cmd[0]} ended with {error.returncode}. Run it again to go on where it stopped")
         return 1

@@ -1,8 +1,9 @@
 """The whole way on real parts: Apache Kafka, the committerd daemon, concurrent producers, and pylance as reader.
 
-Producers write data files with pylance and stage Appends through `committerd_client`; the daemon commits them; in the
-end the table must hold every row exactly once. With KAFKA_BOOTSTRAP_SERVERS set, that Kafka is used instead of an own
-one. Nothing is left behind: no process, no topic, no file (but see --keep), also after Ctrl-C.
+Producers write data files with pylance and stage Appends through `committerd_client`; beside them a Spark stream
+appends its micro-batches, rows are upserted and deleted, and a compaction rewrites the fragments. The daemon commits it
+all; in the end the table must hold every row exactly once. With KAFKA_BOOTSTRAP_SERVERS set, that Kafka is used instead
+of an own one. Nothing is left behind: no process, no topic, no file (but see --keep), also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -83,7 +84,19 @@ def arguments() -> argparse.Namespace:
     option("--appends", type=at_least(1), default=1000, metavar="N", help="Appends of all producers together (1000)")
     option("--producers", type=at_least(1), default=8, metavar="N", help="producers, a process each (8)")
     option("--rows", type=at_least(1), default=100, metavar="N", help="rows in each Append (100)")
-    option("--keep", action="store_true", help="keep the table and the logs, and say where they are")
+    option(
+        "--store",
+        choices=("local", "s3", "s3+ddb"),
+        default="local",
+        help="where the table lies: a folder (local), a bucket of versitygw or of the S3 server that "
+        "COMMITTERD_TEST_S3_ENDPOINT names (s3), the same with its versions in DynamoDB Local (s3+ddb)",
+    )
+    option(
+        "--appends-only",
+        action="store_true",
+        help="no Spark stream, no upserts and deletes and no compaction beside the appends",
+    )
+    option("--keep", action="store_true", help="keep the logs and a local table, and say where they are")
     chosen = parser.parse_args()
     if chosen.appends < chosen.producers:
         parser.error(f"--appends {chosen.appends} leaves some of the {chosen.producers} producers without work")

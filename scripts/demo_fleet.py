@@ -1,24 +1,26 @@
-"""The producers of the demo, seen from the process that starts them."""
+"""The writers of the demo, seen from the process that starts them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demo_producer import Job
+from demo_member import STORAGE_OPTIONS, Job
 
 from tests.parts.child import ChildProcess
 
-_PROGRAM = Path(__file__).with_name("demo_producer.py")
+_FOLDER = Path(__file__).parent
 _POLL_SECONDS = 0.05
-_READY_SECONDS_MAX = 60.0
+_READY_SECONDS_MAX = 180.0
+_GONE_SECONDS_MAX = 10.0
 
 
 class DemoFailed(Exception):
@@ -27,10 +29,10 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a producer learned of one submission."""
+    """What a writer learned of one submission."""
 
     kind: str
-    """create, append, or again: an append that was committed, once more."""
+    """create, append, again (an append that was committed, once more), upsert, delete, micro-batch, compaction."""
     status: str
     uuid: str
     version: int
@@ -39,6 +41,14 @@ class Answer:
     """When, on the monotonic clock in seconds; it is the same in all processes of a machine."""
     seconds: float
     """Since it was submitted."""
+    attempts: int = 1
+    """How often its work was done."""
+    remark: str = ""
+
+    @property
+    def is_append(self) -> bool:
+        """Whether an Append was answered; a micro-batch is one too."""
+        return self.kind in ("append", "again", "micro-batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +62,19 @@ class Refusal:
     message: str
 
 
-class _Producer:
+class _Writer:
     """One process, and what it has told."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        self.name = f"producer-{job.number}"
+    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str]) -> None:
+        self.name = job.name
         self.ready = False
+        self.children: list[int] = []
+        """Processes of its own, which end with it."""
         self.answers: list[Answer] = []
         self.refusals: list[Refusal] = []
         log = folder / f"{self.name}.log"
-        self.child = ChildProcess([sys.executable, str(_PROGRAM), json.dumps(dataclasses.asdict(job))], log=log)
+        command = [sys.executable, str(_FOLDER / f"demo_{job.work}.py"), json.dumps(dataclasses.asdict(job))]
+        self.child = ChildProcess(command, log=log, environment=environment)
         self._log = log.open("rb")
 
     def listen(self) -> bool:
@@ -81,6 +94,8 @@ class _Producer:
         match told.pop("event"):
             case "ready":
                 self.ready = True
+            case "child":
+                self.children.append(told["pid"])
             case "answered":
                 self.answers.append(Answer(**told))
             case "refused":
@@ -90,43 +105,45 @@ class _Producer:
 
 
 class Fleet:
-    """All producers. A process each, as in life: they share no interpreter, no connection and no knowledge."""
+    """All writers. A process each, as in life: they share no interpreter, no connection and no knowledge."""
 
-    def __init__(self, jobs: list[Job], folder: Path) -> None:
-        self._producers: list[_Producer] = []
+    def __init__(self, jobs: list[Job], folder: Path, storage_options: Mapping[str, str]) -> None:
+        self._writers: list[_Writer] = []
         self._jobs = jobs
         self._folder = folder
+        # Not among the arguments: whoever lists processes would read the secret key.
+        self._environment = {**os.environ, STORAGE_OPTIONS: json.dumps(dict(storage_options))}
 
     def start(self) -> None:
         """Start all; they connect, the first makes the table, and all wait for `go`."""
         for job in self._jobs:
-            self._producers.append(_Producer(job, self._folder))
+            self._writers.append(_Writer(job, self._folder, self._environment))
 
     def wait_ready(self, look: Callable[[int], None]) -> None:
         """Until all wait for `go`. `look` is told how many do, and may raise."""
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while True:
-            for producer in self._producers:
-                if not producer.listen() and not producer.ready:
-                    raise DemoFailed(f"{producer.name} has ended too early:\n{producer.child.log_tail()}")
+            for writer in self._writers:
+                if not writer.listen() and not writer.ready:
+                    raise DemoFailed(f"{writer.name} has ended too early:\n{writer.child.log_tail()}")
             self.raise_refusals()
-            ready = sum(producer.ready for producer in self._producers)
+            ready = sum(writer.ready for writer in self._writers)
             look(ready)
-            if ready == len(self._producers):
+            if ready == len(self._writers):
                 return
             if time.monotonic() > deadline:
-                raise DemoFailed(f"only {ready} of {len(self._producers)} producers were ready in time")
+                raise DemoFailed(f"only {ready} of {len(self._writers)} writers were ready in time")
             time.sleep(_POLL_SECONDS)
 
     def go(self) -> None:
         """All begin to write."""
-        for producer in self._producers:
-            producer.child.signal(signal.SIGUSR1)
+        for writer in self._writers:
+            writer.child.signal(signal.SIGUSR1)
 
     def wait_done(self, look: Callable[[int], None]) -> None:
         """Until all have ended. `look` is told how many answers there are, and may raise."""
         while True:
-            running = [producer.listen() for producer in self._producers]
+            running = [writer.listen() for writer in self._writers]
             look(len(list(self.answers())) + len(list(self.refusals())))
             if not any(running):
                 return
@@ -134,13 +151,13 @@ class Fleet:
 
     def answers(self) -> Iterator[Answer]:
         """All that came so far."""
-        for producer in self._producers:
-            yield from producer.answers
+        for writer in self._writers:
+            yield from writer.answers
 
     def refusals(self) -> Iterator[Refusal]:
         """All that came so far."""
-        for producer in self._producers:
-            yield from producer.refusals
+        for writer in self._writers:
+            yield from writer.refusals
 
     def raise_refusals(self) -> None:
         """Raises `DemoFailed` when there is one."""
@@ -149,7 +166,21 @@ class Fleet:
 
     def kill(self) -> None:
         """End all that still run."""
-        for producer in self._producers:
-            producer.child.signal(signal.SIGKILL)
-        for producer in self._producers:
-            producer.child.kill()
+        for writer in self._writers:
+            writer.child.signal(signal.SIGKILL)
+        for writer in self._writers:
+            writer.child.kill()
+        # Spark's JVM ends when its standard input does, a moment later.
+        deadline = time.monotonic() + _GONE_SECONDS_MAX
+        while any(_exists(pid) for writer in self._writers for pid in writer.children):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

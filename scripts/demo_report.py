@@ -24,6 +24,30 @@ class Metric:
         return f"{self.name}{{{labels}}}" if labels else self.name
 
 
+APPENDS_ANSWERED = tuple(
+    Metric(name="committerd_transactions_total", labels={"operation": "append", "outcome": outcome})
+    for outcome in ("committed", "duplicate")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How much of what shall be answered."""
+
+    appends: int
+    again: int
+    """Appends that are committed, sent once more."""
+    changes: int
+    """Upserts, and as many deletes."""
+    micro_batches: int
+    compactions: int
+
+    @property
+    def answers(self) -> int:
+        """Of all writers, but for the create."""
+        return self.appends + self.again + 2 * self.changes + self.micro_batches + self.compactions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """All that is known in the end."""
@@ -35,14 +59,9 @@ class Measured:
     versions: int
     """Of the table, as pylance sees it."""
     metrics: Mapping[Metric, float]
-    appends_wanted: int
-    again_wanted: int
+    wanted: Wanted
     rows_wrong: Mapping[str, int]
     """How many rows are wrong in which way; empty when each is there exactly once."""
-
-    def metric(self, name: str, **labels: str) -> float:
-        """As it was scraped."""
-        return self.metrics[Metric(name=name, labels=labels)]
 
     def of(self, kind: str, status: str) -> list[Answer]:
         """Answers of this status to submissions of this kind."""
@@ -64,6 +83,17 @@ def summary(measured: Measured) -> list[tuple[str, str, str]]:
     submitted: list[Answer | Refusal] = [*measured.answers, *measured.refusals]
     kinds = Counter(one.kind for one in submitted)
     sent = f"{kinds['create']} create, {kinds['append']:,} appends, {kinds['again']:,} of them once more"
+    beside = ", ".join(
+        f"{kinds[kind]} {name}"
+        for kind, name in (
+            ("upsert", "upserts"),
+            ("delete", "deletes"),
+            ("micro-batch", "micro-batches of Spark"),
+            ("compaction", "compaction"),
+        )
+        if kinds[kind]
+    )
+    repeated = [answer for answer in measured.answers if answer.attempts > 1]
     duplicates = [answer for answer in measured.answers if answer.status == "DUPLICATE"]
     conflicts = sum(refusal.name in CONFLICTS for refusal in measured.refusals)
     sizes = list(Counter(answer.version for answer in measured.committed).values())
@@ -71,14 +101,23 @@ def summary(measured: Measured) -> list[tuple[str, str, str]]:
         ("staged", f"{kinds.total():,}", f"transactions: {sent}"),
         ("committed", f"{len(measured.committed):,}", ""),
         ("duplicates", f"{len(duplicates):,}", "recognised; they added nothing"),
-        ("conflicts", f"{conflicts:,}", ""),
+        (
+            "conflicts",
+            f"{conflicts + sum(answer.attempts - 1 for answer in repeated):,}",
+            f"{len(repeated)} changes were executed again, {max(answer.attempts for answer in repeated)} times at most"
+            if repeated
+            else "",
+        ),
         ("other refusals", f"{len(measured.refusals) - conflicts:,}", ""),
         (
             "versions",
             f"{measured.versions:,}",
-            f"of the table; {len(sizes):,} hold transactions, the others only a position",
+            f"of the table; {len(sizes):,} hold what was answered, the others a position or reserved fragment ids",
         ),
     ]
+    if beside:
+        lines.insert(1, ("", "", beside))
+    lines += [("compaction", "1", answer.remark) for answer in measured.of("compaction", "COMMITTED")]
     seconds = [answer.seconds for answer in measured.of("append", "COMMITTED")]
     if not seconds:
         return lines
@@ -110,21 +149,34 @@ def checks(measured: Measured) -> list[tuple[str, bool]]:
     versions = {answer.uuid: answer.version for answer in appends}
     same = all(versions.get(answer.uuid) == answer.version for answer in again)
     wrong = ", ".join(f"{count:,} {what}" for what, count in measured.rows_wrong.items())
+    wanted = measured.wanted
+    beside = [
+        ("upsert", wanted.changes, "upserts"),
+        ("delete", wanted.changes, "deletes"),
+        ("micro-batch", wanted.micro_batches, "micro-batches of Spark"),
+        ("compaction", wanted.compactions, "compaction"),
+    ]
     return [
         (
-            f"COMMITTED: {len(appends):,} of {measured.appends_wanted:,} appends",
-            len(appends) == len(versions) == measured.appends_wanted,
+            f"COMMITTED: {len(appends):,} of {wanted.appends:,} appends",
+            len(appends) == len(versions) == wanted.appends,
         ),
         (
-            f"DUPLICATE, and of the same version: {len(again):,} of {measured.again_wanted:,} sent once more",
-            same and len(again) == measured.again_wanted,
+            f"DUPLICATE, and of the same version: {len(again):,} of {wanted.again:,} sent once more",
+            same and len(again) == wanted.again,
+        ),
+        *(
+            (f"COMMITTED: {done} of {count} {name}", done == count)
+            for kind, count, name in beside
+            if count
+            for done in (len(measured.of(kind, "COMMITTED")),)
         ),
         (f"Every row is in the table exactly once{f', but: {wrong}' if wrong else ''}", not wrong),
-        ("Producers and /metrics tell the same", _metrics_agree(measured)),
+        ("Writers and /metrics tell the same of appends", _metrics_agree(measured)),
     ]
 
 
 def _metrics_agree(measured: Measured) -> bool:
-    """One daemon answered everything, so its counters tell what the producers were told."""
-    counted = sum(measured.metric("committerd_transactions_total", outcome=name) for name in ("committed", "duplicate"))
-    return counted == len(measured.answers)
+    """One daemon answered everything, so its counters tell what the writers were told."""
+    counted = sum(measured.metrics[metric] for metric in APPENDS_ANSWERED)
+    return counted == sum(answer.is_append for answer in measured.answers)

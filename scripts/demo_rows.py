@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pyarrow as pa
 
 SCHEMA = pa.schema(
@@ -11,6 +13,11 @@ SCHEMA = pa.schema(
         pa.field("value", pa.int64(), nullable=False),
     ]
 )
+
+KEYS = ["producer", "sequence"]
+UPSERTED = 20
+"""Rows in each upsert; half of them were in the one before."""
+DELETED = 5
 
 
 def rows(producer: int, sequences: range) -> pa.Table:
@@ -25,9 +32,35 @@ def rows(producer: int, sequences: range) -> pa.Table:
     )
 
 
-def all_rows(appends: list[int], rows_each: int) -> pa.Table:
-    """What is there in the end; `appends[i]` is how many producer i + 1 commits."""
-    return pa.concat_tables(rows(producer, range(count * rows_each)) for producer, count in enumerate(appends, start=1))
+def upserted(producer: int, number: int) -> pa.Table:
+    """What an upsert of this number writes."""
+    start = number * UPSERTED // 2
+    changed = rows(producer, range(start, start + UPSERTED))
+    values = [1_000_003 * (number + 1) + sequence for sequence in changed["sequence"].to_pylist()]
+    return changed.set_column(2, SCHEMA.field("value"), pa.array(values, pa.int64()))
+
+
+def deleted(number: int) -> range:
+    """Sequence numbers that the delete after this upsert takes away."""
+    return range(number * UPSERTED // 2, number * UPSERTED // 2 + DELETED)
+
+
+def changed_rows(producer: int, rounds: int) -> pa.Table:
+    """What is left of so many upserts, each with a delete after it."""
+    left: dict[int, int] = {}
+    for number in range(rounds):
+        table = upserted(producer, number)
+        left |= dict(zip(table["sequence"].to_pylist(), table["value"].to_pylist(), strict=True))
+        for sequence in deleted(number):
+            left.pop(sequence, None)
+    columns = {"producer": [producer] * len(left), "sequence": list(left), "value": list(left.values())}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def all_rows(counts: dict[int, int], rows_each: int) -> pa.Table:
+    """What is there in the end of those who only append; `counts`: by producer, how many batches of rows."""
+    written = (rows(producer, range(count * rows_each)) for producer, count in counts.items())
+    return pa.concat_tables(itertools.chain([SCHEMA.empty_table()], written))
 
 
 def differences(found: pa.Table, expected: pa.Table) -> dict[str, int]:

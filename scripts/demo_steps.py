@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -16,27 +17,36 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 from demo_fleet import DemoFailed, Fleet
-from demo_producer import Job
-from demo_report import Measured, Metric, checks, summary
-from demo_rows import all_rows, differences
+from demo_member import Job
+from demo_report import APPENDS_ANSWERED, Measured, Metric, Wanted, checks, summary
+from demo_rows import all_rows, changed_rows, differences
 from demo_screen import Screen
+from demo_store import start_store
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from tests.parts.daemon import Daemon
 from tests.parts.kafka import KafkaBroker, kafka_broker
+from tests.parts.places import StorePlace
 
 AGAIN_EVERY = 20
 """Every so many appends of a producer, one is sent once more."""
 
+CHANGES = 5
+"""Upserts, each with a delete after it."""
+MICRO_BATCHES = 10
+FRAGMENTS_MIN = 10
+"""So many are compacted at least."""
+
 METRICS = (
-    Metric(name="committerd_transactions_total", labels={"outcome": "committed"}),
-    Metric(name="committerd_transactions_total", labels={"outcome": "duplicate"}),
+    *APPENDS_ANSWERED,
     Metric(name="committerd_republished_answers_total"),
     Metric(name="committerd_conflicts_total"),
     Metric(name="committerd_commit_attempts_total"),
     Metric(name="committerd_refusal_only_versions_total"),
+    Metric(name="committerd_holds_total"),
     Metric(name="committerd_table_version"),
 )
 """What is shown of /metrics."""
@@ -63,7 +73,7 @@ def run(chosen: argparse.Namespace, signals_held_off_afterwards: SignalsHeldOff)
             finally:
                 screen.leave()
                 if chosen.keep:
-                    screen.line(f"Table and logs are kept in {folder}")
+                    screen.line(f"{'Table and logs' if chosen.store == 'local' else 'Logs'} are kept in {folder}")
     return 0
 
 
@@ -96,14 +106,28 @@ class Demo:
         self._cleanup = cleanup
         # A fresh name: demos that share a Kafka don't meet.
         self._name = f"demo-{secrets.token_hex(4)}"
-        self._uri = str(folder / "demo.lance")
+        self._store: str = chosen.store
+        self._place = StorePlace(str(folder / "demo.lance"))
         each, more = divmod(chosen.appends, chosen.producers)
         self._appends = [each + (number < more) for number in range(chosen.producers)]
-        self._again = sum(len(range(0, appends, AGAIN_EVERY)) for appends in self._appends)
+        again = sum(len(range(0, appends, AGAIN_EVERY)) for appends in self._appends)
+        beside = not chosen.appends_only
+        self._wanted = Wanted(
+            appends=chosen.appends,
+            again=again,
+            changes=CHANGES if beside else 0,
+            micro_batches=MICRO_BATCHES if beside else 0,
+            # Fewer appends may leave too few fragments.
+            compactions=1 if beside and chosen.appends >= 2 * FRAGMENTS_MIN else 0,
+        )
 
     def run(self) -> None:
         """Raises `DemoFailed` when something is not as it must be."""
+        if self._wanted.micro_batches and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+            raise DemoFailed("Spark needs Java 17: install it, or leave Spark out with --appends-only")
         bootstrap_servers = self._start_kafka()
+        if self._store != "local":
+            self._place = start_store(self._store, self._screen, self._cleanup)
         daemon = self._start_daemon(bootstrap_servers)
         fleet = self._start_producers(bootstrap_servers, daemon)
         seconds = self._commit(fleet, daemon)
@@ -116,8 +140,7 @@ class Demo:
             seconds=seconds,
             versions=versions,
             metrics=metrics,
-            appends_wanted=sum(self._appends),
-            again_wanted=self._again,
+            wanted=self._wanted,
             rows_wrong=wrong,
         )
         self._report(measured, url)
@@ -156,7 +179,9 @@ class Demo:
     def _start_daemon(self, bootstrap_servers: str) -> Daemon:
         self._screen.step(f"Starting committerd for dataset {self._name}")
         log = self._folder / "committerd.log"
-        daemon = Daemon(name=self._name, uri=self._uri, kafka=bootstrap_servers, log=log)
+        daemon = Daemon(
+            name=self._name, uri=self._place.uri, kafka=bootstrap_servers, settings=self._place.settings, log=log
+        )
         # Not killed even after Ctrl-C: it leaves its consumer group when it has the time to.
         self._cleanup.callback(daemon.stop, grace_seconds=_GRACE_SECONDS)
         daemon.start()
@@ -168,21 +193,27 @@ class Demo:
         return daemon
 
     def _start_producers(self, bootstrap_servers: str, daemon: Daemon) -> Fleet:
-        count = len(self._appends)
-        self._screen.step(f"Starting {count} producers, a process each; the first creates the table through the queue")
+        count = len(self._work())
+        spark = ", and Spark" if self._wanted.micro_batches else ""
+        self._screen.step(
+            f"Starting {len(self._appends)} producers, a process each{spark}; the first creates the table through the "
+            "queue"
+        )
         jobs = [
             Job(
+                work=work,
                 bootstrap_servers=bootstrap_servers,
                 dataset=self._name,
-                uri=self._uri,
+                uri=self._place.uri,
                 number=number,
-                appends=appends,
+                count=units,
                 rows=self._rows_each,
+                folder=str(self._folder / f"{work}-{number}"),
                 again_every=AGAIN_EVERY,
             )
-            for number, appends in enumerate(self._appends, start=1)
+            for number, (work, units) in enumerate(self._work(), start=1)
         ]
-        fleet = Fleet(jobs, self._folder)
+        fleet = Fleet(jobs, self._folder, self._place.storage_options)
         self._cleanup.callback(fleet.kill)
         fleet.start()
 
@@ -195,13 +226,27 @@ class Demo:
         self._screen.done(f"all are ready, and the table is there: create {created.status}, version {created.version}")
         return fleet
 
+    def _work(self) -> list[tuple[str, int]]:
+        """Program and number of units of each writer; their place is their number."""
+        wanted = self._wanted
+        beside = {"changes": wanted.changes, "spark": wanted.micro_batches}
+        if wanted.compactions:
+            beside["compaction"] = FRAGMENTS_MIN
+        return [("producer", appends) for appends in self._appends] + [one for one in beside.items() if one[1]]
+
     def _commit(self, fleet: Fleet, daemon: Daemon) -> float:
         """Seconds from the first data file until the last append was answered."""
-        total = sum(self._appends) + self._again
+        wanted = self._wanted
+        total = wanted.answers
         self._screen.step(
-            f"{len(self._appends)} producers write {sum(self._appends):,} x {self._rows_each:,} rows, stage the "
-            f"appends and wait for their outcomes; {self._again:,} are staged once more"
+            f"{len(self._appends)} producers write {wanted.appends:,} x {self._rows_each:,} rows, stage the "
+            f"appends and wait for their outcomes; {wanted.again:,} are staged once more"
         )
+        if wanted.changes:
+            self._screen.line(
+                f"    beside them {wanted.changes} upserts and {wanted.changes} deletes, a Spark stream of "
+                f"{wanted.micro_batches} micro-batches{', and a compaction' if wanted.compactions else ''}"
+            )
         began = time.monotonic()
         fleet.go()
 
@@ -220,14 +265,14 @@ class Demo:
         url = f"{daemon.url()}/metrics"
         self._screen.step(f"Reading {url}")
         deadline = time.monotonic() + _METRICS_SECONDS_MAX
-        told = len(list(fleet.answers()))
+        told = sum(answer.is_append for answer in fleet.answers())
         while True:
             values = {metric: daemon.metric(metric.name, **metric.labels) for metric in METRICS}
-            counted = sum(value for metric, value in values.items() if "outcome" in metric.labels)
+            counted = sum(values[metric] for metric in APPENDS_ANSWERED)
             if counted >= told or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        self._screen.done(f"{counted:,.0f} outcomes counted")
+        self._screen.done(f"{counted:,.0f} answers to appends counted")
         return url, values
 
     def _stop(self, daemon: Daemon) -> None:
@@ -240,13 +285,20 @@ class Demo:
     def _read_table(self) -> tuple[int, dict[str, int]]:
         """How many versions it has, and what is wrong with its rows."""
         self._screen.step(f"Reading the table with pylance {lance.__version__}")
-        table = lance.dataset(self._uri)
+        table = lance.dataset(self._place.uri, storage_options=dict(self._place.storage_options))
         found = table.to_table()
-        wrong = differences(found, all_rows(self._appends, self._rows_each))
+        wrong = differences(found, self._expected())
         self._screen.done(
             f"{found.num_rows:,} rows in {len(table.get_fragments()):,} fragments at version {table.version}"
         )
         return table.version, wrong
+
+    def _expected(self) -> pa.Table:
+        """All rows that must be there in the end."""
+        work = dict(enumerate(self._work(), start=1))
+        appended = {number: units for number, (name, units) in work.items() if name in ("producer", "spark")}
+        changed = [changed_rows(number, units) for number, (name, units) in work.items() if name == "changes"]
+        return pa.concat_tables([all_rows(appended, self._rows_each), *changed])
 
     def _report(self, measured: Measured, url: str) -> None:
         """Show it all. Raises `DemoFailed` when a check fails."""
@@ -258,7 +310,9 @@ class Demo:
         for metric, value in measured.metrics.items():
             screen.line(f"    {metric} {value:g}")
         screen.line()
-        screen.line(f"  The table: {self._uri}{'' if self._keep else ' (removed at the end; --keep keeps it)'}")
+        removed = " (removed at the end; --keep keeps it)" if self._store == "local" else " (removed at the end)"
+        kept = self._keep and self._store == "local"
+        screen.line(f"  The table: {self._place.uri}{'' if kept else removed}")
         screen.line()
         results = checks(measured)
         for text, good in results:

@@ -31,8 +31,11 @@ GATED = ["committerd/rules", "committerd/format"]
 MEASURED = ["tests/format", "tests/rules", "tests/table", "tests/oracle"]
 """Folders that together take every branch of what is gated."""
 COMPUTING = ["tests/conformance", "tests/simulation"]
+ON_STORES = ["tests/e2e/test_s3_*.py", "tests/e2e/test_dynamodb_*.py"]
 END_TO_END = ["tests/e2e"]
-"""What is in no list runs in a lane of its own: nothing is forgotten."""
+"""The others there. What is in no list runs in a lane of its own: nothing is forgotten."""
+DEPLOYING = ["tests/deploy"]
+"""Needs Go and Debian packages, and runs in `make test-deploy` only."""
 
 _CLOSING = re.compile(r"=+ (?:.*\d+ (?:passed|failed|error|skipped|deselected).*|no tests ran) in [\d.]+s.* =+")
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
@@ -112,12 +115,13 @@ def command(stage: Stage, data_file: Path) -> list[str]:
 def run_everything() -> int:
     """All lanes, then the branches. Ends with pytest's counts in one line."""
     started = time.monotonic()
-    listed = [*MEASURED, *COMPUTING, *END_TO_END]
+    on_stores = sorted(str(path) for pattern in ON_STORES for path in Path().glob(pattern))
+    listed = [*MEASURED, *COMPUTING, *END_TO_END, *DEPLOYING]
     with tempfile.TemporaryDirectory(prefix="committerd-coverage-") as folder:
         data_file = Path(folder, "data")
         lanes = [
-            Lane([["--measured", *MEASURED], COMPUTING], data_file),
-            Lane([END_TO_END], data_file),
+            Lane([["--measured", *MEASURED], COMPUTING, on_stores], data_file),
+            Lane([[*END_TO_END, *(f"--ignore-glob={pattern}" for pattern in ON_STORES)]], data_file),
             Lane([["tests", *(f"--ignore={path}" for path in listed)]], data_file),
         ]
         for lane in lanes:

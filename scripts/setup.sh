@@ -2,6 +2,7 @@
 # Name everything that this machine lacks, at once and before any download; then hand over to bootstrap.py.
 #
 # PYTHON=/path/to/python chooses the interpreter. With KAFKA_BOOTSTRAP_SERVERS set, Java and Maven are not needed.
+# Arguments are those of bootstrap.py. Go is not asked for: only tests on S3 need it, and bootstrap.py says so.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -50,4 +51,4 @@ if [ -n "$missing" ]; then
     } >&2
     exit 1
 fi
-exec "$python" scripts/bootstrap.py
+exec "$python" scripts/bootstrap.py "$@"
