@@ -1,33 +1,45 @@
-"""What more than one folder of tests needs: a real Kafka, and names that nobody used before."""
+"""What more than one folder of tests needs: real parts, and names that nobody used before.
+
+A part starts when the first test asks for it. Where it can't be had its tests are skipped, with what to install.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
 from tests.parts import PartMissingError
+from tests.parts.dynamodb import DynamoDBEndpoint, DynamoDBLocal
 from tests.parts.kafka import KafkaBroker, RunningKafka, kafka_broker
+from tests.parts.s3 import Minio, S3Endpoint, s3_server
+from tests.parts.toxiproxy import Toxiproxy
+
+Part = TypeVar("Part")
+
+
+def _part(part: contextlib.AbstractContextManager[Part]) -> Iterator[Part]:
+    """Run a part for as long as the fixture lives."""
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(part)
+        except PartMissingError as error:
+            pytest.skip(str(error))
+        yield running
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker | RunningKafka]:
     """A broker for the whole run; use names of your own. Whoever stops it needs one of their own."""
-    try:
-        with kafka_broker() as broker:
-            yield broker
-    except PartMissingError as error:
-        pytest.skip(str(error))
+    yield from _part(kafka_broker())
 
 
 @pytest.fixture(scope="session")
 def _breakable_kafka() -> Iterator[KafkaBroker]:
-    try:
-        with KafkaBroker() as broker:
-            yield broker
-    except PartMissingError as error:
-        pytest.skip(str(error))
+    yield from _part(KafkaBroker())
 
 
 @pytest.fixture
@@ -38,6 +50,32 @@ def breakable_kafka(_breakable_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
     yield _breakable_kafka
     if _breakable_kafka.running:
         _breakable_kafka.thaw()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Endpoint]:
+    """versitygw, or the server that COMMITTERD_TEST_S3_ENDPOINT names, for the whole run; make buckets of your own."""
+    yield from _part(s3_server())
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[S3Endpoint]:
+    """A second S3 server, by other people."""
+    for server in _part(Minio()):
+        yield server.endpoint
+
+
+@pytest.fixture(scope="session")
+def dynamodb() -> Iterator[DynamoDBEndpoint]:
+    """DynamoDB Local for the whole run; make tables of your own."""
+    for server in _part(DynamoDBLocal()):
+        yield server.endpoint
+
+
+@pytest.fixture(scope="session")
+def toxiproxy() -> Iterator[Toxiproxy]:
+    """Network faults for the whole run; make proxies of your own, and take them away."""
+    yield from _part(Toxiproxy())
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 import committerd
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (".ci", "committerd", "docs", "producers", "protos", "requirements", "scripts", "tests")
+FOLDERS = (".ci", "committerd", "docs", "helm", "producers", "protos", "requirements", "scripts", "tests")
 DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "format" / "golden")
 
 FILE_LINES_MAX = 400
@@ -152,7 +152,10 @@ def test_the_layers_hold() -> None:
     check(Path(sys.executable).with_name("lint-imports"), "--no-cache")
 
 
-@pytest.mark.parametrize("script", ["generate_protos.py", "generate_metrics_table.py"])
+@pytest.mark.parametrize(
+    "script",
+    ["generate_protos.py", "generate_metrics_table.py", "generate_helm_schema.py", "generate_helm_readme.py"],
+)
 def test_generated_files_are_those_of_their_sources(script: str) -> None:
     check(sys.executable, f"scripts/{script}", "--check")
 
@@ -198,4 +201,4 @@ def test_make_lists_every_target() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony
     done = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert re.findall(r"^  make (\w+) +\w", done.stdout, re.MULTILINE) == phony[1].split()
+    assert re.findall(r"^  make ([\w-]+) +\w", done.stdout, re.MULTILINE) == phony[1].split()

@@ -15,9 +15,9 @@ from typing import Any
 import lance
 
 
-def read(root: str) -> dict[str, Any]:
+def read(root: str, storage_options: dict[str, str] | None = None) -> dict[str, Any]:
     """Digest of the latest version. Rows count, not their order."""
-    dataset = lance.dataset(root)
+    dataset = lance.dataset(root, storage_options=storage_options)
     digest = _digest(dataset.to_table())
     digest["version"] = dataset.version
     digest["fragment_rows"] = sum(fragment.count_rows() for fragment in dataset.get_fragments())
@@ -28,9 +28,9 @@ def read(root: str) -> dict[str, Any]:
     return digest
 
 
-def lookups(root: str) -> list[str]:
+def lookups(root: str, storage_options: dict[str, str] | None = None) -> list[str]:
     """Wrong answers of scalar indices: values for which a query with the index finds other rows than without."""
-    dataset = lance.dataset(root)
+    dataset = lance.dataset(root, storage_options=storage_options)
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its successor does not know the older versions

@@ -131,18 +131,18 @@ async def test_case(name: str, unpacked: Path, oldest: Oldest | None, tmp_path: 
     after = manifests(root)
     assert len(after) == len(before) + (outcome == "committed")
     if outcome == "committed":
-        reads_as_expected(root, (answer.get("result") or {}).get("reads") or {})
+        reads_as_expected(str(root), (answer.get("result") or {}).get("reads") or {})
         reads_in_4(root, oldest, max(before, default=None))
 
 
-def reads_as_expected(root: Path, wanted: Mapping[str, Any]) -> None:
-    found = reader.read(str(root))
+def reads_as_expected(root: str, wanted: Mapping[str, Any], storage_options: dict[str, str] | None = None) -> None:
+    found = reader.read(root, storage_options)
     expected = wanted.get("latest") or {}
     assert {key: found.get(key) for key in ("rows", "hash", "schema", "rowid_hash") if key in expected} == {
         key: expected[key] for key in ("rows", "hash", "schema", "rowid_hash") if key in expected
     }
     if wanted.get("ok"):
-        assert not reader.lookups(str(root))
+        assert not reader.lookups(root, storage_options)
 
 
 def reads_in_4(root: Path, oldest: Oldest | None, before: int | None) -> None:

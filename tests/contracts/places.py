@@ -14,18 +14,28 @@ import json
 import random
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 from prometheus_client import CollectorRegistry
 
+from committerd.edges.aws import AwsClient
+from committerd.edges.dynamodb import DynamoStore, dynamodb_client
+from committerd.edges.external_manifests import ExternalManifests
 from committerd.edges.local import LocalStore
 from committerd.edges.measured import MeasuredStore
-from committerd.ports import Created, ObjectStore
+from committerd.edges.s3 import S3Place, S3Store, s3_client
+from committerd.errors import OutcomeUnknown
+from committerd.ports import Created, Exists, ObjectStore
+from committerd.settings_s3 import S3Settings
 from committerd.telemetry import Telemetry
+from tests.contracts.entries import FakeManifests, Shelf
 from tests.simulation.store import Bucket, FakeStore
 
 _BUCKETS: defaultdict[str, Bucket] = defaultdict(Bucket)
+_SHELVES: defaultdict[str, Shelf] = defaultdict(Shelf)
 """What is in memory is in this process only."""
 
 
@@ -39,30 +49,90 @@ def open_store(place: str) -> ObjectStore:
             return LocalStore(Path(where), durable=False)
         case "memory":
             return FakeStore(_BUCKETS[where])
+        case "s3" | "minio":
+            return s3_store(where)
+        case "local+entries":
+            return ExternalManifests(LocalStore(Path(where)), FakeManifests(_SHELVES[where]))
+        case "s3+ddb":
+            objects, _, entries = where.partition("||")
+            return ExternalManifests(s3_store(objects), dynamo_store(entries))
         case "measured-local":
             return MeasuredStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
         case _:
             raise ValueError(f"no such kind of store: {kind}")
 
 
-async def race(place: str, tag: str, keys: list[str]) -> list[str]:
+class OwnS3Store(S3Store):
+    """A store whose client is its own."""
+
+    def __init__(self, client: AwsClient, place: S3Place) -> None:
+        super().__init__(client, place)
+        self._own = client
+
+    async def aclose(self) -> None:
+        await self._own.aclose()
+
+
+def s3_store(where: str) -> OwnS3Store:
+    """The store at `URL|BUCKET|PREFIX`; the keys are in the usual AWS variables, or in those of this process."""
+    url, bucket, prefix = where.split("|")
+    settings = S3Settings(endpoint_url=url, region="us-east-1", addressing_style="path")
+    client = s3_client(settings, failed=lambda _: None, dice=random.Random())
+    return OwnS3Store(client, S3Place(bucket, prefix))
+
+
+class OwnDynamoStore(DynamoStore):
+    """A manifest store whose client is its own."""
+
+    def __init__(self, client: AwsClient, *, table: str, base_uri: str) -> None:
+        super().__init__(client, table=table, base_uri=base_uri)
+        self._own = client
+
+    async def aclose(self) -> None:
+        await self._own.aclose()
+
+
+def dynamo_store(where: str, **settings: Any) -> OwnDynamoStore:
+    """The manifest store at `URL|TABLE|BASE_URI`; keys as for S3."""
+    url, table, base_uri = where.split("|")
+    client = dynamodb_client(
+        S3Settings(region="us-east-1", **settings),
+        endpoint_url=url,
+        failed=lambda _: None,
+        dice=random.Random(),
+    )
+    return OwnDynamoStore(client, table=table, base_uri=base_uri)
+
+
+async def race(store: ObjectStore, tag: str, keys: list[str]) -> list[str]:
     """Put every key if absent, all at once and in an order of our own; the keys that were won."""
-    store = open_store(place)
     won = []
 
     async def put(key: str) -> None:
-        if await store.put_if_absent(key, f"{tag} {key}".encode()) == Created():
+        body = f"{tag} {key}".encode()
+        try:
+            answer = await store.put_if_absent(key, body)
+        except OutcomeUnknown:  # S3's 409: another put was under way
+            while await store.get(key) is None:
+                with suppress(OutcomeUnknown):
+                    await store.put_if_absent(key, body)
+            answer = Created() if await store.get(key) == body else Exists()
+        if answer == Created():
             won.append(key)
 
     async with anyio.create_task_group() as tasks:
         for key in random.Random(tag).sample(keys, len(keys)):
             tasks.start_soon(put, key)
-    await store.aclose()
     return won
 
 
-if __name__ == "__main__":
-    place, tag, *keys = sys.argv[1:]
+async def _main(place: str, tag: str, keys: list[str]) -> None:
+    store = open_store(place)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(anyio.run(race, place, tag, keys)))
+    print(json.dumps(await race(store, tag, keys)))
+    await store.aclose()
+
+
+if __name__ == "__main__":
+    anyio.run(_main, sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -15,17 +15,38 @@ import pytest
 
 from committerd.ports import Created, Exists, ObjectStore, Tail
 from tests.contracts.places import open_store, race
+from tests.parts.dynamodb import DynamoDBEndpoint
+from tests.parts.s3 import S3Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 RACED_KEYS = [f"_versions/{number}.manifest" for number in range(30)]
 
 
 ON_DISK = ["local", "local-not-durable", "measured-local"]
+_BUCKETS: dict[str, str] = {}
+"""One for all tests of a server: making one takes longer than most of them."""
+ON_S3 = [
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("minio", marks=pytest.mark.s3),
+    pytest.param("s3+ddb", marks=[pytest.mark.s3, pytest.mark.dynamodb]),
+]
 
 
-@pytest.fixture(params=[*ON_DISK, "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{request.param}:{tmp_path / 'a table.lance'}"
+@pytest.fixture(params=[*ON_DISK, "local+entries", "memory", *ON_S3])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    kind, _, entries = request.param.partition("+")
+    if kind not in ("s3", "minio"):
+        return f"{request.param}:{tmp_path / 'a table.lance'}"
+    endpoint: S3Endpoint = request.getfixturevalue(kind)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", endpoint.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", endpoint.secret_key)
+    if endpoint.url not in _BUCKETS:
+        _BUCKETS[endpoint.url] = endpoint.make_bucket()
+    objects = f"{request.param}:{endpoint.url}|{_BUCKETS[endpoint.url]}|{tmp_path.name}/a table.lance/"
+    if not entries:
+        return objects
+    dynamodb: DynamoDBEndpoint = request.getfixturevalue("dynamodb")
+    return f"{objects}||{dynamodb.url}|{dynamodb.make_table()}|{tmp_path.name}/a table.lance"
 
 
 @pytest.fixture
@@ -144,19 +165,27 @@ async def test_a_deleted_object_is_gone_and_its_key_free(store: ObjectStore) -> 
     assert await store.put_if_absent("o", b"second") == Created()
 
 
+def raced_keys(place: str) -> list[str]:
+    """Fewer where one put takes five requests."""
+    return RACED_KEYS[:5] if place.startswith("s3+ddb") else RACED_KEYS
+
+
 async def test_of_16_tasks_one_wins_each_key(place: str) -> None:
     winners: dict[str, list[str]] = {}
+    stores = [open_store(place) for _ in range(4)]
 
-    async def run(tag: str) -> None:
-        winners[tag] = await race(place, tag, RACED_KEYS)
+    async def run(tag: str, store: ObjectStore) -> None:
+        winners[tag] = await race(store, tag, raced_keys(place))
 
     async with anyio.create_task_group() as tasks:
         for number in range(16):
-            tasks.start_soon(run, f"task{number}")
+            tasks.start_soon(run, f"task{number}", stores[number % len(stores)])
+    for store in stores:
+        await store.aclose()
     await check_winners(place, winners)
 
 
-@pytest.mark.parametrize("place", ON_DISK, indirect=True)
+@pytest.mark.parametrize("place", [*ON_DISK, *ON_S3[:2]], indirect=True)
 def test_of_4_processes_one_wins_each_key(place: str) -> None:
     command = [sys.executable, "-m", "tests.contracts.places", place]
     with ExitStack() as running:
@@ -184,12 +213,12 @@ def test_of_4_processes_one_wins_each_key(place: str) -> None:
 
 
 async def check_winners(place: str, winners: dict[str, list[str]]) -> None:
-    assert Counter(key for keys in winners.values() for key in keys) == Counter(RACED_KEYS)
+    assert Counter(key for keys in winners.values() for key in keys) == Counter(raced_keys(place))
     store = open_store(place)
     for tag, keys in winners.items():
         for key in keys:
             assert await store.get(key) == f"{tag} {key}".encode()
-    assert await store.list("_versions/") == sorted(RACED_KEYS)
+    assert await store.list("_versions/") == sorted(raced_keys(place))
     await store.aclose()
 
 

@@ -51,8 +51,9 @@ class Version:
 class LanceTable:
     """The table of one dataset. Each row is one id, so that none can be lost or doubled unseen."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.uri = uri
+        self._options = dict(storage_options or {})
         self.brought: dict[str, list[int]] = {}
         """The ids that each staged transaction brings, by its uuid."""
         self._next_id = 0
@@ -60,7 +61,9 @@ class LanceTable:
     def create(self, rows: int = 1, **options: Any) -> list[int]:
         """Make the table with pylance; returns the ids in it."""
         ids = self.new_ids(rows)
-        lance.write_dataset(_rows(ids), self.uri, data_storage_version=_STORAGE, **options)
+        lance.write_dataset(
+            _rows(ids), self.uri, data_storage_version=_STORAGE, storage_options=self._options, **options
+        )
         return ids
 
     def new_ids(self, count: int) -> list[int]:
@@ -75,6 +78,15 @@ class LanceTable:
         self.brought[made.uuid] = ids
         return made
 
+    def appends(self, count: int) -> list[Transaction]:
+        """As so many `append` of one row, with all files written at once."""
+        ids = self.new_ids(count)
+        fragments = self._write(ids, mode="append", max_rows_per_file=1)
+        assert len(fragments) == count
+        made = [staging.append([fragment]) for fragment in fragments]
+        self.brought |= {transaction.uuid: [number] for transaction, number in zip(made, ids, strict=True)}
+        return made
+
     def staged_create(self, rows: int = 1) -> Staged:
         """Write rows and what asks for a table with them."""
         ids = self.new_ids(rows)
@@ -85,12 +97,12 @@ class LanceTable:
     def write(self, rows: int = 1) -> list[int]:
         """Commit rows with pylance, past the queue; returns their ids."""
         ids = self.new_ids(rows)
-        lance.write_dataset(_rows(ids), self.uri, mode="append")
+        lance.write_dataset(_rows(ids), self.uri, mode="append", storage_options=self._options)
         return ids
 
     def open(self, version: int | None = None) -> Any:
         """pylance's own object."""
-        return lance.dataset(self.uri, version=version)
+        return lance.dataset(self.uri, version=version, storage_options=self._options)
 
     @property
     def version(self) -> int:
@@ -121,8 +133,10 @@ class LanceTable:
         """The first data file that an Append brings."""
         return Path(self.uri, "data", transaction.append.fragments[0].files[0].path)
 
-    def _write(self, ids: Sequence[int], *, mode: str) -> Any:
-        return lance.fragment.write_fragments(_rows(ids), self.uri, mode=mode, data_storage_version=_STORAGE)
+    def _write(self, ids: Sequence[int], *, mode: str, **options: Any) -> Any:
+        return lance.fragment.write_fragments(
+            _rows(ids), self.uri, mode=mode, data_storage_version=_STORAGE, storage_options=self._options, **options
+        )
 
 
 def run_in_4(script: str, *arguments: str) -> Any:

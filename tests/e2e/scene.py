@@ -18,6 +18,7 @@ from tests.e2e.audit import Evidence, Expected, collect, contradictions
 from tests.e2e.lance_table import LanceTable
 from tests.e2e.topics import Header, Place, Topics
 from tests.parts.daemon import Daemon
+from tests.parts.places import StorePlace
 
 QUICK = {
     "KAFKA__SESSION_TIMEOUT_MS": "3000",
@@ -37,10 +38,12 @@ QUICK = {
 class Scene:
     """One dataset. Daemons that were made here end with it."""
 
-    def __init__(self, *, kafka: str, name: str, folder: Path) -> None:
+    def __init__(self, *, kafka: str, name: str, folder: Path, place: StorePlace | None = None) -> None:
+        """`place`: where the table lies, if not below `folder`."""
         self.name = name
         self.folder = folder
-        self.table = LanceTable(str(folder / "table.lance"))
+        self._place = place or StorePlace(str(folder / "table.lance"))
+        self.table = LanceTable(self._place.uri, self._place.storage_options)
         self.topics = Topics(kafka, name)
         self._kafka = kafka
         self._daemons: list[Daemon] = []
@@ -59,7 +62,7 @@ class Scene:
             name=self.name,
             uri=self.table.uri,
             kafka=self._kafka,
-            settings=QUICK | settings,
+            settings=QUICK | dict(self._place.settings) | settings,
             log=self.folder / f"committerd-{len(self._daemons) + 1}.log",
         )
         self._daemons.append(made)
@@ -109,6 +112,7 @@ class Scene:
             "DATASET__NAME": self.name,
             "DATASET__URI": self.table.uri,
             "KAFKA__BOOTSTRAP_SERVERS": self._kafka,
+            **self._place.settings,
         }
         bare = {k: v for k, v in os.environ.items() if not k.startswith("COMMITTERD_")}
         done = subprocess.run(
@@ -116,7 +120,7 @@ class Scene:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
             env=bare | {f"COMMITTERD_{name}": value for name, value in chosen.items()},
         )
         assert (done.returncode == 0) is good, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

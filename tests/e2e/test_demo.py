@@ -27,8 +27,8 @@ from kafka import KafkaAdminClient
 from tests.parts.kafka import KafkaBroker, RunningKafka
 
 DEMO = Path(__file__).resolve().parents[2] / "scripts" / "demo.py"
-SMALL = ("--producers", "2", "--appends", "30", "--rows", "10")
-LONG = ("--producers", "2", "--appends", "20000", "--rows", "1")
+SMALL = ("--producers", "2", "--appends", "30", "--rows", "10", "--appends-only")
+LONG = ("--producers", "2", "--appends", "20000", "--rows", "1", "--appends-only")
 """Not over before it is interrupted."""
 
 STARTING_KAFKA = "Starting Apache Kafka"
@@ -299,7 +299,7 @@ def test_it_fails_when_a_producer_ends_too_early(demo: Demo) -> None:
 
 
 def test_it_fails_and_says_so_when_the_rows_are_not_those_that_were_staged(demo: Demo) -> None:
-    demo.start("--producers", "2", "--appends", "300", "--rows", "1")
+    demo.start("--producers", "2", "--appends", "300", "--rows", "1", "--appends-only")
     demo.read_until(COMMITTING)
     (uri,) = demo.folder.glob("committerd-demo-*/demo.lance")
     schema = lance.dataset(uri).schema
@@ -335,7 +335,7 @@ def test_options_that_can_not_be_are_refused(tmp_path: Path) -> None:
     assert "--appends 3 leaves some of the 4 producers without work" in demo.output
     demo = Demo(tmp_path, kafka=None)
     assert demo.run("--help") == 0
-    assert all(option in demo.output for option in ("--appends", "--producers", "--rows", "--keep"))
+    assert all(option in demo.output for option in ("--appends", "--producers", "--rows", "--appends-only", "--keep"))
 
 
 def test_on_a_terminal_progress_is_one_line_and_control_c_ends_it(

@@ -20,9 +20,11 @@ from committerd.edges.kafka_options import (
     producer_options,
     reader_options,
     topics_of,
+    writer_options,
 )
 from committerd.errors import SettingsError
 from committerd.settings_kafka import KafkaSettings
+from committerd_client import CommitClient
 
 
 def settings(**given: Any) -> KafkaSettings:
@@ -169,3 +171,27 @@ def oauth(path: str) -> KafkaSettings:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(SettingsError, match=r"ssl_keyfile: there is no file '/nowhere/key\.pem'"):
         all_options(settings(security_protocol="SSL", ssl_keyfile="/nowhere/key.pem"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"security_protocol": "SSL", "ssl_check_hostname": False, "api_version": "3.9", "proxy_url": "socks5://p:1"},
+        {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_plain_username": "u",
+            "sasl_plain_password": "s3cret",
+        },
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM"},
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI", "sasl_kerberos_domain_name": "k.example.com"},
+    ],
+)
+def test_a_writer_connects_and_logs_in_as_the_committer_does(given: dict[str, Any]) -> None:
+    chosen = settings(**given)
+    options = writer_options(chosen)
+    CommitClient(chosen.bootstrap_servers, dataset="t", kafka_options=options)  # refuses what it does not know
+    producer = producer_options(chosen, "outcomes", "t", record_bytes_max=1024)
+    for name in given:
+        assert options[name] == producer[name]

@@ -188,3 +188,12 @@ def test_two_tables_are_two() -> None:
 def test_an_alias_is_another_name_of_the_table() -> None:
     assert names_same_table("s3://old/t", served="s3://new/t", aliases=["s3a://old/t/"])
     assert not names_same_table("s3://other/t", served="s3://new/t", aliases=["s3a://old/t/"])
+
+
+def test_the_objects_of_a_table_with_a_manifest_store_mean_it_too() -> None:
+    served = "s3+ddb://b/t%20t/?ddbTableName=m"
+    for meant in ("s3+ddb://b/t t?ddbTableName=m", "s3+ddb://b/t%20t", "s3a://b/t%20t"):
+        assert names_same_table(meant, served=served, aliases=())
+    for meant in ("s3+ddb://b/t t?ddbTableName=other", "s3://b/t", "s3://c/t t"):
+        assert not names_same_table(meant, served=served, aliases=())
+    assert not names_same_table(served, served="s3://b/t t", aliases=())

@@ -16,9 +16,7 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import hashlib
 import os
-import re
 import shutil
 import signal
 import socket
@@ -32,21 +30,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from xml.etree import ElementTree
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from tests.parts import PartMissingError, cache_folder
+from tests.parts import PartMissingError
 from tests.parts.child import ChildProcess
+from tests.parts.java import INSTALL, jars, java
+from tests.parts.server import free_port
 
 _SOURCES = Path(__file__).resolve().parents[2] / "scripts" / "kafka"
 _POM = _SOURCES / "pom.xml"
-_JAVA_MIN = 17  # Kafka 4 needs it
-_INSTALL = (
-    "install Java 17 or newer and Maven (Debian: apt-get install openjdk-17-jre-headless maven; "
-    "macOS: brew install openjdk maven), or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
-)
+_INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
 LOGIN = ("tester", "known-to-all")
 """User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
 _START_ATTEMPTS = 3
@@ -94,10 +89,10 @@ class KafkaBroker:
     def start(self) -> None:
         """Start, or start again on the same ports and data, and wait until the node answers."""
         assert self._process is None, "runs already"
-        jars, tail = kafka_jars(), ""
+        libs, tail = kafka_jars(), ""
         for attempt in range(1, _START_ATTEMPTS + 1):
-            chosen = self._ports or (_free_port(), _free_port(), _free_port())
-            self._launch(jars, chosen)
+            chosen = self._ports or (free_port(), free_port(), free_port())
+            self._launch(libs, chosen)
             assert self._process is not None
             if _ready(self._process, chosen[0]):
                 self._ports = chosen
@@ -158,7 +153,7 @@ class KafkaBroker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _launch(self, jars: Path, ports: tuple[int, int, int]) -> None:
+    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> None:
         data = self.folder / "data"
         properties = self.folder / "server.properties"
         template = string.Template((_SOURCES / "server.properties").read_text())
@@ -176,7 +171,7 @@ class KafkaBroker:
         lines += [f"{name}={value}" for name, value in self._settings.items()]
         properties.write_text("\n".join(lines) + "\n")
         log4j = f"-Dlog4j2.configurationFile={_SOURCES / 'log4j2.properties'}"
-        java = [_java(), "-cp", f"{jars}/*", *_JVM, log4j]
+        java = [_java(), "-cp", f"{libs}/*", *_JVM, log4j]
         if not data.exists():
             command = [*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -202,46 +197,13 @@ def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
 
 
 def kafka_jars() -> Path:
-    """The folder with Kafka's jars: from the cache, else downloaded with Maven.
-
-    Safe to call from several processes at once.
-    """
-    pom = _POM.read_bytes()
-    version = ElementTree.fromstring(pom).findtext(".//{*}kafka.version")
-    # The other versions in the pom count too: hence its digest.
-    jars = cache_folder() / f"kafka-{version}-{hashlib.sha256(pom).hexdigest()[:8]}"
+    """The folder with Kafka's jars: from the cache, else downloaded with Maven."""
     _java()
-    if jars.is_dir():
-        return jars
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PartMissingError(f"Kafka {version} has to be downloaded and there is no `mvn`: {_INSTALL}")
-    jars.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kafka-", dir=jars.parent) as folder:
-        libs = Path(folder) / "libs"
-        command = [maven, "-q", "-B", "-f", str(_POM), "package", f"-Dlibs={libs}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"Maven can't download Apache Kafka {version}:\n{done.stdout}{done.stderr}")
-        try:
-            libs.rename(jars)
-        except OSError:  # another process was faster
-            if not jars.is_dir():
-                raise
-    return jars
+    return jars("kafka", _POM, install=_INSTALL)
 
 
 def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or shutil.which(java) is None:
-        raise PartMissingError(f"Apache Kafka needs Java and there is no {java or 'java'}: {_INSTALL}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', said.stderr)
-    if found is None or int(found[1]) < _JAVA_MIN:
-        shown = said.stderr.strip().partition("\n")[0]
-        raise PartMissingError(f"Kafka needs Java {_JAVA_MIN}, and {java} says {shown!r}: {_INSTALL}")
-    return java
+    return java("Apache Kafka", install=_INSTALL)
 
 
 def _ready(process: ChildProcess, port: int) -> bool:
@@ -261,13 +223,6 @@ def _ready(process: ChildProcess, port: int) -> bool:
             admin.close()
     except KafkaError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def _cluster_id() -> str:

@@ -14,7 +14,7 @@ from committerd_client.in_flight import Room, Submission, Submissions
 
 
 def submission(uuid: str = "a") -> Submission:
-    return Submission(StagedRecord(uuid=uuid, value=b"x", headers=[]))
+    return Submission(StagedRecord(uuid=uuid, value=b"x", headers=[]), size=1)
 
 
 def outcome(uuid: str, offset: int, version: int = 1) -> Outcome:

@@ -34,6 +34,18 @@ def test_a_second_refusal_holds_until_its_next_try_arrives() -> None:
     assert turns.seconds_left(10.5) == 0
 
 
+def test_a_hold_waits_for_all_that_were_refused_meanwhile() -> None:
+    turns = Turns(hold_max=2.0)
+    turns.refused("a", attempt=2, now=10.0)
+    turns.refused("b", attempt=2, now=10.1)
+    turns.refused("first", attempt=1, now=10.1)
+    assert turns.end(["a"], 10.5) is None
+    assert turns.promised == {"a", "b"}, "a may be committed although b is still missing"
+    assert turns.seconds_left(10.5) == 1.5
+    assert turns.end(["b"], 11.0) == (HoldEnding.ARRIVED, 1.0)
+    assert not turns.promised
+
+
 def test_a_hold_ends_when_its_time_is_over() -> None:
     turns = Turns(hold_max=2.0)
     turns.refused("a", attempt=3, now=10.0)
@@ -53,6 +65,20 @@ def test_after_a_full_hold_the_next_has_to_be_earned() -> None:
     assert turns.seconds_left(1000.0) == 2.0
 
 
+def test_after_a_hold_in_vain_time_is_saved_up_for_a_full_one() -> None:
+    turns = Turns(hold_max=2.0)
+    turns.refused("a", attempt=2, now=0.0)
+    assert turns.end([], 2.0) == (HoldEnding.EXPIRED, 2.0)
+    turns.refused("b", attempt=2, now=6.0)
+    assert turns.seconds_left(6.0) == 0, "one second would help nobody, and be gone"
+    turns.refused("c", attempt=2, now=10.0)
+    assert turns.seconds_left(10.0) == 2.0
+    # It took 0.5 s: what may be held then is enough for another like it.
+    assert turns.end(["c"], 10.5) == (HoldEnding.ARRIVED, 0.5)
+    turns.refused("d", attempt=2, now=10.5)
+    assert turns.seconds_left(10.5) == 1.5
+
+
 def test_without_time_to_hold_nothing_is_held() -> None:
     turns = Turns(hold_max=0.0)
     turns.refused("a", attempt=2, now=0.0)
@@ -64,7 +90,7 @@ def test_held_is_at_most_a_quarter_of_the_time_and_one_hold(steps: list[tuple[fl
     turns, now, held = Turns(hold_max=2.0), 0.0, 0.0
     for number, (wait, arrives) in enumerate(steps):
         turns.refused(str(number), attempt=2, now=now)
-        assert turns.seconds_left(now) <= 2.0
+        assert turns.seconds_left(now) <= 2.0 + 1e-9
         now += wait
         ended = turns.end([str(number)] if arrives else [], now)
         held += ended[1] if ended else 0.0

@@ -77,7 +77,7 @@ class World:
             dataset=DatasetSettings(name="t", uri=URI),
             kafka=KafkaSettings(bootstrap_servers=("nowhere:9092",)),
             commit=CommitSettings.model_validate(scenario.settings),
-            store=StoreSettings(recheck_seconds=scenario.recheck_seconds),
+            store=StoreSettings(recheck_seconds=scenario.recheck_seconds, probe=False),
         )
         self.bucket = Bucket()
         self.broker = FakeBroker(now_ms=self._now_ms, dice=random.Random(f"{seed} broker"))

@@ -1,0 +1,28 @@
+"""Scenes for operators' commands: one that is only looked at, and a new one for each test that changes something."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands.story import Story, told
+from tests.e2e.scene import Scene
+from tests.parts.kafka import KafkaBroker, RunningKafka
+
+
+@pytest.fixture
+def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+    """A dataset without a table and without topics."""
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
+def story(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """A dataset whose committer runs; nothing is staged any more. Not to be changed."""
+    folder = tmp_path_factory.mktemp("story")
+    with Scene(kafka=kafka.bootstrap_servers, name=f"t-{uuid.uuid4().hex[:12]}", folder=folder) as made:
+        yield told(made)

@@ -1,0 +1,70 @@
+"""`committerd` in this process: what it prints, and what it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from committerd.__main__ import main
+from tests.e2e.scene import Scene
+
+_PATIENT = {
+    "KAFKA__REQUEST_TIMEOUT_MS": "30000",
+    "KAFKA__DELIVERY_TIMEOUT_MS": "30000",
+    "KAFKA__FETCH_MAX_WAIT_MS": "100",
+}
+"""Times for a machine that has much else to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """What `--json` printed."""
+        return json.loads(self.out)
+
+
+def run(scene: Scene, *words: str, **settings: str) -> Ran:
+    """Run a command with the settings of the scene's dataset, and others as in the environment (`DATASET__URI`)."""
+    chosen = {
+        "DATASET__NAME": scene.name,
+        "DATASET__URI": scene.table.uri,
+        "KAFKA__BOOTSTRAP_SERVERS": scene.topics.servers,
+    }
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("COMMITTERD_")}
+    environment = bare | {f"COMMITTERD_{name}": value for name, value in (_PATIENT | chosen | settings).items()}
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(sys, "argv", ["committerd", *words]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return Ran(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def printed(scene: Scene, *words: str, code: int = 0, **settings: str) -> str:
+    """Run it; it must end with this code."""
+    ran = run(scene, *words, **settings)
+    assert ran.code == code, f"exit code {ran.code}\n{ran.out}\n{ran.err}"
+    return ran.out
+
+
+def answered(scene: Scene, *words: str, code: int = 0, **settings: str) -> Any:
+    """Run it with `--json`; it must end with this code."""
+    return json.loads(printed(scene, *words, "--json", code=code, **settings))

@@ -1,0 +1,42 @@
+"""`committerd topics`: makes what is missing, compares, and changes nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from tests.commands.running import answered, printed
+from tests.e2e.scene import Scene
+
+pytestmark = pytest.mark.kafka
+
+
+def test_topics_are_made_once_and_what_is_wrong_is_named_and_left_alone(scene: Scene) -> None:
+    missing = answered(scene, "topics", "check", code=1)
+    names = [f"{scene.name}.{role}" for role in ("staged", "outcomes", "dead")]
+    assert [(one["topic"], one["actual"]) for one in missing["checks"]] == [(name, "missing") for name in names]
+    assert not [name for name in scene.topics.admin.list_topics() if name.startswith(scene.name)]
+
+    # Also where the settings say that a committer must not.
+    made = answered(scene, "topics", "create", KAFKA__TOPICS_MODE="check")
+    assert made["created"] == names
+    assert all(one["good"] for one in made["checks"])
+    found = {(one["topic"], one["setting"]): one["actual"] for one in made["checks"]}
+    assert found[names[0], "partitions"] == "1"
+    assert found[names[0], "message.timestamp.type"] == "LogAppendTime"
+    assert found[names[1], "partitions"] == "8"
+    assert "created" not in printed(scene, "topics", "create")
+
+    topic = ConfigResource(ConfigResourceType.TOPIC, names[0], configs={"retention.ms": "3600000"})
+    scene.topics.admin.alter_configs([topic])
+    said = printed(scene, "topics", "create", code=1)
+    (wrong,) = [line.split() for line in said.splitlines() if line.endswith("WRONG")]
+    assert wrong == [names[0], "retention.ms", ">=", "1209600000", "(14", "days)", "3600000", "WRONG"]
+    assert f"--entity-name {names[0]} --add-config retention.ms=1209600000" in said
+    checked = answered(scene, "topics", "check", code=1)
+    assert [one["setting"] for one in checked["checks"] if not one["good"]] == ["retention.ms"]
+
+
+def test_a_kafka_that_is_not_there_is_an_error(scene: Scene) -> None:
+    settings = {"KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "KAFKA__REQUEST_TIMEOUT_MS": "1000"}
+    assert printed(scene, "topics", "check", code=1, **settings) == ""

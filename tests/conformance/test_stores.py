@@ -1,0 +1,74 @@
+"""Cases on S3, with and without DynamoDB: the outcome, the version and what pylance reads are those of local files.
+
+Here one case for each kind of table and operation. COMMITTERD_CONFORMANCE_STORE (`s3` or `s3+ddb`) runs all of them on
+that store: `make conformance STORE=s3`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import cases
+from tests.conformance.facts import manifests
+from tests.conformance.stores import StoreRunner
+from tests.conformance.test_conformance import is_answer, reads_as_expected
+from tests.parts.s3 import S3Endpoint
+
+CHOSEN = os.environ.get("COMMITTERD_CONFORMANCE_STORE")
+
+pytestmark = [pytest.mark.pylance, pytest.mark.s3]
+
+
+def sample() -> list[str]:
+    """All cases, or the first of each kind of table and operation."""
+    if CHOSEN:
+        return cases.names()
+    first: dict[tuple[str, str], str] = {}
+    for name in cases.names():
+        _, table, *_, operation = Path(name).name.split("-")
+        first.setdefault((table, operation.partition("_")[0]), name)
+    return sorted(first.values())
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, marks=[pytest.mark.dynamodb] if kind == "s3+ddb" else [])
+        for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb"])
+    ],
+)
+def runner(request: pytest.FixtureRequest, s3: S3Endpoint) -> Iterator[StoreRunner]:
+    dynamodb = request.getfixturevalue("dynamodb") if request.param == "s3+ddb" else None
+    with StoreRunner(s3, dynamodb) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cases")
+    cases.unpack(folder)
+    mounted = cases.mount(folder)
+    yield folder
+    for path in mounted:
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("name", sample())
+def test_case_on_a_store(name: str, runner: StoreRunner, unpacked: Path, tmp_path: Path) -> None:
+    case = cases.load(unpacked, name)
+    root = case.copy_table(tmp_path)
+    before = manifests(root)
+    outcome, uri = runner.commit(root, (case.folder / "staged.pb").read_bytes(), case.commit_options)
+    answer = next((one for one in case.answers if is_answer(name, one, outcome, root)), None)
+    assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in case.answers]}"
+    assert len(manifests(root)) == len(before) + (outcome == "committed")
+    if outcome == "committed":
+        wanted = (answer.get("result") or {}).get("reads") or {}
+        # Opening a bucket takes pylance longer than all the rest: of all cases only what came down is read.
+        place = (str(root), {}) if CHOSEN else (uri, runner.storage_options)
+        reads_as_expected(place[0], wanted, place[1])

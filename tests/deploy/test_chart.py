@@ -1,0 +1,322 @@
+"""What the chart renders, for every file of values in ci/ and for single wishes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from committerd.settings import load_settings
+from tests.deploy.chart import CASES, MINIMAL, Chart, Manifest, Rendered, environment, merged
+
+FULL = next(path for path in CASES if path.name == "full-values.yaml")
+OPERATORS = ("ServiceMonitor", "PrometheusRule")
+"""Kinds that the Prometheus operator adds to Kubernetes."""
+
+
+@pytest.fixture(scope="module")
+def full(chart: Chart) -> Rendered:
+    return chart.render(FULL)
+
+
+def deployment(chart: Chart, *wishes: dict[str, Any]) -> Manifest:
+    return chart.render(merged(MINIMAL, *wishes)).one("Deployment")
+
+
+def with_dataset(**more: Any) -> dict[str, Any]:
+    return {"datasets": [{**MINIMAL["datasets"][0], **more}]}
+
+
+@pytest.mark.parametrize("values", CASES, ids=lambda path: path.stem)
+def test_lint_finds_nothing(chart: Chart, values: Path) -> None:
+    said = chart.run("lint", "--strict", "--kube-version", "1.36.3", chart.folder, values=values)
+    assert "0 chart(s) failed" in said
+    assert "WARNING" not in said
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.32", "1.36"])
+@pytest.mark.parametrize("values", CASES, ids=lambda path: path.stem)
+def test_every_supported_kubernetes_knows_every_field(chart: Chart, values: Path, version: str) -> None:
+    objects = [one for one in chart.render(values).objects if one["kind"] not in OPERATORS]
+    assert objects
+    for one in objects:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+@pytest.mark.parametrize("values", CASES, ids=lambda path: path.stem)
+def test_the_daemon_accepts_the_settings_that_a_pod_gets(
+    chart: Chart, values: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that comes from values; what a Secret would hold is made up."""
+    for _, pod in chart.render(values).pods():
+        with monkeypatch.context() as patch:
+            patch.setenv("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "from-a-secret:9092")
+            for name, value in environment(pod).items():
+                patch.setenv(name, value if isinstance(value, str) else "made-up")
+            settings = load_settings()
+        assert settings.dataset.uri.endswith(
+            ".lance?ddbTableName=commits" if "ddb" in settings.dataset.uri else ".lance"
+        )
+
+
+def test_settings_reach_the_pod_as_they_were_given(full: Rendered) -> None:
+    events = environment(full.one("Deployment", "lake-events")["spec"]["template"])
+    assert events["COMMITTERD_KAFKA__BOOTSTRAP_SERVERS"] == "b1.kafka:9093,b2.kafka:9093"
+    assert events["COMMITTERD_KAFKA__OUTSTANDING_BYTES_MAX"] == "134217728"
+    assert events["COMMITTERD_COMMIT__INTERVAL_SECONDS_MIN"] == "0.5"
+    assert events["COMMITTERD_COMMIT__ALLOWED_OPERATIONS"] == "append,delete"
+    assert events["COMMITTERD_DATASET__ALIASES"] == "s3://old-lake/events.lance"
+    password = {"secretKeyRef": {"name": "kafka-login", "key": "password"}}
+    assert events["COMMITTERD_KAFKA__SASL_PLAIN_PASSWORD"] == password
+    assert "COMMITTERD_COMMIT__COALESCE_APPENDS" not in events
+    assert events["TZ"] == "Etc/UTC"
+
+
+def test_a_dataset_has_its_own_settings_false_and_zero_among_them(full: Rendered) -> None:
+    (clicks,) = [one for one in full.of("Deployment") if one["metadata"]["name"] != "lake-events"]
+    variables = environment(clicks["spec"]["template"])
+    assert variables["COMMITTERD_DATASET__NAME"] == "Click_Stream.v2"
+    assert variables["COMMITTERD_COMMIT__COALESCE_APPENDS"] == "false"
+    assert variables["COMMITTERD_COMMIT__INTERVAL_SECONDS_MIN"] == "0"
+    assert variables["COMMITTERD_COMMIT__ALLOWED_OPERATIONS"] == "append,delete"
+    assert variables["TZ"] == "Europe/Berlin"
+    assert clicks["spec"]["replicas"] == 3
+    assert clicks["spec"]["template"]["spec"]["serviceAccountName"] == "clicks"
+    assert clicks["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"memory": "2Gi"}
+
+
+def test_a_variable_given_by_name_wins_over_a_setting(chart: Chart) -> None:
+    user = {"name": "COMMITTERD_KAFKA__SASL_PLAIN_USERNAME", "value": "other"}
+    wishes = {"settings": {"kafka": {"sasl_plain_username": "one"}}, "extraEnv": [user]}
+    variables = environment(deployment(chart, wishes)["spec"]["template"])
+    assert variables["COMMITTERD_KAFKA__SASL_PLAIN_USERNAME"] == "other"
+
+
+def test_two_members_and_one_at_a_time(chart: Chart) -> None:
+    rendered = chart.render(MINIMAL)
+    spec = rendered.one("Deployment")["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    budget = rendered.one("PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == spec["selector"]
+    for constraint in spec["template"]["spec"]["topologySpreadConstraints"]:
+        assert constraint["labelSelector"] == spec["selector"]
+
+
+def test_a_pod_keeps_no_volume_and_has_the_probes_of_the_daemon(chart: Chart) -> None:
+    spec = deployment(chart)["spec"]["template"]["spec"]
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}]
+    (container,) = spec["containers"]
+    assert container["command"] == ["committerd", "run"]
+    for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
+    assert container["ports"] == [{"name": "metrics", "containerPort": 9464}]
+    assert environment(deployment(chart)["spec"]["template"])["COMMITTERD_HTTP__PORT"] == "9464"
+
+
+@pytest.mark.parametrize("values", CASES, ids=lambda path: path.stem)
+def test_no_pod_may_do_more_than_it_must(chart: Chart, values: Path) -> None:
+    pods = list(chart.render(values).pods())
+    assert pods
+    for where, pod in pods:
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False, where
+        assert spec["enableServiceLinks"] is False, where
+        assert spec["securityContext"]["runAsNonRoot"] is True, where
+        assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True, where
+        assert spec["containers"][0]["resources"]["limits"]["memory"], where
+        assert {mount["name"] for mount in spec["containers"][0]["volumeMounts"]} == {
+            volume["name"] for volume in spec["volumes"]
+        }, where
+
+
+def test_selectors_choose_one_datasets_pods_and_no_others(full: Rendered) -> None:
+    pods = [(where, pod["metadata"].get("labels", {})) for where, pod in full.pods()]
+    assert len(pods) == 6  # two Deployments, two Jobs, two tests
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        for one in full.of(kind):
+            wanted = one["spec"]["selector"]["matchLabels"].items()
+            assert [where for where, labels in pods if wanted <= labels.items()] == [
+                f"Deployment {one['metadata']['name']}"
+            ]
+    service = full.one("Service")["spec"]
+    assert service["clusterIP"] == "None"
+    chosen = [where for where, labels in pods if service["selector"].items() <= labels.items()]
+    assert sorted(chosen) == sorted(f"Deployment {one['metadata']['name']}" for one in full.of("Deployment"))
+    policy = full.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
+    assert all(policy.items() <= labels.items() for _, labels in pods)
+
+
+def test_labels_of_the_selector_cant_be_changed_by_values(chart: Chart) -> None:
+    made = deployment(chart, {"podLabels": {"app.kubernetes.io/component": "other", "tier": "data"}})
+    labels = made["spec"]["template"]["metadata"]["labels"]
+    assert made["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["tier"] == "data"
+
+
+def test_a_new_chart_alone_restarts_nothing(chart: Chart, tmp_path: Path) -> None:
+    copy = tmp_path / "committerd"
+    shutil.copytree(chart.folder, copy)
+    about = yaml.safe_load((copy / "Chart.yaml").read_text())
+    (copy / "Chart.yaml").write_text(yaml.safe_dump({**about, "version": "9.9.9"}))
+    later = Chart(chart.helm, copy).render(MINIMAL).one("Deployment")
+    assert later["metadata"]["labels"]["helm.sh/chart"] == "committerd-9.9.9"
+    assert later["spec"] == deployment(chart)["spec"]
+
+
+def test_names_that_kubernetes_would_not_take_stay_different(chart: Chart) -> None:
+    names = ["a.b", "a_b", "a-b", "A-B", "x" * 200, "x" * 199 + "y", "...", "events"]
+    datasets = [{"name": name, "uri": f"s3://lake/{number}"} for number, name in enumerate(names)]
+    made = chart.render(merged(MINIMAL, {"datasets": datasets})).of("Deployment")
+    called = [one["metadata"]["name"] for one in made]
+    assert len(set(called)) == len(names)
+    assert all(len(name) <= 50 and name.strip("-") == name for name in called)
+    assert {"rel-committerd-a-b", "rel-committerd-events"} <= set(called)
+    assert [one["metadata"]["annotations"]["committerd/dataset"] for one in made] == names
+
+
+def test_images_by_tag_and_by_digest(chart: Chart) -> None:
+    def image(**wishes: str) -> str:
+        (container,) = deployment(chart, {"image": wishes})["spec"]["template"]["spec"]["containers"]
+        return str(container["image"])
+
+    assert image() == "committerd:0.1.0"
+    assert image(repository="r.example.com/c", tag="1") == "r.example.com/c:1"
+    assert image(tag="1", digest="sha256:" + "0" * 64) == "committerd@sha256:" + "0" * 64
+
+
+def test_topics_are_made_before_anything_else_with_a_login_of_their_own(full: Rendered) -> None:
+    jobs, (account,) = (
+        full.of("Job"),
+        [one for one in full.of("ServiceAccount") if "helm.sh/hook" in one["metadata"].get("annotations", {})],
+    )
+    assert len(jobs) == 2
+    for job in jobs:
+        notes = job["metadata"]["annotations"]
+        assert notes["helm.sh/hook"] == "pre-install,pre-upgrade"
+        assert int(account["metadata"]["annotations"]["helm.sh/hook-weight"]) < int(notes["helm.sh/hook-weight"])
+        spec = job["spec"]["template"]["spec"]
+        assert spec["serviceAccountName"] == account["metadata"]["name"] == "lake-topics"
+        assert spec["containers"][0]["command"] == ["committerd", "topics", "create"]
+        login = environment(job["spec"]["template"])["COMMITTERD_KAFKA__SASL_PLAIN_USERNAME"]
+        assert login == {"secretKeyRef": {"name": "kafka-admin", "key": "username"}}
+
+
+def test_a_hook_never_uses_an_account_that_is_not_there_yet(chart: Chart) -> None:
+    def account(**wishes: Any) -> str:
+        job = chart.render(merged(MINIMAL, {"topicsJob": {"enabled": True}}, wishes)).one("Job")
+        return str(job["spec"]["template"]["spec"]["serviceAccountName"])
+
+    assert account() == "rel-committerd-topics"
+    assert account(serviceAccount={"create": False, "name": "mine"}) == "mine"
+    assert account(serviceAccount={"create": False}) == "default"
+    assert account(topicsJob={"enabled": True, "serviceAccountName": "admin"}) == "admin"
+
+
+def test_the_test_of_a_release_is_a_heartbeat_for_each_dataset(full: Rendered) -> None:
+    pods = full.of("Pod")
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        assert pod["spec"]["containers"][0]["command"] == ["committerd", "heartbeat", "--timeout", "60"]
+
+
+def test_a_policy_lets_in_prometheus_and_out_what_is_named_and_names(full: Rendered, chart: Chart) -> None:
+    spec = full.one("NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    (ingress,) = spec["ingress"]
+    assert ingress["ports"] == [{"port": "metrics", "protocol": "TCP"}]
+    assert ingress["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+    assert {port["port"] for rule in spec["egress"] for port in rule["ports"]} == {53, 443, 9093}
+    open_ways = chart.render(merged(MINIMAL, {"networkPolicy": {"enabled": True}})).one("NetworkPolicy")["spec"]
+    assert open_ways["policyTypes"] == ["Ingress"]
+    assert "egress" not in open_ways
+    assert "from" not in open_ways["ingress"][0]
+
+
+def test_prometheus_finds_the_pods_and_names_the_dataset(full: Rendered) -> None:
+    monitor, service = full.one("ServiceMonitor"), full.one("Service")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    # Prometheus writes every character of an annotation's name that a label's may not have as an underscore.
+    assert endpoint["relabelings"][0] == {
+        "sourceLabels": ["__meta_kubernetes_pod_annotation_committerd_dataset"],
+        "targetLabel": "dataset",
+    }
+    for one in full.of("Deployment"):
+        assert "committerd/dataset" in one["spec"]["template"]["metadata"]["annotations"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("15s", "10s")
+
+
+ALERTS = """
+groups:
+  - name: committerd
+    rules:
+      - record: committerd:lag:max
+        expr: max(committerd_queue_lag_records)
+      - alert: CommitterdStalled
+        expr: committerd_queue_lag_records > 0
+        for: 5m
+        labels: {severity: critical, team: none}
+        annotations:
+          summary: '{{ $labels.dataset }} stands still'
+          runbook_url: https://example.com/docs/runbooks/stalled.md
+      - alert: CommitterdThrottled
+        expr: "1"
+"""
+
+
+@pytest.fixture
+def complete(chart: Chart, tmp_path: Path) -> Chart:
+    """The chart with alerts and a dashboard that are known here."""
+    copy = tmp_path / "committerd"
+    shutil.copytree(chart.folder, copy)
+    (copy / "files").mkdir(exist_ok=True)
+    (copy / "files" / "alerts.yml").write_text(ALERTS)
+    (copy / "files" / "dashboard.json").write_text('{"title": "{{dataset}}"}\n')
+    return Chart(chart.helm, copy)
+
+
+def test_alerts_are_those_of_the_file_with_runbooks_where_the_operator_keeps_them(complete: Chart) -> None:
+    wishes = {
+        "enabled": True,
+        "ruleLabels": {"team": "lake"},
+        "disabled": ["CommitterdThrottled"],
+        "runbookBaseUrl": "https://wiki.example.com/r",
+    }
+    (group,) = complete.render(merged(MINIMAL, {"prometheusRule": wishes})).one("PrometheusRule")["spec"]["groups"]
+    recorded, stalled = group["rules"]
+    assert recorded == {"record": "committerd:lag:max", "expr": "max(committerd_queue_lag_records)"}
+    assert stalled["labels"] == {"severity": "critical", "team": "lake"}
+    assert stalled["annotations"] == {
+        "summary": "{{ $labels.dataset }} stands still",
+        "runbook_url": "https://wiki.example.com/r/stalled.md",
+    }
+    untouched = complete.render(merged(MINIMAL, {"prometheusRule": {"enabled": True}})).one("PrometheusRule")
+    assert untouched["spec"] == yaml.safe_load(ALERTS)
+
+
+def test_the_dashboard_is_found_by_grafanas_sidecar_and_untouched(complete: Chart) -> None:
+    wishes = {"dashboard": {"enabled": True, "annotations": {"grafana_folder": "Lake"}}}
+    made = complete.render(merged(MINIMAL, wishes)).one("ConfigMap")
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["metadata"]["annotations"] == {"grafana_folder": "Lake"}
+    assert made["data"] == {"committerd.json": '{"title": "{{dataset}}"}'}
+
+
+def test_objects_of_the_operator_come_along_with_templates_filled_in(full: Rendered) -> None:
+    assert full.one("ConfigMap", "lake-extra")["data"] == {"release": "rel"}
+    assert full.one("ConfigMap", "as-text")
+
+
+def test_a_dataset_more_leaves_the_others_as_they_are(chart: Chart) -> None:
+    more = {"datasets": [{"name": "more", "uri": "s3://lake/more.lance"}, *MINIMAL["datasets"]]}
+    assert chart.render(merged(MINIMAL, more)).one("Deployment", "rel-committerd-events") == deployment(chart)
+    assert deployment(chart, with_dataset(replicas=1))["spec"]["replicas"] == 1

@@ -1,0 +1,82 @@
+"""Values that can't be right are refused by `helm install`, with a sentence that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.deploy.chart import MINIMAL, Chart, merged
+
+DATASET: dict[str, Any] = dict(MINIMAL["datasets"][0])
+
+
+@pytest.mark.parametrize(
+    ("wishes", "named"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"image": {"repo": "x"}}, "repo"),
+        ({"settings": {"kafka": {"bootstrap_server": "a:1"}}}, "bootstrap_server"),
+        ({"settings": {"kafak": {}}}, "kafak"),
+        ({"settings": {"commit": {"group_records_max": 0}}}, "group_records_max"),
+        ({"settings": {"commit": {"verify_files": "sometimes"}}}, "verify_files"),
+        ({"settings": {"commit": {"allowed_operations": ["appendd"]}}}, "allowed_operations"),
+        ({"settings": {"kafka": {"sasl_plain_password": "secret"}}}, "sasl_plain_password"),
+        ({"settings": {"s3": {"secret_access_key": "secret"}}}, "secret_access_key"),
+        ({"settings": {"dataset": {"name": "x"}}}, "dataset"),
+        ({"datasets": [{"name": "events"}]}, "uri"),
+        ({"datasets": [{**DATASET, "name": "with space"}]}, "name"),
+        ({"datasets": [{**DATASET, "setings": {}}]}, "setings"),
+        ({"datasets": [{**DATASET, "settings": {"http": {"port": 1}}}]}, "http"),
+        ({"livenessProbe": {"httpGet": {"path": "/"}}}, "httpGet"),
+        ({"image": {"digest": "latest"}}, "digest"),
+    ],
+)
+def test_what_the_schema_does_not_know(chart: Chart, wishes: dict[str, Any], named: str) -> None:
+    said = chart.refusal(merged(MINIMAL, wishes))
+    assert "values don't meet the specifications of the schema" in said
+    assert named in said
+
+
+@pytest.mark.parametrize(
+    ("wishes", "sentence"),
+    [
+        ({"terminationGracePeriodSeconds": 24}, "the grace must be at least 5 seconds longer"),
+        ({"settings": {"daemon": {"drain_seconds": 60}}}, "terminationGracePeriodSeconds is 30"),
+        (
+            {"datasets": [{**DATASET, "settings": {"daemon": {"drain_seconds": 25.5}}}]},
+            'dataset "events": terminationGracePeriodSeconds is 30 and settings.daemon.drain_seconds 25.5',
+        ),
+        ({"startupProbe": {"failureThreshold": 30}}, "raise startupProbe.failureThreshold"),
+        ({"settings": {"kafka": {"bootstrap_servers": []}}}, "settings.kafka.bootstrap_servers is missing"),
+        ({"settings": {"http": {"port": 0}}}, "settings.http.port is 0"),
+        ({"datasets": [DATASET, DATASET]}, 'dataset "events" is in `datasets` twice'),
+        ({"datasets": [{**DATASET, "uri": "/data/events.lance"}]}, "mount one with extraVolumes"),
+    ],
+)
+def test_what_contradicts_itself(chart: Chart, wishes: dict[str, Any], sentence: str) -> None:
+    assert sentence in chart.refusal(merged(MINIMAL, wishes))
+
+
+def test_a_grace_that_is_just_long_enough_is_taken(chart: Chart) -> None:
+    assert chart.render(merged(MINIMAL, {"terminationGracePeriodSeconds": 25})).one("Deployment")
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"envFrom": [{"secretRef": {"name": "kafka"}}]},
+        {"extraEnv": [{"name": "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "value": "b:1"}]},
+        {"datasets": [{**DATASET, "settings": {"kafka": {"bootstrap_servers": ["b:1"]}}}]},
+        {"datasets": [{**DATASET, "envFrom": [{"configMapRef": {"name": "kafka"}}]}]},
+    ],
+)
+def test_brokers_may_be_named_elsewhere(chart: Chart, elsewhere: dict[str, Any]) -> None:
+    wishes: dict[str, Any] = {"settings": {"kafka": {"bootstrap_servers": []}}}
+    assert chart.render(merged(MINIMAL, wishes, elsewhere)).one("Deployment")
+
+
+def test_without_datasets_nothing_runs(chart: Chart) -> None:
+    rendered = chart.render({})
+    assert not list(rendered.pods())
+    assert {one["kind"] for one in rendered.objects} == {"Service", "ServiceAccount"}

@@ -1,0 +1,52 @@
+"""What works beside the appends of `make demo`: a Spark stream, upserts and deletes, a compaction."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_demo import COMMITTING, Demo, assert_nothing_is_left
+from tests.parts.kafka import KafkaBroker, RunningKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
+    """On the Kafka of the test run."""
+    made = Demo(tmp_path, kafka=kafka.bootstrap_servers)
+    yield made
+    made.close()
+
+
+def test_spark_upserts_deletes_and_a_compaction_work_beside_the_appends(demo: Demo) -> None:
+    assert demo.run("--producers", "2", "--appends", "60", "--rows", "5") == 0, demo.output
+    again = 2 * 2  # the first and the twenty-first append of each producer
+    assert demo.value("staged") == 1 + 60 + again + 5 + 5 + 10 + 1
+    assert demo.value("duplicates") == again
+    assert demo.value("other refusals") == 0
+    assert "5 upserts, 5 deletes, 10 micro-batches of Spark, 1 compaction" in demo.output
+    assert re.search(r"^  compaction +1  \d+ fragments became 1$", demo.output, re.MULTILINE)
+    assert f"{(60 + 10) * 5 + 35} rows in" in demo.output
+    assert "FAILED" not in demo.output
+    assert_nothing_is_left(demo)
+
+
+def test_spark_ends_with_it_when_it_is_interrupted(demo: Demo) -> None:
+    demo.start("--producers", "2", "--appends", "20000", "--rows", "1")
+    demo.read_until(COMMITTING)
+    assert any("java" in process.name() for process in demo.processes())
+    demo.signal(signal.SIGINT)
+    assert demo.end() == 130, demo.output
+    assert_nothing_is_left(demo)
+
+
+def test_without_java_spark_can_be_left_out(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, kafka="127.0.0.1:1", PATH="/nowhere", JAVA_HOME="")
+    assert demo.run() == 1
+    assert "Failed: Spark needs Java 17: install it, or leave Spark out with --appends-only" in demo.output
+    assert_nothing_is_left(demo)

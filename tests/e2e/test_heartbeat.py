@@ -1,0 +1,40 @@
+"""`committerd heartbeat`, and what a cluster sees of two members: both are ready."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.scene import Scene, until
+
+
+def test_a_heartbeat_goes_the_whole_way_and_leaves_one_key(scene: Scene) -> None:
+    ids = scene.table.create(3)
+    active = scene.started()
+    standby = scene.daemon()
+    assert "standby" in standby.wait_ready(text="standby")
+    assert active.ready()[0]
+    assert json.loads(scene.command("heartbeat", "--json"))["version"] == 2
+    first = scene.table.metadata()
+    assert f"{scene.name}: committed in version 3" in scene.command("heartbeat")
+    second = scene.table.metadata()
+    assert [key for key in second if not key.startswith("committerd.")] == ["heartbeat"]
+    assert second["heartbeat"] >= first["heartbeat"]
+    scene.audit(ids)
+
+
+def test_without_a_table_nothing_is_staged(scene: Scene) -> None:
+    scene.daemon().wait_ready(text="waits for the table")
+    said = scene.command("heartbeat", "--timeout", "60", good=False)
+    assert f"there is no table at {scene.table.uri}" in said
+    assert scene.topics.read_staged() == []
+
+
+def test_a_heartbeat_that_nobody_answered_in_time_is_never_committed(scene: Scene) -> None:
+    scene.table.create(1)
+    first = scene.started()
+    first.stop()
+    said = scene.command("heartbeat", "--timeout", "8", good=False)
+    assert "committerd: timeout: " in said
+    again = scene.started()
+    until(lambda: again.metric("committerd_transactions_total", outcome="expired") == 1, seconds=60)
+    assert "heartbeat" not in scene.table.metadata()

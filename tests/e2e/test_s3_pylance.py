@@ -1,0 +1,77 @@
+"""pylance on the same table in a bucket: it reads what committerd commits, and commits in between."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from committerd.format.messages import Status
+from tests.e2e.scene import Scene, until
+from tests.parts.kafka import KafkaBroker, RunningKafka
+from tests.parts.places import StorePlace, ddb_place, s3_place
+
+pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(600)]
+
+_QUEUED = 60
+
+
+@pytest.fixture(params=["s3", "minio", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+def place(request: pytest.FixtureRequest) -> StorePlace:
+    if request.param == "s3+ddb":
+        return ddb_place(request.getfixturevalue("s3"), request.getfixturevalue("dynamodb"))
+    return s3_place(request.getfixturevalue(request.param))
+
+
+def test_pylance_creates_reads_and_commits_in_between(
+    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+) -> None:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as scene:
+        table = scene.table
+        ids = set(table.create(5))
+        daemon = scene.started(COMMIT__GROUP_RECORDS_MAX="5")
+        transactions = table.appends(_QUEUED)
+        stop = threading.Event()
+        foreign: set[int] = set()
+
+        def write_and_delete() -> None:
+            while not stop.is_set():
+                written = table.write(2)
+                table.open().delete(f"id = {written[0]}")
+                foreign.add(written[1])
+
+        other = threading.Thread(target=write_and_delete)
+        other.start()
+        try:
+            offsets: list[int] = []
+            for start in range(0, _QUEUED, 10):
+                offsets += scene.stage(*transactions[start : start + 10])
+                scene.topics.wait_answers(offsets, timeout=180)
+        finally:
+            stop.set()
+            other.join()
+        assert {answer.status for answer in scene.topics.wait_answers(offsets, timeout=180)} == {Status.COMMITTED}
+        queued = {i for transaction in transactions for i in table.brought[transaction.uuid]}
+        evidence = scene.audit(ids | foreign | queued)
+        # They really took turns.
+        assert sum(one.ours is not other.ours for one, other in pairwise(evidence.versions)) > 4
+        assert [version.number for version in evidence.versions] == list(range(1, 1 + len(evidence.versions)))
+        seen = sum(not version.ours for version in evidence.versions[1:])
+        until(lambda: daemon.metric("committerd_foreign_commits_total") == seen, seconds=60)
+
+
+def test_the_first_version_comes_through_the_queue(
+    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+) -> None:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as scene:
+        created = scene.table.staged_create(3)
+        scene.daemon()
+        offset = scene.stage_create(created)
+        assert [answer.version for answer in scene.topics.wait_answers([offset], timeout=180)] == [1]
+        ids = scene.table.brought[created.transaction.uuid] + scene.committed(3) + scene.table.write()
+        ids += scene.committed()
+        scene.audit(ids)
+        # An operator's commands find the table too.
+        assert scene.shown_position()["position"]["next_offset"] == 5

@@ -1,0 +1,135 @@
+"""What a commit costs in requests to S3, and what becomes of an answer that says neither yes nor no."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import Scene, until
+from tests.parts.fault_proxy import FaultProxy, Seen, answer
+from tests.parts.kafka import KafkaBroker, RunningKafka
+from tests.parts.places import s3_place
+from tests.parts.s3 import S3Endpoint
+
+pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance]
+
+_KEPT = {"STORE__RECHECK_SECONDS": "60"}
+"""So rarely that it does not happen here."""
+_MANIFEST = r"_versions/\d+\.manifest"
+
+
+@pytest.fixture
+def proxy(s3: S3Endpoint) -> Iterator[FaultProxy]:
+    with FaultProxy(s3.url) as running:
+        yield running
+
+
+@pytest.fixture
+def scene(
+    s3: S3Endpoint, proxy: FaultProxy, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+) -> Iterator[Scene]:
+    place = s3_place(s3, proxy=proxy.url)
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as made:
+        yield made
+
+
+def kinds(seen: Sequence[Seen]) -> list[str]:
+    """Each request: method, folder, and the status when it is an error."""
+    found = []
+    for one in seen:
+        folder = re.search(r"(?<=table\.lance/)(?:_versions|_transactions)|list-type", one.path)
+        status = f" {one.forwarded}" if one.forwarded is None or one.forwarded >= 300 else ""
+        found.append(f"{one.method} {folder[0] if folder else one.path}{status}")
+    return found
+
+
+def test_a_commit_takes_two_requests_and_a_race_four_more(scene: Scene, proxy: FaultProxy) -> None:
+    ids = scene.table.create(2)
+    daemon = scene.started(**_KEPT)
+    for _ in range(3):
+        before = len(proxy.seen)
+        ids += scene.committed()
+        assert kinds(proxy.seen[before:]) == ["PUT _transactions", "PUT _versions"]
+
+    ids += scene.table.write()
+    before = len(proxy.seen)
+    ids += scene.committed()
+    assert Counter(kinds(proxy.seen[before:])) == {
+        "PUT _transactions": 2,
+        "PUT _versions 412": 1,
+        "GET list-type": 1,
+        "GET _versions": 1,
+        "PUT _versions": 1,
+    }
+    assert daemon.metric("committerd_store_failed_requests_total", service="s3") == 0
+    scene.audit(ids)
+
+
+def test_an_idle_committer_lists_once_in_a_while_and_no_more(scene: Scene, proxy: FaultProxy) -> None:
+    ids = scene.table.create()
+    scene.started(STORE__RECHECK_SECONDS="0.2")
+    ids += scene.committed()
+    before = len(proxy.seen)
+    until(lambda: len(proxy.seen) - before >= 5)
+    assert set(kinds(proxy.seen[before:])) == {"GET list-type"}
+    # And one more request when the latest version was last asked for too long ago.
+    ids += scene.committed()
+    assert set(kinds(proxy.seen[before:])) == {"GET list-type", "PUT _transactions", "PUT _versions"}
+    scene.audit(ids)
+
+
+def test_a_conflict_that_left_nothing_is_answered_with_the_same_bytes(scene: Scene, proxy: FaultProxy) -> None:
+    ids = scene.table.create()
+    daemon = scene.started(**_KEPT)
+    ids += scene.committed()
+    before = len(proxy.seen)
+    proxy.fault(answer(409), method="PUT", path=_MANIFEST)
+    ids += scene.committed()
+    puts = [one for one in proxy.seen[before:] if one.method == "PUT" and "_versions/" in one.path]
+    assert [one.fault for one in puts] == ["409", None]
+    assert puts[0].path == puts[1].path
+    names = {one.path for one in proxy.seen[before:] if "_transactions/" in one.path}
+    assert len(names) == 1, "it was built anew, with another uuid"
+    assert daemon.metric("committerd_unknown_outcomes_settled_total", result="created") == 1
+    scene.audit(ids)
+
+
+def test_a_conflict_with_our_own_earlier_put_is_found_to_be_ours(scene: Scene, proxy: FaultProxy) -> None:
+    ids = scene.table.create()
+    daemon = scene.started(**_KEPT)
+    ids += scene.committed()
+    for status in (409, 412):
+        before = len(proxy.seen)
+        proxy.fault(answer(status, applied=True), method="PUT", path=_MANIFEST)
+        ids += scene.committed()
+        puts = [one for one in proxy.seen[before:] if one.method == "PUT" and "_versions/" in one.path]
+        assert [one.fault for one in puts] == [f"{status}_applied"]
+    assert daemon.metric("committerd_unknown_outcomes_settled_total", result="ours") == 1
+    scene.audit(ids)
+
+
+def test_a_refusal_without_cause_is_started_over(scene: Scene, proxy: FaultProxy) -> None:
+    ids = scene.table.create()
+    scene.started(**_KEPT)
+    ids += scene.committed()
+    proxy.fault(answer(412), method="PUT", path=_MANIFEST)
+    ids += scene.committed()
+    scene.audit(ids)
+
+
+def test_start_reads_each_version_with_two_requests_at_most(scene: Scene, proxy: FaultProxy) -> None:
+    ids = scene.table.create()
+    daemon = scene.started(**_KEPT, COMMIT__COALESCE_APPENDS="false")
+    ids += scene.committed(70)
+    daemon.stop()
+    before = len(proxy.seen)
+    scene.started(**_KEPT, STORE__PROBE="false")
+    requests = Counter(kinds(proxy.seen[before:]))
+    assert requests["GET list-type"] == 1
+    assert requests["GET _versions"] <= 2 * 72
+    assert sum(requests.values()) == requests["GET list-type"] + requests["GET _versions"]
+    scene.audit(ids)

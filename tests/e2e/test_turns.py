@@ -1,0 +1,175 @@
+"""Upserts against a stream of appends: refused twice, they get a turn; and nobody waits longer than was promised."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from committerd.format.messages import Outcome, Status, Transaction
+from committerd_client import CommitClient, Reexecution, SyncCommitClient, staging
+from tests.e2e import upserts_under_appends as load
+from tests.e2e.scene import Scene, until
+from tests.parts.daemon import Daemon
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+_PATIENT = "30"
+"""Seconds of a hold that must not run out on a slow machine."""
+
+
+def upsert(scene: Scene) -> Transaction:
+    """Work that contradicts every Append since the latest version: it adds a key."""
+    table = scene.table.open()
+    ids = [scene.table.ids()[0], *scene.table.new_ids(1)]
+    made = staging.merge_insert(table, pa.table({"id": ids}), on="id").transaction
+    scene.table.brought[made.uuid] = ids[1:]
+    return made
+
+
+def refused_twice(scene: Scene) -> Transaction:
+    """The second try, refused: an append was committed between each execution and its commit."""
+    first = upsert(scene)
+    scene.committed()
+    assert statuses(scene.ask(first)) == [Status.RETRYABLE]
+    second = upsert(scene)
+    scene.committed()
+    assert statuses(scene.ask(second, attempt="2", retry_of=first.uuid)) == [Status.RETRYABLE]
+    return second
+
+
+def statuses(answers: list[Outcome]) -> list[int]:
+    return [answer.status for answer in answers]
+
+
+def holds(daemon: Daemon, ended: str) -> float:
+    return daemon.metric("committerd_holds_total", ended=ended)
+
+
+def test_the_third_try_goes_before_appends_that_came_earlier(scene: Scene) -> None:
+    scene.table.create(3)
+    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    second = refused_twice(scene)
+    appends = scene.append(5)
+    third = upsert(scene)
+    (won,) = scene.ask(third, attempt="3", retry_of=second.uuid)
+    answers = scene.topics.wait_answers(appends)
+    assert won.status == Status.COMMITTED
+    assert won.offset > max(appends)
+    assert statuses(answers) == [Status.COMMITTED] * 5
+    assert all(answer.version > won.version for answer in answers)
+    assert (holds(daemon, "arrived"), holds(daemon, "expired")) == (1, 0)
+    assert 0 < daemon.metric("committerd_hold_seconds_total") <= float(_PATIENT)
+    scene.audit(scene.expected_ids(*range(3)))
+
+
+def test_two_that_are_waited_for_together_both_win(scene: Scene) -> None:
+    scene.table.create(3)
+    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT, COMMIT__GROUP_RECORDS_MAX="1")
+    firsts = [upsert(scene), insert(scene)]
+    scene.committed()
+    assert statuses(scene.ask(*firsts)) == [Status.RETRYABLE] * 2
+    seconds = [upsert(scene), insert(scene)]
+    scene.committed()
+    staged = [
+        scene.stage(again, headers={"attempt": "2", "retry-of": first.uuid})[0]
+        for again, first in zip(seconds, firsts, strict=True)
+    ]
+    # The second of them comes when the first one's hold has begun.
+    assert statuses(scene.topics.wait_answers(staged)) == [Status.RETRYABLE] * 2
+    appends = scene.append(3)
+    thirds = [upsert(scene), insert(scene)]
+    (one,) = scene.ask(thirds[0], attempt="3", retry_of=seconds[0].uuid)
+    assert one.status == Status.COMMITTED, "it does not wait for the other"
+    (other,) = scene.ask(thirds[1], attempt="3", retry_of=seconds[1].uuid)
+    assert other.status == Status.COMMITTED
+    answers = scene.topics.wait_answers(appends)
+    assert all(answer.version > max(one.version, other.version) for answer in answers)
+    assert (holds(daemon, "arrived"), holds(daemon, "expired")) == (1, 0)
+    scene.audit(scene.expected_ids(*range(3)))
+
+
+def insert(scene: Scene) -> Transaction:
+    """An upsert that rewrites nothing and adds a key."""
+    ids = scene.table.new_ids(1)
+    made = staging.merge_insert(scene.table.open(), pa.table({"id": ids}), on="id").transaction
+    scene.table.brought[made.uuid] = ids
+    return made
+
+
+def test_a_producer_that_dies_after_its_second_try_stops_nobody_for_long(scene: Scene) -> None:
+    scene.table.create(3)
+    begun = time.monotonic()
+    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX="1")
+    refused_twice(scene)
+    answers = scene.topics.wait_answers(scene.append(5))
+    assert statuses(answers) == [Status.COMMITTED] * 5
+    until(lambda: holds(daemon, "expired") == 1)
+    assert holds(daemon, "arrived") == 0
+    held = daemon.metric("committerd_hold_seconds_total")
+    assert 0 < held <= 1.0
+    # However many die like that: a hold at the start, and a quarter of the time.
+    for _ in range(3):
+        refused_twice(scene)
+        scene.committed()
+    held = daemon.metric("committerd_hold_seconds_total")
+    assert held <= 1.0 + 0.25 * (time.monotonic() - begun)
+    scene.audit(scene.expected_ids(*range(3)))
+
+
+def test_reexecute_brings_an_upsert_in(scene: Scene) -> None:
+    """Whoever writes between the tries: the callback reads anew, and the client says whose next try it is."""
+    scene.table.create(3)
+    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    asked: list[Reexecution] = []
+
+    def execute(wanted: Reexecution | None = None) -> Any:
+        work = upsert(scene)
+        if wanted is None or wanted.attempt == 2:
+            foreign.extend(scene.table.write())
+        if wanted is not None:
+            asked.append(wanted)
+        return work
+
+    foreign: list[int] = []
+    with SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        result = client.commit(execute(), reexecute=execute, timeout=120)
+    assert result.attempts == 3
+    assert [wanted.attempt for wanted in asked] == [2, 3]
+    assert all(wanted.error.conflicting_operation == "append" for wanted in asked)
+    assert holds(daemon, "arrived") == 1
+    scene.audit(scene.expected_ids(*range(3), *foreign))
+
+
+@pytest.mark.slow
+async def test_upserts_win_while_others_append(scene: Scene) -> None:
+    chosen = load.Load(upserts=6, upserters=3, appends_per_second=40, timeout=240)
+    load.create(scene.table.uri, chosen)
+    scene.started(COMMIT__HOLD_SECONDS_MAX="10")
+    async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        measured = await load.run(client, scene.table.uri, chosen)
+    assert (len(measured.upserts), measured.lost, measured.not_appended) == (6, [], [])
+    assert len(measured.appended) > 40
+    assert not load.wrong_rows(scene.table.uri, chosen, measured)
+
+
+def test_a_transaction_too_large_for_kafka_is_committed_from_beside_the_table(scene: Scene) -> None:
+    scene.table.create()
+    scene.started()
+    made = scene.table.append()
+    made.transaction_properties["note"] = "x" * 3_000_000
+    with SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        since = client.bookmark()
+        result = client.commit(made, timeout=120)
+        assert client.commit(made, timeout=120).duplicate
+        assert client.resume(made.uuid, since=since, timeout=0).version == result.version
+    assert result.version == 2
+    said: Any = lance.dataset(scene.table.uri).read_transaction(2)
+    assert (said.uuid, len(said.transaction_properties["note"])) == (made.uuid, 3_000_000)
+    # Long after the answer is gone from the topic, the table's history knows.
+    with SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        later = client.resume(made.uuid, since=client.bookmark(), timeout=0)
+    assert (later.version, later.operation) == (2, "append")

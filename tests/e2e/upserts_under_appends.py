@@ -1,0 +1,205 @@
+"""Upserts that have to win against a stream of appends, through one client; used by the tests and by `make turns`.
+
+The appends are real rows in files of their own, written ahead; no two have a key in common. Beside them, where it is
+wanted, small fragments are compacted again and again, as in any table that so many write to.
+Each upsert rewrites keys that are there and adds a new one, and names what it wrote, so that the table can be checked
+against a dict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.fragment import write_fragments
+
+from committerd_client import ClientError, CommitClient, CommitResult, Reexecution, staging
+from committerd_client.compacting import CompactionResult, compact
+
+SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("value", pa.int64(), nullable=False)])
+_FIRST_APPENDED = 1_000_000_000
+_TICK_SECONDS = 0.02
+_WRITTEN_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is done at once."""
+
+    upserts: int
+    upserters: int
+    """Tasks that each do one upsert after the other, on keys of their own."""
+    appends_per_second: int
+    keys_each: int = 5
+    attempts_max: int = 20
+    timeout: float = 120.0
+    ahead: int = _WRITTEN_AT_ONCE
+    """Appends whose files are there before the first upsert; the others are written meanwhile."""
+    compact_seconds: float | None = None
+    """Between two compactions; None = there are none."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What came of it."""
+
+    upserts: list[tuple[CommitResult, float]] = field(default_factory=list)
+    """Each that won, and the seconds from its first execution to its outcome."""
+    lost: list[ClientError] = field(default_factory=list)
+    compactions: list[CompactionResult] = field(default_factory=list)
+    not_compacted: list[ClientError] = field(default_factory=list)
+    appended: list[int] = field(default_factory=list)
+    """The keys whose appends were committed."""
+    not_appended: list[ClientError] = field(default_factory=list)
+    model: dict[int, int] = field(default_factory=dict)
+    """What upserts that won have written."""
+    seconds: float = 0.0
+
+    def attempts(self) -> list[int]:
+        """Of each upsert that won, ascending."""
+        return sorted(result.attempts for result, _ in self.upserts)
+
+
+def table(rows: dict[int, int]) -> pa.Table:
+    return pa.table({"key": list(rows), "value": list(rows.values())}, schema=SCHEMA)
+
+
+def create(uri: str, load: Load) -> None:
+    """The table with those of the keys that every upsert finds."""
+    lance.write_dataset(table(dict.fromkeys(range(load.upserters * load.keys_each), -1)), uri)
+
+
+async def run(client: CommitClient, uri: str, load: Load, *, tell: Callable[[str], None] = lambda _: None) -> Measured:
+    """Append at the given rate for as long as the upserts take."""
+    measured = Measured()
+    tasks = _Load(client, uri, load, measured, tell)
+    ahead: asyncio.Queue[Any] = asyncio.Queue(maxsize=load.ahead + _WRITTEN_AT_ONCE)
+    writing = asyncio.create_task(tasks.write_ahead(ahead))
+    await tasks.written_ahead.wait()
+    beside = [writing, asyncio.create_task(tasks.append(ahead)), asyncio.create_task(tasks.compact())]
+    started = time.monotonic()
+    numbers = iter(range(load.upserts))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for upserter in range(load.upserters):
+                group.create_task(tasks.upsert(upserter, numbers))
+    finally:
+        measured.seconds = time.monotonic() - started
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+    await tasks.appended()
+    return measured
+
+
+class _Load:
+    def __init__(
+        self, client: CommitClient, uri: str, load: Load, measured: Measured, tell: Callable[[str], None]
+    ) -> None:
+        self._client, self._uri, self._load, self._measured, self._tell = client, uri, load, measured, tell
+        self._pending: set[asyncio.Task[None]] = set()
+        self.written_ahead = asyncio.Event()
+
+    async def write_ahead(self, ahead: asyncio.Queue[Any]) -> None:
+        """Files of one row each, so that every append brings its own."""
+        key = _FIRST_APPENDED
+        while True:
+            if ahead.qsize() >= self._load.ahead:
+                self.written_ahead.set()
+            rows = table(dict.fromkeys(range(key, key + _WRITTEN_AT_ONCE), 0))
+            fragments = await asyncio.to_thread(write_fragments, rows, self._uri, mode="append", max_rows_per_file=1)
+            for fragment in fragments:
+                await ahead.put((key, fragment))
+                key += 1
+
+    async def append(self, ahead: asyncio.Queue[Any]) -> None:
+        """At the rate, a few each tick; late ones are made up for."""
+        started, sent = time.monotonic(), 0
+        while True:
+            due = int((time.monotonic() - started) * self._load.appends_per_second)
+            while sent < due:
+                key, fragment = await ahead.get()
+                task = asyncio.create_task(self._append(key, fragment))
+                self._pending.add(task)
+                task.add_done_callback(self._pending.discard)
+                sent += 1
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def _append(self, key: int, fragment: Any) -> None:
+        try:
+            await self._client.commit(staging.append([fragment]), timeout=self._load.timeout)
+            self._measured.appended.append(key)
+        except ClientError as error:
+            self._measured.not_appended.append(error)
+
+    async def compact(self) -> None:
+        """Rewrite what is small, again and again."""
+        while self._load.compact_seconds is not None:
+            await asyncio.sleep(self._load.compact_seconds)
+            try:
+                done = await compact(
+                    self._client,
+                    lambda: lance.dataset(self._uri),
+                    attempts=self._load.attempts_max,
+                    timeout=self._load.timeout,
+                )
+            except ClientError as error:
+                self._measured.not_compacted.append(error)
+                continue
+            if done is not None:
+                self._measured.compactions.append(done)
+
+    async def appended(self) -> None:
+        """Until all that were sent are answered."""
+        await asyncio.gather(*self._pending)
+
+    async def upsert(self, upserter: int, numbers: Iterator[int]) -> None:
+        """One after the other, while there are any left."""
+        first = upserter * self._load.keys_each
+        opened: Any = lance.dataset(self._uri)  # once: what is known of older files stays known
+        for number in numbers:
+            # All but one are there; one is new.
+            rows = dict.fromkeys(range(first, first + self._load.keys_each), number)
+            rows[_FIRST_APPENDED - 1 - number] = number
+
+            def execute(_: Reexecution | None, rows: dict[int, int] = rows) -> Any:
+                opened.checkout_latest()
+                return staging.merge_insert(opened, table(rows), on="key")
+
+            started = time.monotonic()
+            work = await asyncio.to_thread(execute, None)
+            try:
+                result = await self._client.commit(
+                    work, reexecute=execute, attempts=self._load.attempts_max, timeout=self._load.timeout
+                )
+            except ClientError as error:
+                self._measured.lost.append(error)
+                continue
+            seconds = time.monotonic() - started
+            self._measured.upserts.append((result, seconds))
+            self._measured.model.update(rows)
+            self._tell(f"upsert {number}: version {result.version}, {result.attempts} attempts, {seconds:.2f} s")
+
+
+def wrong_rows(uri: str, load: Load, measured: Measured) -> list[str]:
+    """How the table differs from what was answered; empty when every row is there, once."""
+    found = lance.dataset(uri).to_table()
+    rows = dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
+    wanted = dict.fromkeys(range(load.upserters * load.keys_each), -1)
+    wanted |= measured.model
+    wanted |= dict.fromkeys(measured.appended, 0)
+    wrong = []
+    if found.num_rows != len(rows):
+        wrong.append(f"{found.num_rows - len(rows)} rows are there more than once")
+    for what, keys in (("missing", wanted.keys() - rows.keys()), ("nobody's", rows.keys() - wanted.keys())):
+        if keys:
+            wrong.append(f"{len(keys)} rows are {what}, such as key {min(keys)}")
+    changed = [key for key in wanted.keys() & rows.keys() if wanted[key] != rows[key]]
+    if changed:
+        wrong.append(f"{len(changed)} rows have another value, such as key {min(changed)}")
+    return wrong

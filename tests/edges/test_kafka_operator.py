@@ -1,0 +1,65 @@
+"""A dataset's topics as operators' commands read them: whole, in part, and without being a member of the group."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from committerd.edges.kafka_operator import TopicOperator, open_operator
+from committerd.errors import QueueUnavailable, RefusedToRun
+from committerd.ports import Publication
+from committerd.settings_kafka import KafkaSettings
+from tests.edges.staging import settings_for, stage_records
+from tests.parts.kafka import KafkaBroker, RunningKafka
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
+    return settings_for(kafka.bootstrap_servers, request_timeout_ms=20_000, delivery_timeout_ms=30_000)
+
+
+async def offsets(operator: TopicOperator, start: int, end: int) -> list[int]:
+    async with aclosing(operator.stream(operator.topics.staged, {0: (start, end)})) as batches:
+        return [record.offset async for batch in batches for _, record in batch]
+
+
+async def test_a_range_is_streamed_whole_and_may_be_left_early(settings: KafkaSettings, dataset: str) -> None:
+    async with open_operator(settings, dataset) as operator:
+        await operator.survey(create=True)
+        stage_records(operator.topics.staged, settings, [b"x"] * 1200, [("name", b"value")])
+        assert await operator.bounds(operator.topics.staged) == {0: (0, 1200)}
+        assert await offsets(operator, 0, 1200) == list(range(1200))
+        assert await offsets(operator, 700, 702) == [700, 701]
+        assert await offsets(operator, 5, 5) == []
+        async with aclosing(operator.stream(operator.topics.staged, {0: (0, 1200)})) as batches:
+            batch = await anext(batches)
+        assert 0 < len(batch) < 1200
+        ((partition, record), *_) = batch
+        assert (partition, record.offset, record.value, record.key) == (0, 0, b"x", b"key")
+        assert list(record.headers) == [("name", b"value")]
+        # From a time on, and after all that is there.
+        assert await operator.since(operator.topics.staged, record.timestamp_ms) == {0: (0, 1200)}
+        assert await operator.since(operator.topics.staged, record.timestamp_ms + 3_600_000) == {0: (1200, 1200)}
+
+
+async def test_records_are_staged_where_it_says(settings: KafkaSettings, dataset: str) -> None:
+    async with open_operator(settings, dataset) as operator:
+        await operator.survey(create=True)
+        publications = [Publication(key=None, value=str(n).encode(), headers=[("n", b"1")]) for n in range(3)]
+        assert await operator.stage(publications) == [0, 1, 2]
+        assert [record.value for record in await operator.read(1, 3)] == [b"1", b"2"]
+
+
+async def test_what_is_not_there_is_said(settings: KafkaSettings, dataset: str) -> None:
+    async with open_operator(settings, dataset) as operator:
+        survey = await operator.survey()
+        assert [check.actual for check in survey.checks] == ["missing"] * 3
+        with pytest.raises(QueueUnavailable, match=rf"{dataset}\.dead"):
+            await operator.bounds(operator.topics.dead)
+        with pytest.raises(RefusedToRun):
+            await operator.identity()
+        group = await operator.group()
+        assert (group.state, list(group.members), await operator.acknowledged()) == ("Dead", [], None)

@@ -1,0 +1,354 @@
+"""An HTTP proxy between a client and a store (S3, DynamoDB) that does what networks and stores do on bad days.
+
+    with FaultProxy(s3.url) as proxy:
+        proxy.fault(DROP_ANSWER, method="PUT", path=r"\\.manifest$")       # the next one
+        held = proxy.hold(target="PutItem")                               # before it is applied
+        ...                                                               # work by way of proxy.url
+        held.wait()
+        held.release()
+
+It runs in a thread of its own. Everything is forwarded as it came, the Host header too: clients sign for the proxy's
+address, and the server verifies that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "proxy-connection", "upgrade"})
+_BODY_BYTES_MAX = 1 << 30
+_START_SECONDS_MAX = 60.0
+_SHUTDOWN_SECONDS = 0.1  # aiohttp takes 0 for no limit
+_S3_CODES = {
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "SlowDown",
+}
+_DYNAMODB_CODES = {
+    400: "ProvisionedThroughputExceededException",
+    500: "InternalServerError",
+    503: "ServiceUnavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What becomes of a request."""
+
+    name: str
+    applied: bool
+    """Whether the server gets it."""
+    status: int | None = None
+    """Answered instead of the server's; without one the connection is closed."""
+    retry_after: int | None = None
+    """Seconds, a header of the answer."""
+    half_body: bool = False
+    """The server's own status and headers, the first half of its body, and the end of the connection."""
+
+
+DROP_ANSWER = Fault("drop_answer", applied=True)
+DROP_REQUEST = Fault("drop_request", applied=False)
+HALF_BODY = Fault("half_body", applied=True, half_body=True)
+
+
+def answer(status: int, *, applied: bool = False, retry_after: int | None = None) -> Fault:
+    """An error status, of a request that was applied or that was not."""
+    return Fault(f"{status}{'_applied' if applied else ''}", applied, status=status, retry_after=retry_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request that came, in the order of arrival."""
+
+    method: str
+    path: str
+    """With the query."""
+    target: str
+    """DynamoDB's operation, else empty."""
+    forwarded: int | None
+    """The server's status, None where the server did not get it (yet)."""
+    fault: str | None
+
+
+@dataclass(slots=True)
+class Rule:
+    """Which requests something happens to; what is None matches all."""
+
+    fault: Fault | None
+    method: str | None = None
+    path: str | None = None
+    """A regular expression to find in path and query."""
+    target: str | None = None
+    """DynamoDB's operation: `PutItem`."""
+    body: str | None = None
+    """A regular expression to find in the body."""
+    first: int = 1
+    """The first matching request that is meant; those before pass."""
+    times: int | None = 1
+    """How many are meant; None = all."""
+    chance: float = 1.0
+    """Of those, how often it happens."""
+    hold: Hold | None = None
+    matched: int = 0
+    hits: int = 0
+
+    def matches(self, request: web.BaseRequest, body: bytes) -> bool:
+        """Whether the request is one of those, without counting."""
+        return (
+            (self.method is None or self.method == request.method)
+            and (self.path is None or re.search(self.path, request.raw_path) is not None)
+            and (self.target is None or self.target == _target(request))
+            and (self.body is None or re.search(self.body.encode(), body) is not None)
+        )
+
+    def takes(self, dice: random.Random) -> bool:
+        """Count a matching request; whether it is hit."""
+        self.matched += 1
+        if self.matched < self.first or (self.times is not None and self.hits >= self.times):
+            return False
+        if self.chance < 1 and dice.random() >= self.chance:
+            return False
+        self.hits += 1
+        return True
+
+
+class Hold:
+    """A request that waits in the proxy."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, applied: bool) -> None:
+        self.applied = applied
+        """Whether it waits on its way back, and not on its way to the server."""
+        self._loop = loop
+        self._reached = threading.Event()
+        self._passed = threading.Event()
+        self._released: asyncio.Future[bool] = loop.create_future()
+
+    def wait(self, *, timeout: float = 120) -> None:
+        """Until a request waits here."""
+        assert self._reached.wait(timeout), "no request came to be held"
+
+    def release(self, *, drop: bool = False) -> None:
+        """Let it go on, or close its connection; before it came, too."""
+        self._loop.call_soon_threadsafe(self._let_go, drop)
+
+    def wait_passed(self, *, timeout: float = 120) -> None:
+        """After the release: until the server has answered the request, or it was dropped."""
+        assert self._passed.wait(timeout), "what was held did not go on"
+
+    def _let_go(self, drop: bool) -> None:
+        if not self._released.done():
+            self._released.set_result(not drop)
+
+    def passed(self) -> None:
+        """The request is done with."""
+        self._passed.set()
+
+    async def pause(self) -> bool:
+        """Wait for the release; False = drop it."""
+        self._reached.set()
+        return await asyncio.shield(self._released)
+
+
+class FaultProxy:
+    """One listening address that leads to one server; every method may be called from any thread."""
+
+    def __init__(self, upstream: str, *, seed: int = 0) -> None:
+        """`upstream` is the server's URL; `seed` is that of every `chance`."""
+        self._upstream = upstream.rstrip("/")
+        self._dice = random.Random(seed)
+        self._lock = threading.Lock()
+        self._rules: list[Rule] = []
+        self._seen: list[Seen] = []
+        self._holds: list[Hold] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+        self._started = threading.Event()
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        self.url = ""
+        """`http://127.0.0.1:PORT`, once it runs."""
+
+    def fault(
+        self,
+        fault: Fault,
+        *,
+        method: str | None = None,
+        path: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        first: int = 1,
+        times: int | None = 1,
+        chance: float = 1.0,
+    ) -> Rule:
+        """Let it happen to requests that match; of several rules the oldest that is not used up decides."""
+        return self._add(Rule(fault, method, path, target, body, first, times, chance))
+
+    def hold(
+        self,
+        *,
+        applied: bool = False,
+        method: str | None = None,
+        path: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        first: int = 1,
+    ) -> Hold:
+        """Hold the first request that matches: before the server gets it, or (`applied`) the server's answer."""
+        made = Hold(self._loop, applied=applied)
+        self._holds.append(made)
+        self._add(Rule(None, method, path, target, body, first, hold=made))
+        return made
+
+    def clear(self) -> None:
+        """Forget all rules; what is held stays held."""
+        with self._lock:
+            self._rules.clear()
+
+    @property
+    def seen(self) -> Sequence[Seen]:
+        """Every request so far whose answer is decided."""
+        with self._lock:
+            return list(self._seen)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.wait(_START_SECONDS_MAX)
+        assert self.url, "the proxy did not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End, with the connections that there are; what is held is dropped."""
+        for hold in self._holds:
+            hold.release(drop=True)
+        self._loop.call_soon_threadsafe(self._end.set_result, None)
+        self._thread.join()
+
+    def _add(self, rule: Rule) -> Rule:
+        with self._lock:
+            self._rules.append(rule)
+        return rule
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        connector = aiohttp.TCPConnector(force_close=True, limit=0)
+        timeout = aiohttp.ClientTimeout(total=None)
+        try:
+            async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+                server = web.Server(lambda request: self._handle(request, session), access_log=None)
+                runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
+                await runner.setup()
+                site = web.TCPSite(runner, "127.0.0.1", 0)
+                await site.start()
+                self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+                self._started.set()
+                await self._end
+                await runner.cleanup()
+        finally:
+            self._started.set()
+
+    async def _handle(self, request: web.BaseRequest, session: aiohttp.ClientSession) -> web.StreamResponse:
+        body = await request.read()
+        rule = self._decide(request, body)
+        try:
+            return await self._treat(request, body, session, rule=rule)
+        finally:
+            if rule and rule.hold:
+                rule.hold.passed()
+
+    async def _treat(
+        self, request: web.BaseRequest, body: bytes, session: aiohttp.ClientSession, *, rule: Rule | None
+    ) -> web.StreamResponse:
+        fault, hold = (rule.fault, rule.hold) if rule else (None, None)
+        if hold and not hold.applied and not await hold.pause():
+            return self._closed(request, None, "hold_dropped")
+        if fault and not fault.applied:
+            return self._faulty(request, fault, None)
+        forwarded = await self._forward(request, body, session)
+        if hold and hold.applied and not await hold.pause():
+            return self._closed(request, forwarded.status, "hold_dropped")
+        if fault and fault.half_body:
+            self._note(request, forwarded.status, fault.name)
+            return await _half(request, forwarded)
+        if fault:
+            return self._faulty(request, fault, forwarded.status)
+        self._note(request, forwarded.status, None)
+        return forwarded
+
+    def _decide(self, request: web.BaseRequest, body: bytes) -> Rule | None:
+        with self._lock:
+            for rule in self._rules:
+                if rule.matches(request, body) and rule.takes(self._dice):
+                    return rule
+        return None
+
+    def _note(self, request: web.BaseRequest, forwarded: int | None, fault: str | None) -> None:
+        seen = Seen(request.method, request.raw_path, _target(request), forwarded, fault)
+        with self._lock:
+            self._seen.append(seen)
+
+    async def _forward(self, request: web.BaseRequest, body: bytes, session: aiohttp.ClientSession) -> web.Response:
+        headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP)
+        async with session.request(
+            request.method,
+            URL(self._upstream + request.raw_path, encoded=True),
+            data=body or None,
+            headers=headers,
+            allow_redirects=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        ) as answered:
+            read = await answered.read()
+            kept = CIMultiDict((k, v) for k, v in answered.headers.items() if k.lower() not in _HOP_BY_HOP)
+            return web.Response(status=answered.status, reason=answered.reason, headers=kept, body=read)
+
+    def _faulty(self, request: web.BaseRequest, fault: Fault, forwarded: int | None) -> web.StreamResponse:
+        if fault.status is None:
+            return self._closed(request, forwarded, fault.name)
+        self._note(request, forwarded, fault.name)
+        headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+        if _target(request):
+            code = _DYNAMODB_CODES[fault.status]
+            said = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "the proxy made it up"})
+            headers["Content-Type"] = "application/x-amz-json-1.0"
+        else:
+            said = f"<Error><Code>{_S3_CODES[fault.status]}</Code><Message>the proxy made it up</Message></Error>"
+            headers["Content-Type"] = "application/xml"
+        return web.Response(status=fault.status, headers=headers, text=None, body=said.encode())
+
+    def _closed(self, request: web.BaseRequest, forwarded: int | None, fault: str) -> web.StreamResponse:
+        """Close the connection without an answer."""
+        self._note(request, forwarded, fault)
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()  # to nobody
+
+
+async def _half(request: web.BaseRequest, whole: web.Response) -> web.StreamResponse:
+    body = whole.body
+    assert isinstance(body, bytes)
+    begun = web.StreamResponse(status=whole.status, reason=whole.reason, headers=whole.headers)
+    begun.content_length = len(body)
+    await begun.prepare(request)
+    await begun.write(body[: len(body) // 2])
+    if request.transport is not None:
+        request.transport.close()  # after what was written
+    return begun
+
+
+def _target(request: web.BaseRequest) -> str:
+    return request.headers.get("X-Amz-Target", "").rpartition(".")[2]

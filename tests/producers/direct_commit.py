@@ -1,0 +1,30 @@
+"""Staged transactions straight into a table in a folder, by the rules of the queue."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+from committerd.committer import direct
+from committerd.committer.direct import Answer
+from committerd.committer.putting import Backoff
+from committerd.edges.local import LocalStore
+from committerd.format.messages import Transaction
+from committerd.prepare import PrepareOptions, World, create_options
+from committerd.table import Table
+from committerd_client import Staged
+
+
+async def commit(uri: str | Path, given: Staged | Transaction) -> Answer:
+    """What became of it; a commit is in the table."""
+    dice = random.Random(0)
+    options = given.create_options if isinstance(given, Staged) else {}
+    return await direct.commit(
+        Table(LocalStore(Path(uri), durable=False)),
+        given.transaction if isinstance(given, Staged) else given,
+        options=PrepareOptions(create=create_options(options)),
+        world=World(wall_clock=lambda: datetime.now(UTC), random=dice, new_uuid=uuid.uuid4),
+        backoff=Backoff(dice),
+    )

@@ -1,0 +1,158 @@
+"""Doing refused work again, against a real Kafka; and the bookkeeping of it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from committerd.format.messages import INCOMPATIBLE, INVALID, RETRYABLE, UNDECIDED, Outcome, Transaction
+from committerd.format.request import AppUnit, decode_envelope
+from committerd_client import (
+    ClientClosed,
+    CommitClient,
+    IncompatibleConflict,
+    InvalidTransaction,
+    Reexecution,
+    RetryableConflict,
+    Staged,
+    Undecided,
+)
+from committerd_client.headers import Asking
+from committerd_client.reexecution import Attempts
+from tests.producers.answering import Answer, answering, append, committed
+
+UUID = "5e1dcf7e-1f0c-4b6e-9f57-0d2f1b3a7c11"
+
+
+def refusing(times: int, status: int = RETRYABLE) -> Answer:
+    def answer(record: Any) -> Iterable[Outcome]:
+        refused = {"status": status, "reason": "conflict", "conflicting_version": 4, "version": 0}
+        return [committed(record, **(refused if record.offset < times else {}))]
+
+    return answer
+
+
+@pytest.mark.kafka
+async def test_refused_work_is_done_again_until_it_is_committed(servers: str, dataset: str) -> None:
+    asked: list[Reexecution] = []
+    deadline = datetime.now(UTC) + timedelta(hours=1)
+
+    async def again(wanted: Reexecution) -> Transaction:
+        asked.append(wanted)
+        await asyncio.sleep(0)
+        return append()
+
+    with answering(servers, dataset, refusing(2)) as committer:
+        async with CommitClient(servers, dataset=dataset) as client:
+            first = Staged(transaction=append(UUID), create_only=True, read_uuid=UUID)
+            result = await client.commit(first, app=("a", 7, "r"), deadline=deadline, reexecute=again, timeout=60)
+        await asyncio.to_thread(committer.wait_for, 3)
+    assert (result.version, result.attempts) == (3, 3)
+    assert [(w.attempt, w.attempts_max, w.error.conflicting_version) for w in asked] == [(2, 10, 4), (3, 10, 4)]
+    assert all(w.seconds_left is not None and 0 < w.seconds_left < 60 for w in asked)
+    said = [decode_envelope(record.headers) for record in committer.records]
+    assert [envelope.attempt for envelope in said] == [1, 2, 3]
+    assert [envelope.retry_of for envelope in said] == [None, UUID, asked[1].error.uuid]
+    # What belongs to the work as a whole stays; what belonged to the first transaction does not.
+    assert {envelope.app for envelope in said} == {AppUnit(app_id="a", version=7, run="r")}
+    assert {envelope.deadline_ms for envelope in said} == {int(deadline.timestamp() * 1000)}
+    assert [envelope.create_only for envelope in said] == [True, False, False]
+    assert [envelope.read_uuid for envelope in said] == [UUID, None, None]
+
+
+@pytest.mark.kafka
+async def test_a_plain_function_runs_in_a_worker_thread(servers: str, dataset: str) -> None:
+    threads: list[threading.Thread] = []
+
+    def again(_: Reexecution) -> Transaction:
+        threads.append(threading.current_thread())
+        return append()
+
+    with answering(servers, dataset, refusing(1)):
+        async with CommitClient(servers, dataset=dataset) as client:
+            assert (await client.commit(append(), reexecute=again)).attempts == 2
+            assert (await client.commit(append(), reexecute=again)).attempts == 1
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(INCOMPATIBLE, IncompatibleConflict), (INVALID, InvalidTransaction), (UNDECIDED, Undecided)],
+)
+async def test_only_what_can_be_done_again_is(
+    servers: str, dataset: str, status: int, expected: type[Exception]
+) -> None:
+    with answering(servers, dataset, refusing(9, status)):
+        async with CommitClient(servers, dataset=dataset) as client:
+            with pytest.raises(expected):
+                await client.commit(append(), reexecute=lambda _: pytest.fail("it was asked to do the work again"))
+
+
+@pytest.mark.kafka
+async def test_the_number_of_tries_is_bounded_and_told(servers: str, dataset: str) -> None:
+    with answering(servers, dataset, refusing(99)) as committer:
+        async with CommitClient(servers, dataset=dataset) as client:
+            with pytest.raises(RetryableConflict, match="given up after 3 attempts") as raised:
+                await client.commit(append(), reexecute=lambda _: append(), attempts=3)
+            assert raised.value.attempts == 3
+            await asyncio.to_thread(committer.wait_for, 3)
+            with pytest.raises(RetryableConflict, match="given up by reexecute after 1 attempts"):
+                await client.commit(append(), reexecute=lambda _: None)
+            with pytest.raises(ZeroDivisionError):
+                await client.commit(append(), reexecute=lambda _: 1 // 0)  # type: ignore[arg-type,return-value]
+            with pytest.raises(ValueError, match="under a new uuid"):
+                await client.commit(append(UUID), reexecute=lambda _: append(UUID))
+            with pytest.raises(ValueError, match="attempts=0"):
+                await client.commit(append(), attempts=0)
+
+
+@pytest.mark.kafka
+async def test_what_leaves_a_later_try_unknown_is_not_done_again_and_counts_the_tries(
+    servers: str, dataset: str
+) -> None:
+    last = append()
+    with answering(servers, dataset, lambda record: [] if record.offset else refusing(1)(record)) as committer:
+        async with CommitClient(servers, dataset=dataset) as client:
+            waiting = asyncio.create_task(client.commit(append(), reexecute=lambda _: last, timeout=None))
+            await asyncio.to_thread(committer.wait_for, 2)
+        with pytest.raises(ClientClosed, match="unknown, not failed") as raised:
+            await waiting
+    assert (raised.value.uuid, raised.value.attempts) == (last.uuid, 2)
+
+
+# The bookkeeping alone
+
+
+def conflict(uuid: str = UUID) -> RetryableConflict:
+    return RetryableConflict("refused", uuid=uuid)
+
+
+def test_when_the_time_is_up_nothing_more_is_asked_or_sent() -> None:
+    with pytest.raises(RetryableConflict, match="refused; the time was up after 1 attempts"):
+        Attempts(Asking(), most=9).after(conflict(), seconds_left=0.0)
+    tries = Attempts(Asking(), most=9)
+    wanted = tries.after(conflict(), seconds_left=1.0)
+    with pytest.raises(RetryableConflict, match="the re-execution that came then was not sent"):
+        tries.take(append(), wanted, seconds_left=0.0)
+
+
+def test_a_caller_that_counts_by_itself_is_continued() -> None:
+    tries = Attempts(Asking(attempt=4, retry_of=UUID), most=9)
+    wanted = tries.after(conflict(), seconds_left=None)
+    tries.take(append().SerializeToString(), wanted, seconds_left=None)
+    assert (tries.asking.attempt, tries.asking.retry_of) == (5, UUID)
+
+
+def test_bytes_under_the_old_uuid_are_noticed_too() -> None:
+    tries = Attempts(Asking(), most=9)
+    wanted = tries.after(conflict(), seconds_left=None)
+    with pytest.raises(ValueError, match="under a new uuid"):
+        tries.take(append(UUID).SerializeToString(), wanted, seconds_left=None)
+    assert tries.take(b"\xff", wanted, seconds_left=None) == b"\xff", "said when it is submitted"

@@ -1,0 +1,100 @@
+"""Commits through an external manifest store while both stores fail: what is told is true, no version is missing."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import anyio
+import pytest
+
+from committerd.committer import direct
+from committerd.committer.direct import Answer
+from committerd.committer.putting import Backoff
+from committerd.edges.external_manifests import ExternalManifests
+from committerd.errors import StoreUnavailable
+from committerd.format.manifest_file import decode
+from committerd.format.messages import Transaction
+from committerd.format.paths import VERSIONS, NamingScheme, manifest_key
+from committerd.ports import ManifestEntry
+from committerd.prepare import PrepareOptions, World
+from committerd.rules.answers import Status
+from committerd.table import Table
+from tests.contracts.entries import FakeManifests, Shelf
+from tests.simulation.faults import Rates, Weather
+from tests.simulation.loop import run_virtual
+from tests.simulation.process import EPOCH
+from tests.simulation.staging import append, new_uuid, overwrite
+from tests.simulation.store import Bucket, Change, FakeStore
+
+STORM = Rates(refused=0.03, lost=0.1, doubled=0.03, latency=0.01)
+WRITERS = 4
+EACH = 4
+
+
+class Stores:
+    """What is stored in both."""
+
+    def __init__(self) -> None:
+        self.bucket = Bucket()
+        self.shelf = Shelf()
+
+    def table(self, dice: random.Random, rates: Rates) -> Table:
+        weather = Weather(dice=dice, rates=rates)
+        objects = FakeStore(self.bucket, weather)
+        return Table(ExternalManifests(objects, FakeManifests(self.shelf, weather)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
+    scene, told = Stores(), dict[str, Answer]()
+    holes: list[int] = []
+
+    def watch(change: Change, key: str, body: bytes) -> None:
+        # When a version gets into place, so have all below it: Lance looks for conflicts in listings.
+        del change, key, body
+        top = max(scene.shelf.entries, default=0)
+        places = [manifest_key(version, NamingScheme.V2) for version in range(1, top)]
+        holes.extend(top for place in places if place not in scene.bucket.objects)
+
+    scene.bucket.watchers.append(watch)
+
+    async def commit(table: Table, transaction: Transaction, dice: random.Random) -> None:
+        world = World(wall_clock=lambda: EPOCH, random=dice, new_uuid=lambda: new_uuid(dice))
+        while transaction.uuid not in told:
+            with suppress(StoreUnavailable):  # nothing was committed: again
+                told[transaction.uuid] = await direct.commit(
+                    table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(dice)
+                )
+
+    async def write(name: int) -> None:
+        dice = random.Random(f"{seed} {name}")
+        table = scene.table(dice, STORM)
+        for number in range(EACH):
+            if dice.random() < 0.3:  # another process takes over
+                table = scene.table(dice, STORM)
+            await commit(table, append(new_uuid(dice), [f"{name}-{number}.lance"]), dice)
+
+    async def main() -> None:
+        dice = random.Random(seed)
+        await commit(scene.table(dice, STORM), overwrite(new_uuid(dice), ["first.lance"]), dice)
+        async with anyio.create_task_group() as tasks:
+            for name in range(WRITERS):
+                tasks.start_soon(write, name)
+        await anyio.sleep(600)  # until what is on its way has arrived
+        await scene.table(dice, Rates()).latest()  # a reader finishes the last one
+
+    run_virtual(main)
+    assert not holes
+    manifests = [decode(body, len(body)) for body in (scene.bucket.objects[key] for key in manifest_keys(scene))]
+    found = {file.transaction.uuid: file.version for file in manifests if file.transaction is not None}
+    assert sorted(found.values()) == list(range(1, len(manifests) + 1))
+    assert found == {uuid: answer.version for uuid, answer in told.items() if answer.status is Status.COMMITTED}
+    assert len(found) == 1 + WRITERS * EACH
+    for version, entry in scene.shelf.entries.items():
+        key = manifest_key(version, NamingScheme.V2)
+        assert entry == ManifestEntry(version=version, key=key, size=len(scene.bucket.objects[key]))
+
+
+def manifest_keys(scene: Stores) -> list[str]:
+    return [key for key in scene.bucket.list(VERSIONS) if key.endswith(".manifest")]

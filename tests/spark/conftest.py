@@ -1,0 +1,36 @@
+"""A Spark session for the run, and a table with its queue."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.parts import PartMissingError
+from tests.parts.java import INSTALL, java
+from tests.parts.kafka import KafkaBroker, RunningKafka
+from tests.spark.queue import Queue
+from tests.spark.session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Started once; a test stops the streams that it starts."""
+    try:
+        java("Spark", install=INSTALL)
+    except PartMissingError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("spark")
+    with spark_session(folder) as session:
+        yield session
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Queue]:
+    """A table that is not there yet, and the committer of its queue."""
+    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path) as made:
+        yield made

@@ -1,0 +1,76 @@
+"""A table, its topics and its committer, as a Spark job meets them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import lance
+
+from committerd_spark import LanceBatchWriter
+from tests.e2e.scene import QUICK
+from tests.parts.daemon import Daemon
+
+
+class Queue:
+    """Writers that were made here end with it."""
+
+    def __init__(self, *, name: str, kafka: str, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self.name, self.kafka, self.folder = name, kafka, folder
+        self.uri = str(folder / f"{name}.lance")
+        self.daemon = Daemon(
+            name=name, uri=self.uri, kafka=kafka, settings=QUICK | (settings or {}), log=folder / "committerd.log"
+        )
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.daemon)
+        self.daemon.wait_line("http.listening")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def writer(self, **options: Any) -> LanceBatchWriter:
+        """Of this table."""
+        options = {"bootstrap_servers": self.kafka, "timeout": 200.0, **options}
+        return self._stack.enter_context(LanceBatchWriter(self.uri, **options))
+
+    def table(self) -> Any:
+        """pylance's object of the latest version."""
+        return lance.dataset(self.uri)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of the latest version, in the order of their first column."""
+        table = self.table().to_table()
+        found: list[dict[str, Any]] = table.sort_by(table.column_names[0]).to_pylist()
+        return found
+
+    def column(self, name: str) -> list[Any]:
+        """Its values, sorted."""
+        return sorted(self.table().to_table(columns=[name])[name].to_pylist())
+
+    def versions(self) -> int:
+        """Number of the latest version; 0 where there is no table."""
+        return max((int(entry["version"]) for entry in self.table().versions()), default=0) if self.exists() else 0
+
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return any(Path(self.uri, "_versions").glob("*.manifest"))
+
+    def command(self, *words: str) -> str:
+        """Run `committerd` with this table's settings; returns what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "committerd", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=self.daemon.environment | {"PATH": os.environ["PATH"]},
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout

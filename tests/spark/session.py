@@ -1,0 +1,46 @@
+"""A Spark small enough to start beside a broker and a committer: two cores, loopback only, no UI."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+CONFIG: Final = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it starts often and does not run long
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "Europe/Berlin",  # not that of the tables
+    "spark.log.level": "ERROR",
+}
+
+
+@contextlib.contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """One for many tests. A task is tried twice."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder: SparkSession.Builder = SparkSession.builder  # a class property, which mypy takes for a function
+    builder = builder.master("local[2,2]").appName("tests")
+    folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+    for key, value in {**CONFIG, **folders}.items():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        # PySpark starts Java from between fork and exec, where pylance warns of every fork.
+        warnings.filterwarnings("ignore", message="lance is not fork-safe")
+        session = builder.getOrCreate()
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the garbage collector
+        session.stop()
