@@ -85,8 +85,8 @@ def test_pylance_commits_to_the_same_table_meanwhile(scene: Scene) -> None:
     queued = {i for t in transactions for i in scene.table.brought[t.uuid]}
     evidence = scene.audit(ids | foreign | queued)
     assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
-    # They really took turns: a foreign version between two of ours, and the other way round, many times.
-    assert sum(one.ours is not other.ours for one, other in pairwise(evidence.versions)) > 20
+    # They really took turns: a foreign version between two of ours, and the other way round, several times.
+    assert sum(one.ours is not other.ours for one, other in pairwise(evidence.versions)) > 5
     seen = sum(not version.ours for version in evidence.versions[1:])
     until(lambda: daemon.metric("committerd_foreign_commits_total") == seen)
     # Commit order is offset order.

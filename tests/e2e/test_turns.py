@@ -152,7 +152,7 @@ async def test_upserts_win_while_others_append(scene: Scene) -> None:
     async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
         measured = await load.run(client, scene.table.uri, chosen)
     assert (len(measured.upserts), measured.lost, measured.not_appended) == (6, [], [])
-    assert len(measured.appended) > 40
+    assert len(measured.appended) > 10
     assert not load.wrong_rows(scene.table.uri, chosen, measured)
 
 
