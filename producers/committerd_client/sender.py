@@ -96,6 +96,8 @@ class Sender:
         self._queue: queue.SimpleQueue[Submission | _Refusal | _Stop] = queue.SimpleQueue()
         self._producer: Any = None
         self._stopping = False
+        self._away = False
+        """Whether Kafka did not answer when a producer was last made: at the end that is not tried again."""
         self._producers = 0
         """How many there have been: tells the refusals of one from those of the next."""
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-sender", daemon=True)
@@ -139,7 +141,9 @@ class Sender:
                 return
 
     def _connect(self, **options: Any) -> Any:
+        self._away = True
         self._producer = connect(KafkaProducer, {**self._connection.producer_config(), **options})
+        self._away = False
         self._producers += 1
         return self._producer
 
@@ -149,6 +153,9 @@ class Sender:
         except Exception as error:  # noqa: BLE001  # an error here must not end the thread for all others
             if self._may_try_again(submission, error):
                 self._queue.put(submission)
+            elif isinstance(error, KafkaError) and not _retriable(error):
+                # Of this record, or of the one before that the producer died of.
+                self._refused(_Refusal(submission, error, self._producers))
             else:
                 self._fail(submission, error)
             return
@@ -162,7 +169,7 @@ class Sender:
         return True
 
     def _hand_over(self, submission: Submission) -> Any:
-        if self._producer is None and self._stopping:
+        if self._producer is None and self._stopping and self._away:
             raise KafkaTimeoutError("the client is being closed and Kafka is away")
         producer = self._producer or self._connect(bootstrap_timeout_ms=_RECONNECT_MS)
         record = submission.record
