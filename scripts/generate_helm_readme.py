@@ -7,7 +7,6 @@ written by hand.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from scripts.generated import check_wanted, keep
 
 CHART = Path(__file__).resolve().parent.parent / "helm" / "committerd"
 PAGE = CHART / "README.md"
@@ -114,19 +115,8 @@ def page(before: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="fail when the page differs")
-    check = parser.parse_args().check
-    before = PAGE.read_text(encoding="utf-8")
-    text = page(before)
-    if before == text:
-        return 0
-    if check:
-        print("helm/committerd/README.md is not what values.yaml and the settings say; run `make docs`")
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"written: {PAGE.name}")
-    return 0
+    check, text = check_wanted(__doc__), page(PAGE.read_text(encoding="utf-8"))
+    return keep(PAGE, text, check=check, source="values.yaml and the settings say")
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ must not stand in a file of values is a reference to a Secret.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from committerd.settings import Settings
+from scripts.generated import ROOT, check_wanted, keep
 
-SCHEMA = Path(__file__).resolve().parent.parent / "helm" / "committerd" / "values.schema.json"
+SCHEMA = ROOT / "helm" / "committerd" / "values.schema.json"
 SECRET = {"$ref": "#/$defs/secretValue"}
 
 
@@ -79,20 +78,9 @@ def _perhaps_from_secret(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="fail when the file differs")
-    check = parser.parse_args().check
-    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    check, schema = check_wanted(__doc__), json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["$defs"].update(generated())
-    text = json.dumps(schema, indent=2) + "\n"
-    if SCHEMA.read_text(encoding="utf-8") == text:
-        return 0
-    if check:
-        print("helm/committerd/values.schema.json is not what committerd/settings.py says; run `make docs`")
-        return 1
-    SCHEMA.write_text(text, encoding="utf-8")
-    print(f"written: {SCHEMA.name}")
-    return 0
+    return keep(SCHEMA, json.dumps(schema, indent=2) + "\n", check=check, source="committerd/settings.py says")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from committerd.telemetry import OTHER, Description, Telemetry
+from scripts.generated import ROOT, check_wanted, keep
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "metrics.md"
 
 INTRODUCTION = f"""# Metrics
 
@@ -41,18 +40,8 @@ def page(metrics: Sequence[Description]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when the page differs")
-    check = parser.parse_args().check
-    text = page(Telemetry(CollectorRegistry()).descriptions)
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    if check:
-        print("docs/metrics.md is not what committerd/telemetry.py says; run `make docs`")
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"written: {PAGE.name}")
-    return 0
+    check, text = check_wanted(__doc__), page(Telemetry(CollectorRegistry()).descriptions)
+    return keep(PAGE, text, check=check, source="committerd/telemetry.py says")
 
 
 if __name__ == "__main__":

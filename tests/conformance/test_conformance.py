@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,16 +54,6 @@ class Oldest:
 
     def close(self) -> None:
         self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cases")
-    cases.unpack(folder)
-    mounted = cases.mount(folder)
-    yield folder
-    for path in mounted:
-        shutil.rmtree(path)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ that store: `make conformance STORE=s3`.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,16 +45,6 @@ def runner(request: pytest.FixtureRequest, s3: S3Endpoint) -> Iterator[StoreRunn
     dynamodb = request.getfixturevalue("dynamodb") if request.param == "s3+ddb" else None
     with StoreRunner(s3, dynamodb) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cases")
-    cases.unpack(folder)
-    mounted = cases.mount(folder)
-    yield folder
-    for path in mounted:
-        shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("name", sample())
