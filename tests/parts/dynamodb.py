@@ -5,47 +5,28 @@ python -m tests.parts.dynamodb --fetch    only download
 
 from __future__ import annotations
 
-import functools
 import secrets
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import botocore.session
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.parts.aws import AwsEndpoint
 from tests.parts.java import jars, java
 from tests.parts.server import Server
 
 _POM = Path(__file__).resolve().parents[2] / "scripts" / "dynamodb" / "pom.xml"
 _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--enable-native-access=ALL-UNNAMED")
-_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
-class DynamoDBEndpoint:
+class DynamoDBEndpoint(AwsEndpoint):
     """Where a DynamoDB is, and who we are there."""
 
-    url: str
-    access_key: str
-    secret_key: str = field(repr=False)
-    region: str = _REGION
-
-    @functools.cache  # noqa: B019  # there are few, and to make one takes longer than most requests
-    def client(self) -> Any:
-        """A plain synchronous client, which does not repeat what failed; for any thread."""
-        return botocore.session.Session().create_client(
-            "dynamodb",
-            endpoint_url=self.url,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=self.region,
-            config=Config(retries={"total_max_attempts": 1}, connect_timeout=5),
-        )
+    service = "dynamodb"
 
     def make_table(self) -> str:
         """A new table as Lance wants it: `base_uri` is the hash key, `version` the range key."""

@@ -7,50 +7,33 @@ python -m tests.parts.s3 --fetch    only build both
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import secrets
 import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.parts import PartMissingError
+from tests.parts.aws import REGION, AwsEndpoint
 from tests.parts.golang import GoProgram
 from tests.parts.server import Server
 
 VERSITYGW = GoProgram("versitygw", "v1.8.0", "github.com/versity/versitygw/cmd/versitygw", "versitygw")
 MINIO = GoProgram("minio", "v0.0.0-20260212201848-7aac2a2c5b7c", "github.com/minio/minio", "minio")
-_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
-class S3Endpoint:
+class S3Endpoint(AwsEndpoint):
     """Where an S3 server is, and who we are there; addresses are path-style."""
 
-    url: str
-    access_key: str
-    secret_key: str = field(repr=False)
-    region: str = _REGION
-
-    @functools.cache  # noqa: B019  # there are few, and to make one takes longer than most requests
-    def client(self) -> Any:
-        """A plain synchronous client, which does not repeat what failed; for any thread."""
-        return botocore.session.Session().create_client(
-            "s3",
-            endpoint_url=self.url,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=self.region,
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, connect_timeout=5),
-        )
+    service = "s3"
+    config = AwsEndpoint.config.merge(Config(s3={"addressing_style": "path"}))
 
     def make_bucket(self) -> str:
         """A new bucket's name; it goes with the server, or stays where somebody else runs it."""
@@ -141,7 +124,7 @@ def given_endpoint() -> S3Endpoint | None:
         access_key, secret_key = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
     except KeyError as error:
         raise PartMissingError(f"COMMITTERD_TEST_S3_ENDPOINT is set and {error.args[0]} is not: set it too") from None
-    return S3Endpoint(url, access_key, secret_key, os.environ.get("AWS_REGION", _REGION))
+    return S3Endpoint(url, access_key, secret_key, os.environ.get("AWS_REGION", REGION))
 
 
 @contextlib.contextmanager
