@@ -9,7 +9,7 @@ while there is no table, and while it refuses to run; it never skips a record an
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,19 +17,18 @@ import anyio
 
 from committerd.committer.answering import Answerer, Entry, status_of
 from committerd.committer.forming import Former
+from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
-from committerd.committer.publisher import Publisher
+from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Backoff, Draft, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.format.request import Request
 from committerd.format.support import require_supported
 from committerd.ports import Queue
-from committerd.rules.answers import Status, Timings
+from committerd.rules.answers import Timings
 from committerd.rules.settle import Race
-from committerd.rules.turns import Turns
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class Committer:
         self._last_put = float("-inf")
         self._last_refusals = float("-inf")
         self._refusal_interval = pace.refusal_interval
-        self._turns = Turns(pace.hold_max)
+        self._holding = Holding(parts.telemetry, hold_max=pace.hold_max)
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
         self.state = State()
@@ -133,7 +132,10 @@ class Committer:
                 backoff = self._parts.backoff()
                 self._refused_code = ""
                 if view.latest is not None:
-                    await self._commit_groups(generation, view)
+                    try:
+                        await self._commit_groups(generation, view)
+                    finally:
+                        await self._tell(self._holding.end(), view, generation)
                 else:
                     await self._wait_for_table(generation, view)
             except StartAgain as reason:
@@ -160,7 +162,7 @@ class Committer:
                     draft: Draft | None = await parts.former.form_keys(view)
                     _log.info("keys.put_back", extra={"version": view.base + 1})
                 else:
-                    draft = await self._next_draft(view)
+                    draft = await self._next_draft(view, generation)
                 if draft is not None:
                     await self._commit(draft, view, generation)
                     backoff = parts.backoff()
@@ -169,19 +171,23 @@ class Committer:
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
 
-    async def _next_draft(self, view: View) -> Draft | None:
+    async def _next_draft(self, view: View, generation: int) -> Draft | None:
         """The next group once its time has come; None to look around again."""
         intake = self._parts.intake
         wait = self._last_put + self._pace.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
-        held = self._held_seconds()
-        draft = await self._parts.former.form(view, intake, held_for=self._turns.promised if held else None)
+        held = self._holding.seconds_left(intake.retries())
+        if not held:
+            await self._tell(self._holding.begin(), view, generation)
+            held = self._holding.seconds_left(intake.retries())
+        draft = await self._parts.former.form(view, intake, held_for=self._holding.promised if held else None)
         if draft is None and held:
             await intake.changed(timeout=held)
             return None
         if draft is None:
-            if not await intake.changed(timeout=self._pace.recheck):
+            patience = self._holding.patience(self._pace.recheck)
+            if not await intake.changed(timeout=patience) and patience == self._pace.recheck:
                 await self._look_for_foreign(view)
             return None
         if not held and not draft.group.members and draft.group.settles < self._parts.former.options.limits.records:
@@ -191,15 +197,6 @@ class Committer:
             if wait > 0 and await intake.changed(timeout=wait):
                 return None
         return draft
-
-    def _held_seconds(self) -> float:
-        """How long the next tries of records that were refused twice are still waited for; 0 = go on."""
-        now = anyio.current_time()
-        ended = self._turns.end(self._parts.intake.retries(), now)
-        if ended is not None:
-            self._parts.telemetry.holds.add(ended=ended[0].value)
-            self._parts.telemetry.hold_seconds.add(ended[1])
-        return self._turns.seconds_left(now)
 
     async def _commit(self, draft: Draft, view: View, generation: int) -> None:
         """Put one version, learn what came of it, and answer every record that it or another's settled."""
@@ -236,28 +233,36 @@ class Committer:
         }
         for timing in timings.values():
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
-        answers = parts.answerer.answers(entries, view.position, records=records, timings=timings)
-        self._note_refusals(entries)
-        submitted = [
-            (status_of(entry).value.lower(), records[entry.offset].timestamp_ms)
-            for _, entry in entries
-            if entry.offset in records
-        ]
+        later = self._holding.to_tell_later(entries, parts.intake.pending)
+
+        def told(some: Sequence[Entry]) -> Answers:
+            assert view.position is not None
+            answers = parts.answerer.answers(some, view.position, records=records, timings=timings)
+            submitted = [
+                (status_of(entry).value.lower(), records[entry.offset].timestamp_ms)
+                for _, entry in some
+                if entry.offset in records
+            ]
+            return replace(answers, submitted=submitted)
+
+        for of, entry in entries:
+            if entry.offset in later:
+                self._holding.keep(entry.uuid, told([(of, entry)]))
         room = parts.intake.settle(view.position)
         await parts.answerer.give(
-            replace(answers, submitted=submitted),
+            told([one for one in entries if one[1].offset not in later] if later else entries),
             generation=generation,
-            acknowledge=view.acknowledgeable(),
+            acknowledge=view.acknowledgeable() if self._holding.all_told else None,
             room=(room.records, room.bytes),
         )
 
-    def _note_refusals(self, entries: Iterable[Entry]) -> None:
-        """Give the next turn to those whose re-execution was refused."""
-        refused = {e.offset for _, e in entries if status_of(e) is Status.RETRYABLE}
-        for pending in self._parts.intake.pending if refused else ():
-            if pending.offset in refused and isinstance(pending.decoded, Request):
-                attempt = pending.decoded.envelope.attempt
-                self._turns.refused(pending.decoded.uuid, attempt=attempt, now=anyio.current_time())
+    async def _tell(self, untold: Sequence[Answers], view: View, generation: int) -> None:
+        """Give answers that were kept back, and acknowledge what waited for them."""
+        for place, answers in enumerate(untold, start=1):
+            last = place == len(untold) and self._holding.all_told
+            await self._parts.answerer.give(
+                answers, generation=generation, acknowledge=view.acknowledgeable() if last else None
+            )
 
     async def _let_go(self, generation: int, view: View) -> None:
         """Make room for records that were delivered although another committer had settled them."""

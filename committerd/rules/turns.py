@@ -3,9 +3,12 @@
 An upsert conflicts with every Append since its read version, so under a stream of Appends it would never win. A record
 that says which refused one it does again (`retry-of`) goes before those that wait. When even that came too late,
 nothing else is committed until its next try arrives: racing writers can't give turns, a queue can. Several that are
-refused meanwhile are waited for together, and each is committed as it arrives. Held is at most `hold_max` seconds at a
-time and a quarter of the time in all; group commit absorbs what waited. What is left of that quarter is saved up until
-it is enough: holds that are too short for the work would spend it and help nobody.
+refused meanwhile are waited for together, and each is committed as it arrives.
+
+Held is at most `hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited. What is
+left of that quarter is saved up until it is enough for the work, and so long the refusal itself is not told: told
+earlier, it would only start work that comes too late again. How many get their turn together follows from how it went:
+half as many after a hold that ran out, one more after one that did not.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ HELD_SHARE = 0.25
 """Of the time, in the long run."""
 ATTEMPT_TO_HOLD_FOR = 2
 """The first refusal is the rule under load, and costs one more try; from the second on the others wait."""
+DUE_MAX = 1000
+"""Refusals that wait to be told; another is told at once."""
+_TOGETHER_FIRST = 8
+_TOGETHER_MAX = AHEAD_MAX
 _NEEDED_FACTOR = 2.0
 """The next may take longer than the last did."""
 
@@ -43,25 +50,48 @@ class Turns:
     hold_max: float
     promised: set[str] = field(default_factory=set)
     """Refused uuids whose next tries may be committed during this hold."""
+    _due: dict[str, None] = field(default_factory=dict)
+    """Refused uuids whose hold has not begun, in the order of their refusals."""
     _awaited: set[str] = field(default_factory=set)
     _since: float = 0.0
     _until: float = 0.0
     _needed: float = 0.0
     """Seconds that a hold must have to be of use, as the last one showed."""
+    _together: int = _TOGETHER_FIRST
     _budget: float | None = None
     _budget_at: float = 0.0
 
-    def refused(self, uuid: str, *, attempt: int, now: float) -> None:
-        """A record was refused RETRYABLE: hold for its next try, if this was not the first and time is left for it."""
-        if attempt < ATTEMPT_TO_HOLD_FOR:
-            return
-        if not self._awaited:
-            seconds = min(self.hold_max, self._accrued(now))
-            if seconds <= 0 or seconds < self._needed:
-                return
-            self._since, self._until = now, now + seconds
-        self._awaited.add(uuid)
-        self.promised.add(uuid)
+    def refused(self, uuid: str, *, attempt: int) -> bool:
+        """A record was refused RETRYABLE. Returns whether that is to be told only when `begin` says so."""
+        if attempt < ATTEMPT_TO_HOLD_FOR or self.hold_max <= 0:
+            return False
+        if self._awaited and len(self.promised) < self._together:
+            self._awaited.add(uuid)
+            self.promised.add(uuid)
+            return False
+        if len(self._due) >= DUE_MAX:
+            return False
+        self._due[uuid] = None
+        return True
+
+    def begin(self, now: float) -> list[str]:
+        """Begin a hold, if one is due and there is time for it. Returns the uuids whose refusals are to be told now."""
+        seconds = min(self.hold_max, self._accrued(now))
+        if not self._due or self._awaited or seconds <= 0 or seconds < self._needed:
+            return []
+        first = list(self._due)[: self._together]
+        for uuid in first:
+            del self._due[uuid]
+        self._since, self._until = now, now + seconds
+        self._awaited.update(first)
+        self.promised.update(first)
+        return first
+
+    def seconds_until(self, now: float) -> float | None:
+        """How long until `begin` may begin one; None when none is due, or one goes on."""
+        if not self._due or self._awaited:
+            return None
+        return max(self._needed - self._accrued(now), 0.0) / HELD_SHARE
 
     def seconds_left(self, now: float) -> float:
         """How long nothing else is to be committed; 0 = go on."""
@@ -80,10 +110,21 @@ class Turns:
             return None
         held = min(now, self._until) - self._since
         self._budget = self._accrued(now) - held
-        self._needed = min(_NEEDED_FACTOR * held, self.hold_max) if arrived else self.hold_max
+        if arrived:
+            self._needed = min(_NEEDED_FACTOR * held, self.hold_max)
+            self._together = min(self._together + 1, _TOGETHER_MAX)
+        else:
+            self._needed = self.hold_max
+            self._together = max(len(self.promised) // 2, 1)
         self._awaited.clear()
         self.promised.clear()
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), held
+
+    def forget(self) -> None:
+        """Give nobody a turn any more: the assignment is over. What may be held stays."""
+        self._due.clear()
+        self._awaited.clear()
+        self.promised.clear()
 
     def _accrued(self, now: float) -> float:
         """Seconds that may be held by now: a share of the time that passed, never more than one full hold."""

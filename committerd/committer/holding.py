@@ -1,0 +1,83 @@
+"""Turns as the committer's loop gives them: refusals that are not told yet, and the holds that they wait for.
+
+Such a refusal stands in the table already. As long as one is not told, the group's offset stays where it is, so that
+whoever starts next tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+import anyio
+
+from committerd.committer.answering import Entry, status_of
+from committerd.committer.intake import Pending
+from committerd.committer.publisher import Answers
+from committerd.format.request import Request
+from committerd.rules.answers import Status
+from committerd.rules.turns import Turns
+from committerd.telemetry import Telemetry
+
+
+class Holding:
+    """`Turns` with a clock, metrics, and the answers that wait."""
+
+    def __init__(self, telemetry: Telemetry, *, hold_max: float) -> None:
+        self._telemetry = telemetry
+        self._turns = Turns(hold_max)
+        self._untold: dict[str, list[Answers]] = {}
+        """By uuid of the refused transaction; the same may have been staged twice."""
+
+    @property
+    def promised(self) -> AbstractSet[str]:
+        """Refused uuids whose next tries alone are committed during the hold that goes on."""
+        return self._turns.promised
+
+    @property
+    def all_told(self) -> bool:
+        """Whether no refusal waits for its turn."""
+        return not self._untold
+
+    def to_tell_later(self, entries: Iterable[Entry], pending: Iterable[Pending]) -> set[int]:
+        """Offsets of those refused records whose answers are to be kept back."""
+        refused = {entry.offset for _, entry in entries if status_of(entry) is Status.RETRYABLE}
+        if not refused:
+            return refused
+        return {
+            one.offset
+            for one in pending
+            if one.offset in refused
+            and isinstance(one.decoded, Request)
+            and self._turns.refused(one.decoded.uuid, attempt=one.decoded.envelope.attempt)
+        }
+
+    def keep(self, uuid: str, answers: Answers) -> None:
+        """Keep an answer back."""
+        self._untold.setdefault(uuid, []).append(answers)
+
+    def begin(self) -> list[Answers]:
+        """Begin a hold where one is due; returns the answers that are to be given now."""
+        turns = self._turns.begin(anyio.current_time())
+        return [answers for uuid in turns for answers in self._untold.pop(uuid, ())]
+
+    def seconds_left(self, retries: Iterable[str]) -> float:
+        """How long the next tries of refused records are still waited for; 0 = go on."""
+        now = anyio.current_time()
+        ended = self._turns.end(retries, now)
+        if ended is not None:
+            self._telemetry.holds.add(ended=ended[0].value)
+            self._telemetry.hold_seconds.add(ended[1])
+        return self._turns.seconds_left(now)
+
+    def patience(self, seconds: float) -> float:
+        """At most so many seconds to wait for records: less, where a hold can begin earlier."""
+        until = self._turns.seconds_until(anyio.current_time())
+        return seconds if until is None else min(seconds, until)
+
+    def end(self) -> list[Answers]:
+        """The assignment is over: returns all that was kept back."""
+        self._turns.forget()
+        untold = [answers for some in self._untold.values() for answers in some]
+        self._untold.clear()
+        return untold
