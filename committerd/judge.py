@@ -29,6 +29,7 @@ from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked, Verdict, check, reason, worst
 from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
+from committerd.rules.excerpt import excerpt
 from committerd.rules.footprint import Footprint, footprint_of_ours
 from committerd.rules.invariants import require_sound_table
 from committerd.rules.kind import Kind
@@ -167,7 +168,7 @@ class _Case:
     world: World
 
     def places(self, file: ManifestFile | None) -> Places:
-        bases = file.manifest.base_paths if file is not None else ()
+        bases = file.outline.base_paths if file is not None else ()
         return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
 
 
@@ -198,8 +199,9 @@ async def _over_history(case: _Case, transaction: Transaction, checked: list[Che
     if history.gap is not None:
         return _gap(transaction, history.gap, latest.version, case.options)
     read = await case.table.readable(after) if case.kind in _NEEDS_READ_VERSION else None
+    then = excerpt(read, transaction) if read else None
     try:
-        ours = footprint_of_ours(transaction, read.manifest if read else None, read.indices if read else ())
+        ours = footprint_of_ours(transaction, then, read.indices if read else ())
     except CorruptTable:
         # The damage is in an old version: as if that one could not be read.
         read, ours = None, footprint_of_ours(transaction, None)
@@ -219,7 +221,8 @@ async def _with_deletions(
 ) -> Judged | Rejected:
     latest = case.latest
     assert latest is not None
-    merges = plan_deletions(transaction, read.manifest if read else None, latest.manifest)
+    then = excerpt(read, transaction) if read else None
+    merges = plan_deletions(transaction, then, excerpt(latest, transaction))
     deletions = [
         await read_merge(
             merge,
@@ -283,7 +286,8 @@ async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content
 async def _with_content(case: _Case, judged: Judged) -> Judged:
     """Look at what it brings, and fetch the version that it names. Raises `RequestError`."""
     latest, table = case.latest, case.table
-    require_fits(judged.transaction, latest.manifest if latest else None, case.options.create)
+    found = excerpt(latest, judged.transaction) if latest else None
+    require_fits(judged.transaction, found, case.options.create)
     if case.options.verify_files:
         # Merged deletion files are not there yet.
         keys = [key for key in staged_keys(judged.transaction, latest) if key not in judged.files]
@@ -317,7 +321,7 @@ async def _with_source(case: _Case, judged: Judged) -> Judged:
     judged = replace(judged, source=source)
     if clone.is_shallow or source is None:
         return judged
-    places = Places(store=store, bases=source.manifest.base_paths, open_store=case.world.open_store)
+    places = Places(store=store, bases=source.outline.base_paths, open_store=case.world.open_store)
     copies = await copies_of(source, places)
     if case.options.copy_clone:
         return replace(judged, copies=copies)

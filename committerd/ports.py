@@ -87,6 +87,15 @@ class ObjectStore(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesParts(Protocol):
+    """An `ObjectStore` that can write an object from parts, and so spare the copy that joining a large one is."""
+
+    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
+        """As `put_if_absent` of the parts one after the other."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
     """What an external manifest store says of one version."""

@@ -8,12 +8,14 @@ before is asked elsewhere (`rules.ledger`, `duplicate`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
-from committerd.format.manifest_file import ManifestFile, encode
+from committerd.format.fragment_list import pack
+from committerd.format.manifest_file import Body, ManifestFile, assemble
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 from committerd.format.support import DATA_FORMATS
@@ -55,7 +57,7 @@ class Prepared:
 
     file: ManifestFile
     key: str
-    body: bytes
+    body: Body
     transaction_key: str
     transaction_body: bytes
     scheme: NamingScheme
@@ -65,6 +67,7 @@ class Prepared:
     reserved: tuple[int, int]
     """First id and count of a ReserveFragments; (0, 0) for others."""
     before: Manifest | None
+    """The version below it, without fragments."""
 
     @property
     def version(self) -> int:
@@ -159,25 +162,36 @@ async def build_version(
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths
         scheme = NamingScheme.V2 if v2 else NamingScheme.V1
+    outline, fragments = pack(built.manifest, built.kept)
+    section = _index_section(latest, built.indices)
     file = ManifestFile(
-        manifest=built.manifest,
-        index_section=IndexSection(indices=built.indices),
+        outline=outline,
+        fragments=fragments,
+        index_section=section,
         transaction=transaction,
         transaction_bytes=transaction.SerializeToString(deterministic=True),
     )
     return Prepared(
         file=file,
-        key=manifest_key(built.manifest.version, scheme),
-        body=encode(built.manifest, built.indices, transaction),
+        key=manifest_key(outline.version, scheme),
+        body=assemble(outline, fragments, section, transaction),
         transaction_key=transaction_key(name),
         transaction_body=file.transaction_bytes or b"",
         scheme=scheme,
         files=judged.files,
         copies=judged.copies,
         checked=judged.checked,
-        reserved=reserved_range(latest.manifest if latest else None, transaction),
-        before=latest.manifest if latest else None,
+        reserved=reserved_range(latest.outline if latest else None, transaction),
+        before=latest.outline if latest else None,
     )
+
+
+def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]) -> IndexSection:
+    """The indices as one message; that of the latest version where they are the same objects."""
+    known = latest.indices if latest is not None else ()
+    if latest is not None and len(indices) == len(known) and all(map(operator.is_, indices, known)):
+        return latest.index_section
+    return IndexSection(indices=indices)
 
 
 async def write_files(table: Table, prepared: Prepared) -> None:

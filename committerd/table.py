@@ -2,12 +2,12 @@
 
 Nothing is decided here. A version that was read once is kept as what the rules need of it (its
 footprint and what it says of the queue), so a committer that has written or seen all versions since
-a read version judges without reading. Latest manifests themselves are kept within a bound.
+a read version judges without reading. Latest manifests themselves are kept within a bound; they share what they have
+in common.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.format.manifest_file import (
     SECTION_HEAD_BYTES,
     TAIL_BYTES,
+    Body,
     ManifestFile,
     decode,
     manifest_position,
@@ -32,21 +33,24 @@ from committerd.format.paths import (
     transaction_key,
 )
 from committerd.format.unknown_fields import has_unknown_fields
-from committerd.ports import Created, Exists, ObjectStore, Tail
+from committerd.kept_versions import KeptVersions
+from committerd.ports import Created, Exists, ObjectStore, Tail, TakesParts
 from committerd.rules.answers import Settled, decode_settled
 from committerd.rules.conflicts import Unreadable
 from committerd.rules.footprint import Footprint, footprint_of_theirs
 from committerd.several import for_each
 
-MANIFESTS_MAX = 256
+MANIFESTS_MAX = 4096
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-"""Manifests kept, by number and by size in the store; decoded they take several times as much."""
+"""Manifests kept, by number and by the bytes that they take beside the one that was kept last."""
 COMMITTED_MAX = 100_000
 """Versions whose footprint is kept: a day at one version a second."""
 
 _LISTED_FIRST = 16
 """Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
 _READERS_MAX = 16
+_PARTS_BYTES_MIN = 1024 * 1024
+"""Joining the parts of smaller objects costs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +73,6 @@ class History:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    file: ManifestFile
-    tail: Tail
-
-
 class Table:
     """The versions of one table. Used by one task at a time."""
 
@@ -91,11 +89,10 @@ class Table:
         """How the table names its manifests; None until `latest` found one."""
         self.vetted: ManifestFile | None = None
         """The version last found to be one that may be built upon."""
-        self._manifests_max = manifests_max
-        self._manifest_bytes_max = manifest_bytes_max
         self._committed_max = committed_max
-        self._reads: OrderedDict[int, _Read] = OrderedDict()
-        self._read_bytes = 0
+        self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)
+        self._newest: tuple[int, Tail] | None = None
+        """The highest version kept so far, and how its object ends."""
         self._committed: dict[int, Committed] = {}
 
     @property
@@ -139,27 +136,25 @@ class Table:
         if version is None:
             self.forget()
             return None
-        known = self._reads.get(version)
-        if known is not None:
+        if version in self._kept:
             tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
-            if tail == known.tail:
-                return known.file
-            self.forget()
+            if self._newest != (version, tail):
+                self.forget()
         elif version < max(self._committed, default=0):
             self.forget()
         return await self.read(version)
 
     async def read(self, version: int) -> ManifestFile | None:
         """One version; None when it has no manifest (any more). Raises `CorruptTable`."""
-        known = self._reads.get(version)
+        known = self._kept.get(version)
         if known is not None:
-            self._reads.move_to_end(version)
-            return known.file
-        read = await self._fetch(version)
-        if read is None:
+            return known
+        fetched = await self._fetch(version)
+        if fetched is None:
             return None
-        self._keep(version, read)
-        return read.file
+        file, tail = fetched
+        self._keep(version, file, tail)
+        return file
 
     async def readable(self, version: int) -> ManifestFile | None:
         """One version; None when it can't be read: it has no manifest, or a damaged one, or there can't be one."""
@@ -174,7 +169,7 @@ class Table:
         """
         if file.transaction is not None:
             return file.transaction
-        name = file.manifest.transaction_file
+        name = file.outline.transaction_file
         body = await self.store.get(transaction_key(name)) if name else None
         if body is None:
             return None
@@ -267,15 +262,17 @@ class Table:
                 return committed.version
         return None
 
-    async def put_manifest(self, key: str, body: bytes) -> Created | Exists:
+    async def put_manifest(self, key: str, body: Body) -> Created | Exists:
         """Make a version, or learn that there is one. Raises `OutcomeUnknown`."""
-        return await self.store.put_if_absent(key, body)
+        if len(body) >= _PARTS_BYTES_MIN and isinstance(self.store, TakesParts):
+            return await self.store.put_parts_if_absent(key, body.parts)
+        return await self.store.put_if_absent(key, bytes(body))
 
-    def remember(self, file: ManifestFile, body: bytes, *, before: Manifest | None) -> None:
+    def remember(self, file: ManifestFile, body: Body, *, before: Manifest | None) -> None:
         """Keep a version that we made, so that nothing has to be read of it. `before` is the
         version below it.
         """
-        self._keep(file.version, _Read(file, Tail(body=body[-TAIL_BYTES:], size=len(body))))
+        self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
         self._note(
             Committed(
                 version=file.version,
@@ -286,8 +283,8 @@ class Table:
 
     def forget(self) -> None:
         """Drop all that was read: what comes next is read anew."""
-        self._reads.clear()
-        self._read_bytes = 0
+        self._kept.clear()
+        self._newest = None
         self._committed.clear()
         self.vetted = None
 
@@ -309,10 +306,10 @@ class Table:
         if transaction is not None and transaction.WhichOneof("operation") in ("merge", "project"):
             # Whether a schema change tightened anything shows in the schema below it.
             below = await self.readable(file.version - 1)
-            before = below.manifest if below else None
+            before = below.outline if below else None
         return _footprint(transaction, file, before)
 
-    async def _fetch(self, version: int) -> _Read | None:
+    async def _fetch(self, version: int) -> tuple[ManifestFile, Tail] | None:
         key = self._key(version)
         tail = await self.store.get_tail(key, TAIL_BYTES)
         if tail is None:
@@ -324,20 +321,16 @@ class Table:
             if rest is None:
                 return None
             body = rest + body
-        return _Read(decode(body, tail.size), tail)
+            del rest  # of 1,000,000 fragments 100 MB
+        return decode(body, tail.size), tail
 
     def _key(self, version: int) -> str:
         return manifest_key(version, self.scheme or NamingScheme.V2)
 
-    def _keep(self, version: int, read: _Read) -> None:
-        replaced = self._reads.pop(version, None)
-        self._read_bytes += read.tail.size - (replaced.tail.size if replaced else 0)
-        self._reads[version] = read
-        while len(self._reads) > 1 and (
-            len(self._reads) > self._manifests_max or self._read_bytes > self._manifest_bytes_max
-        ):
-            _, dropped = self._reads.popitem(last=False)
-            self._read_bytes -= dropped.tail.size
+    def _keep(self, version: int, file: ManifestFile, tail: Tail) -> None:
+        self._kept.keep(version, file)
+        if self._newest is None or version >= self._newest[0]:
+            self._newest = version, tail
 
     def _note(self, committed: Committed) -> None:
         self._committed[committed.version] = committed
@@ -369,7 +362,7 @@ def _footprint(transaction: Transaction | None, file: ManifestFile, before: Mani
     if has_unknown_fields(transaction):
         return Unreadable.UNKNOWN_FIELDS
     try:
-        return footprint_of_theirs(transaction, before=before, after=file.manifest, indices=file.indices)
+        return footprint_of_theirs(transaction, before=before, after=file.outline, indices=file.indices)
     except (InvalidRequest, CorruptTable, UnsupportedTable):
         # Of no use to us; the version itself is judged where something is built upon it.
         return Unreadable.NO_TRANSACTION

@@ -374,7 +374,7 @@ class Committer:
         telemetry = self._parts.telemetry
         telemetry.table_version.set(view.base)
         if view.latest is not None:
-            telemetry.table_fragments.set(len(view.latest.manifest.fragments))
+            telemetry.table_fragments.set(len(view.latest.fragments))
         self._show("active", "commits")
         self.state.version = view.base
         self.state.position = view.position.next_offset if view.position else None

@@ -23,6 +23,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote_to_bytes
@@ -40,6 +41,9 @@ _TEMPORARY = ".tmp"
 _THREADS_MAX = 8
 """Disks gain nothing from more writers at once, and one table has few."""
 _COPY_CHUNK_BYTES = 1 << 20
+_RESERVED_BYTES_MIN = 1 << 20
+_PARTS_AT_ONCE = 1024
+"""writev(2): IOV_MAX on Linux and macOS."""
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 """What a read meets where there is no object; nor can there be one under too long a name."""
@@ -128,10 +132,13 @@ class LocalStore:
         return sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._in_thread(self._replace, self._path(key), [body])
+        await self._in_thread(self._replace, self._path(key), [[body]])
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        return await self._in_thread(self._create, self._path(key), body)
+        return await self._in_thread(self._create, self._path(key), [body])
+
+    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
+        return await self._in_thread(self._create, self._path(key), parts)
 
     async def copy(self, source: str, target: str) -> bool:
         return await self._in_thread(self._duplicate, self._path(source), self._path(target))
@@ -155,9 +162,9 @@ class LocalStore:
             )
         return os.path.join(self._root, key)
 
-    def _create(self, path: str, body: bytes) -> Created | Exists:
+    def _create(self, path: str, parts: Sequence[bytes]) -> Created | Exists:
         with _unchanged(path):
-            temporary = self._stage(path, [body])
+            temporary = self._stage(path, [parts], size=sum(map(len, parts)))
         try:
             created = _link(temporary, path)
         finally:
@@ -173,9 +180,9 @@ class LocalStore:
                 ) from error
         return Created() if created else Exists()
 
-    def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
+    def _replace(self, path: str, batches: Iterable[Sequence[bytes]]) -> None:
         with _unchanged(path):
-            temporary = self._stage(path, chunks)
+            temporary = self._stage(path, batches)
             try:
                 os.rename(temporary, path)
             except OSError:
@@ -186,7 +193,7 @@ class LocalStore:
 
     def _duplicate(self, source: str, path: str) -> bool:
         with _reading(source), open(source, "rb") as file:
-            self._replace(path, iter(lambda: file.read(_COPY_CHUNK_BYTES), b""))
+            self._replace(path, ([chunk] for chunk in iter(lambda: file.read(_COPY_CHUNK_BYTES), b"")))
             return True
         return False
 
@@ -201,8 +208,8 @@ class LocalStore:
             return names
         return []
 
-    def _stage(self, path: str, chunks: Iterable[bytes]) -> str:
-        """Write a temporary file beside `path`, and its folder where that is missing."""
+    def _stage(self, path: str, batches: Iterable[Sequence[bytes]], *, size: int = 0) -> str:
+        """Write a temporary file beside `path`, and its folder where that is missing. `size` 0 = not known."""
         folder = os.path.dirname(path)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
         try:
@@ -212,10 +219,10 @@ class LocalStore:
             file = open(temporary, "xb", buffering=0)  # noqa: SIM115
         try:
             with file:
-                for chunk in chunks:
-                    rest = memoryview(chunk)
-                    while rest:
-                        rest = rest[file.write(rest) :]
+                if size >= _RESERVED_BYTES_MIN:
+                    _reserve(file.fileno(), size)
+                for parts in batches:
+                    _write(file.fileno(), parts)
                 if self._durable:
                     os.fsync(file.fileno())
         except BaseException:
@@ -233,6 +240,27 @@ class LocalStore:
                 os.mkdir(path)
             if self._durable:
                 _sync_folder(os.path.dirname(path))
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Take the space at once; ext4 writes 10 MB into it in three quarters of the time.
+
+    Where the file system can't, or has no space, nothing is said: the writes that follow find out.
+    """
+    if (allocate := _fallocate()) is not None:
+        allocate(descriptor, 0, 0, size)
+
+
+def _write(descriptor: int, parts: Sequence[bytes]) -> None:
+    """Write them one after the other, as many at once as the system takes."""
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        rest = [memoryview(part) for part in parts[start : start + _PARTS_AT_ONCE]]
+        while rest:
+            written = os.writev(descriptor, rest)
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if written:
+                rest[0] = rest[0][written:]
 
 
 def _is_object(entry: os.DirEntry[str]) -> bool:
@@ -333,13 +361,16 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     """renameat2(2), where the C library has it (Linux)."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is not None:
-        function.argtypes = (
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_uint,
-        )
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return function
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """fallocate(2), where the C library has it (Linux). posix_fallocate(3) would write where that is not supported."""
+    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
     return function
 
 

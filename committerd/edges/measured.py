@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import anyio
 
 from committerd.errors import OutcomeUnknown, Unavailable
-from committerd.ports import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail
+from committerd.ports import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail, TakesParts
 from committerd.telemetry import Count, Spread, Telemetry
 
 
@@ -58,6 +58,14 @@ class MeasuredStore:
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         with self._measured("put_if_absent") as answered:
             outcome = await self._store.put_if_absent(key, body)
+            answered("exists" if isinstance(outcome, Exists) else "ok")
+            return outcome
+
+    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
+        if not isinstance(self._store, TakesParts):
+            return await self.put_if_absent(key, b"".join(parts))
+        with self._measured("put_if_absent") as answered:
+            outcome = await self._store.put_parts_if_absent(key, parts)
             answered("exists" if isinstance(outcome, Exists) else "ok")
             return outcome
 

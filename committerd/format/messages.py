@@ -46,6 +46,7 @@ from committerd.format.index_pb2 import (
     NGramIndexDetails,
     VectorIndexDetails,
 )
+from committerd.format.packed_pb2 import FragmentShape, PackedManifest, ShapedManifest
 from committerd.format.rowids_pb2 import (
     EncodedU64Array,
     RowDatasetVersionRun,
@@ -90,6 +91,7 @@ __all__ = [
     "ExternalFile",
     "Field",
     "FragmentReuseIndexDetails",
+    "FragmentShape",
     "IndexCatchupProgress",
     "IndexFile",
     "IndexMetadata",
@@ -104,12 +106,14 @@ __all__ = [
     "Message",
     "NGramIndexDetails",
     "Outcome",
+    "PackedManifest",
     "Refusal",
     "Refusals",
     "RowDatasetVersionRun",
     "RowDatasetVersionSequence",
     "RowIdSequence",
     "Schema",
+    "ShapedManifest",
     "Status",
     "Timestamp",
     "Transaction",

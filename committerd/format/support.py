@@ -8,10 +8,14 @@ wrong is said at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
+
+from pyroaring import BitMap64
 
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.format.feature_flags import CARRIED, SUPPORTED, FeatureFlag, bits
+from committerd.format.fragment_list import FragmentList
 from committerd.format.index_details import FRAGMENT_REUSE_INDEX
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, DeletionFile, IndexSection, Manifest
@@ -40,24 +44,25 @@ def require_supported(file: ManifestFile) -> None:
     `external_sequences`, `fragment_reuse_version`) or, for what no writer may leave behind,
     `CorruptTable` (`feature_flags_unpaired`, `fragment_id_twice`, `fragment_id_too_large`,
     `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). The code is the first fault's, the
-    message has up to 20. Linear in fragments.
+    message has up to 20. Linear in fragments, but quick where all are of few kinds.
     """
-    manifest = file.manifest
-    where = f"version {manifest.version} can't be built upon"
+    outline = file.outline
+    where = f"version {outline.version} can't be built upon"
     corrupt = [
-        *_unpaired_flags(manifest),
-        *_corrupt_fragments(manifest),
+        *_unpaired_flags(outline),
+        *_corrupt_ids(file.fragments),
+        *file.fragments.found(partial(_corrupt_row_ids, stable=has_stable_row_ids(outline))),
         *_corrupt_indices(file.index_section),
     ]
     if corrupt:
         raise CorruptTable(_message(where, corrupt), code=corrupt[0].code)
     unsupported = [
-        *_unsupported_manifest(manifest),
-        *_unsupported_fragments(manifest),
+        *_unsupported_manifest(outline),
+        *file.fragments.found(_unsupported_fragment),
         *_unsupported_indices(file.index_section),
         *(
             _Fault("unknown_fields", f"{path} is unknown to us")
-            for path in (*unknown_fields(manifest), *unknown_fields(file.index_section))
+            for path in (*_unknown_in_manifest(file), *unknown_fields(file.index_section))
         ),
     ]
     if unsupported:
@@ -83,26 +88,34 @@ def _unpaired_flags(manifest: Manifest) -> Iterator[_Fault]:
         yield _Fault("feature_flags_unpaired", f"feature flag {bit} is in one of both words only")
 
 
-def _corrupt_fragments(manifest: Manifest) -> Iterator[_Fault]:
-    stable = has_stable_row_ids(manifest)
-    seen = set()
-    for fragment in manifest.fragments:
+def _unknown_in_manifest(file: ManifestFile) -> list[str]:
+    return unknown_fields(file.manifest if file.fragments.facts.has_unknown_fields else file.outline)
+
+
+def _corrupt_ids(fragments: FragmentList) -> Iterator[_Fault]:
+    if fragments.facts.ascending and fragments.last_id <= _FRAGMENT_ID_MAX:
+        return
+    seen = BitMap64()
+    for fragment in fragments:
         if fragment.id in seen:
             yield _Fault("fragment_id_twice", f"two fragments have id {fragment.id}")
         seen.add(fragment.id)
         if fragment.id > _FRAGMENT_ID_MAX:
             yield _Fault("fragment_id_too_large", f"fragment id {fragment.id} exceeds 32 bits")
-        has_row_ids = fragment.WhichOneof("row_id_sequence") is not None
-        if stable and not has_row_ids:
-            yield _Fault(
-                "row_ids_missing",
-                f"fragment {fragment.id} has no row ids in a table with stable row ids",
-            )
-        if has_row_ids and not stable:
-            yield _Fault(
-                "row_ids_without_flag",
-                f"fragment {fragment.id} has row ids in a table without feature flag 2",
-            )
+
+
+def _corrupt_row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[_Fault]:
+    has_row_ids = fragment.WhichOneof("row_id_sequence") is not None
+    if stable and not has_row_ids:
+        yield _Fault(
+            "row_ids_missing",
+            f"fragment {fragment.id} has no row ids in a table with stable row ids",
+        )
+    if has_row_ids and not stable:
+        yield _Fault(
+            "row_ids_without_flag",
+            f"fragment {fragment.id} has row ids in a table without feature flag 2",
+        )
 
 
 def _corrupt_indices(section: IndexSection) -> Iterator[_Fault]:
@@ -133,25 +146,24 @@ def _unsupported_manifest(manifest: Manifest) -> Iterator[_Fault]:
         )
 
 
-def _unsupported_fragments(manifest: Manifest) -> Iterator[_Fault]:
-    for fragment in manifest.fragments:
-        if fragment.physical_rows == 0:
+def _unsupported_fragment(fragment: DataFragment) -> Iterator[_Fault]:
+    if fragment.physical_rows == 0:
+        yield _Fault(
+            "physical_rows_unknown",
+            f"fragment {fragment.id} does not say how many rows it has; any commit of pylance repairs that",
+        )
+    if fragment.HasField("deletion_file"):
+        yield from _unsupported_deletions(fragment)
+    for sequence in (
+        fragment.WhichOneof("row_id_sequence"),
+        fragment.WhichOneof("last_updated_at_version_sequence"),
+        fragment.WhichOneof("created_at_version_sequence"),
+    ):
+        if sequence is not None and sequence.startswith("external_"):
             yield _Fault(
-                "physical_rows_unknown",
-                f"fragment {fragment.id} does not say how many rows it has; any commit of pylance repairs that",
+                "external_sequences",
+                f"fragment {fragment.id} has its {sequence} in a file of their own",
             )
-        if fragment.HasField("deletion_file"):
-            yield from _unsupported_deletions(fragment)
-        for sequence in (
-            fragment.WhichOneof("row_id_sequence"),
-            fragment.WhichOneof("last_updated_at_version_sequence"),
-            fragment.WhichOneof("created_at_version_sequence"),
-        ):
-            if sequence is not None and sequence.startswith("external_"):
-                yield _Fault(
-                    "external_sequences",
-                    f"fragment {fragment.id} has its {sequence} in a file of their own",
-                )
 
 
 def _unsupported_deletions(fragment: DataFragment) -> Iterator[_Fault]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
 from committerd.format.index_details import is_system_index
 from committerd.format.messages import DataFile, DataFragment, IndexMetadata, Transaction
@@ -15,7 +15,6 @@ from committerd.rules.fragments import (
     FileIdentity,
     file_identity,
     file_version,
-    next_fragment_id,
     remove_fragments,
     replace_fragments,
     set_fragments,
@@ -62,7 +61,7 @@ def overwrite(draft: Draft, operation: Transaction.Overwrite) -> None:
     versions = {file_version(file) for one in operation.fragments for file in one.files}
     if len(versions) == 1:
         manifest.data_format.version = versions.pop() or ""
-    manifest.ClearField("fragments")
+    draft.drop_fragments()
     draft.set_schema(operation.schema)
     manifest.schema_metadata.clear()
     for key, value in operation.schema_metadata.items():
@@ -92,7 +91,7 @@ def update(draft: Draft, operation: Transaction.Update) -> None:
     fresh = draft.fresh(operation.new_fragments)
     if draft.has_stable_row_ids:
         existing = draft.current.fragments if draft.current is not None else ()
-        stamp_moved_rows(fresh, existing, draft.version)
+        stamp_moved_rows(fresh, list(existing), draft.version)
         for fragment in manifest.fragments:
             if fragment.id in changed:
                 # Lance 7: in place, only the rows that it names have changed.
@@ -122,10 +121,11 @@ def rewrite(draft: Draft, operation: Transaction.Rewrite) -> None:
     groups: list[tuple[list[int], list[int]]] = []
     made: list[DataFragment] = []
     existing = draft.fragment_ids()
-    next_id = next_fragment_id(manifest)
+    next_id = draft.next_fragment_id()
+    draft.open(fragment.id for group in operation.groups for fragment in group.old_fragments)
     for group in operation.groups:
         old = [fragment.id for fragment in group.old_fragments]
-        if missing := sorted(set(old) - existing):
+        if missing := [one for one in sorted(set(old)) if one not in existing]:
             raise unbuildable(
                 f"Rewrite replaces fragments {missing}, which version {manifest.version - 1} does not have",
                 "unknown_fragment",
@@ -139,7 +139,7 @@ def rewrite(draft: Draft, operation: Transaction.Rewrite) -> None:
             made.append(with_id(fragment, fragment_id))
             new.append(fragment_id)
         groups.append((old, new))
-    kept_ids = existing.difference(*(old for old, _ in groups))
+    kept_ids = existing - BitMap64(one for old, _ in groups for one in old)
     for fragment in made:
         if fragment.id in kept_ids:
             raise unbuildable(
@@ -162,6 +162,7 @@ def merge(draft: Draft, operation: Transaction.Merge) -> None:
     rows count as changed: Lance 9; 4.0.0 leaves both as they were.
     """
     manifest = draft.manifest
+    draft.open_all()
     before = {fragment.id: fragment for fragment in manifest.fragments}
     moved: dict[int, frozenset[int]] = {}
     changed: set[int] = set()
@@ -198,7 +199,8 @@ def data_replacement(draft: Draft, operation: Transaction.DataReplacement) -> No
     """
     replaced = {group.fragment_id: group.new_file for group in operation.replacements}
     fields = frozenset(one for file in replaced.values() for one in file.fields if one >= 0)
-    if missing := sorted(replaced.keys() - draft.fragment_ids()):
+    draft.open(replaced)
+    if missing := draft.missing(replaced):
         raise unbuildable(
             f"DataReplacement replaces data of fragments {missing}, which version {draft.version - 1} does not have",
             "unknown_fragment",
@@ -216,7 +218,8 @@ def _put_in_place(draft: Draft, updated: Iterable[DataFragment], removed: Collec
     """Replace and remove fragments of the current version; returns the ids of those replaced."""
     gone = frozenset(removed)
     changed = {fragment.id: fragment for fragment in updated if fragment.id not in gone}
-    if missing := sorted(changed.keys() - draft.fragment_ids()):
+    draft.open([*changed, *gone])
+    if missing := draft.missing(changed):
         # pylance passes over them; rows that were to be deleted would then be there twice.
         raise unbuildable(
             f"fragments {missing} are to be changed, but version {draft.version - 1} does not have them",

@@ -16,6 +16,7 @@ _TRUE = frozenset({"true", "1", "yes"})
 
 def project(draft: Draft, operation: Transaction.Project) -> None:
     """Lance: transaction.rs, build_manifest, Project. Data files of which no column is left go."""
+    draft.open_all()
     draft.set_schema(operation.schema)
     fields = {field.id for field in operation.schema}
     for fragment in draft.manifest.fragments:
@@ -28,7 +29,7 @@ def project(draft: Draft, operation: Transaction.Project) -> None:
                 "fragment_without_files",
             )
     draft.indices = retained(draft.indices, draft.manifest.fields, draft.fragment_ids())
-    finish(draft, draft.fragment_ids())
+    finish(draft, {fragment.id for fragment in draft.manifest.fragments})
 
 
 def update_config(draft: Draft, operation: Transaction.UpdateConfig) -> None:

@@ -21,15 +21,14 @@ def restore(draft: Draft, operation: Transaction.Restore) -> None:
         raise unbuildable(
             f"Restore names version {operation.version}, which is not there (any more)", "unknown_version"
         )
-    if has_stable_row_ids(restored.manifest) != draft.has_stable_row_ids:
+    if has_stable_row_ids(restored.outline) != draft.has_stable_row_ids:
         raise unbuildable(
             f"Restore can't go back to version {operation.version}: stable row ids were turned on or off since",
             "restore_row_ids",
         )
     own = own_metadata(latest.table_metadata)
     version, timestamp = latest.version, latest.timestamp
-    made = type(latest)()
-    made.CopyFrom(restored.manifest)
+    made = restored.manifest
     made.version = version
     made.timestamp.CopyFrom(timestamp)
     made.writer_version.CopyFrom(latest.writer_version)
@@ -44,6 +43,7 @@ def restore(draft: Draft, operation: Transaction.Restore) -> None:
     for key in own_metadata(made.table_metadata):
         del made.table_metadata[key]
     made.table_metadata.update(own)
+    draft.drop_fragments()
     latest.CopyFrom(made)
     draft.indices = list(restored.indices)
     draft.touched = None
@@ -94,9 +94,7 @@ def clone(draft: Draft, operation: Transaction.Clone) -> None:
             "unknown_version",
         )
     own = draft.manifest
-    made = type(own)()
-    made.CopyFrom(source.manifest)
-    made.version = source.manifest.version
+    made = source.manifest
     made.timestamp.CopyFrom(own.timestamp)
     made.writer_version.CopyFrom(own.writer_version)
     made.transaction_file = own.transaction_file

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
+from pyroaring import BitMap64
+
 from committerd import __version__
 from committerd.errors import InvalidRequest
 from committerd.format.feature_flags import CARRIED, FeatureFlag
+from committerd.format.fragment_list import NO_FRAGMENTS, FragmentList
 from committerd.format.fragment_reuse import Content
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, Field, IndexMetadata, Manifest, Timestamp
@@ -67,13 +70,20 @@ class Given:
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """A version in the making. Its messages are its own; operations change them in place."""
+    """A version in the making. Its messages are its own; operations change them in place.
+
+    Its fragments are those of `manifest` and those in `kept`. An operation that looks at a fragment of the current
+    version, or changes it, says so first (`open`): what it doesn't name stays as it is, bytes and all.
+    """
 
     manifest: Manifest
+    """`fragments` has those that were opened or added."""
     indices: list[IndexMetadata]
     """Shared with the current version: replaced by changed copies, never changed."""
-    current: Manifest | None
+    current: ManifestFile | None
     given: Given
+    kept: FragmentList = NO_FRAGMENTS
+    """Fragments of the current version, ascending, that nothing has looked at."""
     touched: set[int] | None = field(default_factory=set)
     """Ids of the fragments that are new or not as they were; None = look at all."""
 
@@ -85,12 +95,38 @@ class Draft:
     def has_stable_row_ids(self) -> bool:
         return has_stable_row_ids(self.manifest)
 
-    def fragment_ids(self) -> set[int]:
-        return {fragment.id for fragment in self.manifest.fragments}
+    def fragment_ids(self) -> BitMap64:
+        """Of all fragments."""
+        return self.kept.facts.ids | BitMap64(fragment.id for fragment in self.manifest.fragments)
+
+    def missing(self, ids: Iterable[int]) -> list[int]:
+        """Those of the ids that no fragment has, ascending."""
+        has = self.fragment_ids()
+        return sorted(one for one in ids if one not in has)
+
+    def next_fragment_id(self) -> int:
+        return next_fragment_id(self.manifest, self.kept)
+
+    def open(self, ids: Iterable[int]) -> None:
+        """Decode the fragments with these ids, as far as they are there, and some that lie around them."""
+        self.kept, taken = self.kept.without(ids)
+        for chunk in taken:
+            self.manifest.MergeFromString(chunk.body)
+
+    def open_all(self) -> None:
+        """Decode every fragment."""
+        for body in self.kept.bodies():
+            self.manifest.MergeFromString(body)
+        self.kept = NO_FRAGMENTS
+
+    def drop_fragments(self) -> None:
+        """Leave nothing of the current version's."""
+        self.manifest.ClearField("fragments")
+        self.kept = NO_FRAGMENTS
 
     def fresh(self, fragments: Iterable[DataFragment]) -> list[DataFragment]:
         """Copies with new ids, and with row ids where rows have them; counters move on."""
-        fresh = with_new_ids(fragments, next_fragment_id(self.manifest))
+        fresh = with_new_ids(fragments, self.next_fragment_id())
         drop_tombstoned_files(fresh)
         if fresh:
             self.spend_ids(fresh[-1].id)
@@ -139,15 +175,18 @@ def next_draft(current: ManifestFile, given: Given) -> Draft:
     blindly would misread the version, so support for a version is checked before this.
     """
     manifest = Manifest()
-    manifest.CopyFrom(current.manifest)
+    manifest.CopyFrom(current.outline)
     manifest.version += 1
     for name in ("tag", "index_section", "transaction_section", "transaction_section_v14"):
         manifest.ClearField(name)
     indices = list(current.indices)
     if given.reuse is not None:
         indices = reuse_applied(indices, given.reuse)
-    _set_writer(manifest, given, current.manifest)
-    return Draft(manifest=manifest, indices=indices, current=current.manifest, given=given)
+    _set_writer(manifest, given, current.outline)
+    draft = Draft(manifest=manifest, indices=indices, current=current, given=given, kept=current.fragments)
+    if not _counts_on(current):
+        draft.open_all()
+    return draft
 
 
 def first_draft(given: Given, version: int = 1) -> Draft:
@@ -173,14 +212,12 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
         edited = [fragment for fragment in manifest.fragments if fragment.id in changed]
         drop_dead_files(edited, {field.id for field in manifest.fields})
         remove_fragments(manifest, {one.id for one in edited if live_rows(one) <= 0})
-    _keep_order(manifest)
-    if manifest.fragments:
-        draft.spend_ids(manifest.fragments[-1].id)
+    _keep_order(draft)
     _set_own_metadata(manifest, draft.given.table_metadata)
-    set_flags(manifest)
+    _set_flags(manifest, draft.kept)
 
 
-def set_flags(manifest: Manifest) -> None:
+def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
     """Both words of feature flags, from the content. Lance: feature_flags.rs, apply_feature_flags.
 
     That rows have stable ids is inherited: a table without fragments has nothing to tell it from.
@@ -188,7 +225,7 @@ def set_flags(manifest: Manifest) -> None:
     both = manifest.reader_feature_flags & CARRIED
     if has_stable_row_ids(manifest):
         both |= FeatureFlag.STABLE_ROW_IDS
-    if any(fragment.HasField("deletion_file") for fragment in manifest.fragments):
+    if kept.facts.has_deletions or any(fragment.HasField("deletion_file") for fragment in manifest.fragments):
         both |= FeatureFlag.DELETION_FILES
     if manifest.base_paths:
         both |= FeatureFlag.BASE_PATHS
@@ -220,10 +257,29 @@ def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> No
     manifest.timestamp.CopyFrom(now)
 
 
-def _keep_order(manifest: Manifest) -> None:
+def _counts_on(current: ManifestFile) -> bool:
+    """Whether ids ascend and the counter is not behind them, so that new fragments come after all others."""
+    outline, fragments = current.outline, current.fragments
+    counted = not outline.HasField("max_fragment_id") or outline.max_fragment_id >= fragments.last_id
+    return counted and fragments.facts.ascending
+
+
+def _keep_order(draft: Draft) -> None:
+    """Ascending ids, and the highest is counted as given out.
+
+    A rewritten fragment may have an id that was reserved before others were given: what it comes to lie among is
+    opened, so that those kept lie before, between and behind the others in whole chunks.
+    """
+    manifest = draft.manifest
     ids = [fragment.id for fragment in manifest.fragments]
+    if ids and draft.kept.chunks and min(ids) <= draft.kept.last_id:
+        draft.open(ids)
+        ids = [fragment.id for fragment in manifest.fragments]
     if any(one > next_one for one, next_one in pairwise(ids)):
         manifest.fragments.sort(key=lambda fragment: fragment.id)
+    last = max(max(ids, default=-1), draft.kept.last_id)
+    if last >= 0:
+        draft.spend_ids(last)
 
 
 def _set_own_metadata(manifest: Manifest, entries: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from committerd.format.fragment_list import FragmentList
 from committerd.format.messages import DataFile, DataFragment, Manifest
 
 FRAGMENT_ID_MAX = 2**32 - 2
@@ -15,15 +16,15 @@ TOMBSTONE = -2
 FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None]
 
 
-def next_fragment_id(manifest: Manifest) -> int:
-    """The first id that no fragment of this table ever had.
+def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
+    """The first id that no fragment of this table ever had; those in `kept` are of the version too.
 
     Lance: transaction.rs, build_manifest. An Overwrite continues too, as with pylance 14.0.2; 4.0.0
     starts at 0 again and so gives one id to several fragments over time.
     """
     if manifest.HasField("max_fragment_id"):
         return manifest.max_fragment_id + 1
-    return max((fragment.id for fragment in manifest.fragments), default=-1) + 1
+    return max(max((fragment.id for fragment in manifest.fragments), default=-1), kept.last_id) + 1
 
 
 def with_new_ids(fragments: Iterable[DataFragment], first: int) -> list[DataFragment]:

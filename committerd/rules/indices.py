@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
 from committerd.errors import InvalidRequest
 from committerd.format.fragment_reuse import Content
@@ -49,14 +49,12 @@ def with_coverage(index: IndexMetadata, fragments: BitMap) -> IndexMetadata:
     return copied
 
 
-def retained(
-    indices: Sequence[IndexMetadata], schema: Iterable[Field], fragment_ids: Collection[int]
-) -> list[IndexMetadata]:
+def retained(indices: Sequence[IndexMetadata], schema: Iterable[Field], fragment_ids: BitMap64) -> list[IndexMetadata]:
     """The indices that are of use with this schema and these fragments.
 
     Dropped are those on a field that is gone and, of each name, segments that cover nothing, but
     for the oldest of an index that would vanish otherwise; a vector index without anything covered
-    vanishes. Lance: transaction.rs, retain_relevant_indices. `fragment_ids` should be a set.
+    vanishes. Lance: transaction.rs, retain_relevant_indices.
     """
     fields = {field.id for field in schema}
     usable = [index for index in indices if is_system_index(index) or fields.issuperset(index.fields)]
@@ -167,7 +165,7 @@ def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[Inde
     return applied
 
 
-def _useful(segments: Sequence[IndexMetadata], fragment_ids: Collection[int]) -> Sequence[IndexMetadata]:
+def _useful(segments: Sequence[IndexMetadata], fragment_ids: BitMap64) -> Sequence[IndexMetadata]:
     """Of the segments of one index, those to keep."""
     covering = [index for index in segments if any(fragment in fragment_ids for fragment in coverage(index) or ())]
     if covering:

@@ -8,10 +8,15 @@ damage done before us: nothing is written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
+from itertools import chain
+
+from pyroaring import BitMap64
 
 from committerd.errors import CorruptTable
 from committerd.format.feature_flags import FeatureFlag
+from committerd.format.fragment_list import FragmentList
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, IndexMetadata, Manifest
 from committerd.format.row_ids import count_row_ids, decode_versions
@@ -20,17 +25,21 @@ from committerd.rules.manifest import NextVersion
 
 
 def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
-    """Return when the version may follow `current`. Costs one pass over fragment ids, and a look at
-    those that changed.
+    """Return when the version may follow `current`. Looks at what changed.
+
+    As strong as looking at all, given that `current` is sound. Fragments that were kept are there byte for byte, and
+    what the invariants say of a single one (its rows, files, bases, row ids) hangs on nothing else that an operation
+    changes without looking at all: bases are only added, and whether rows have ids is inherited. What they say of all
+    together (ids are distinct and counted, flags match) is asked of the kept ones' ids and facts too.
 
     Raises `CorruptTable`; the code is the first violated invariant, the message has all.
     """
     violations = [
-        *_counters(current.manifest if current else None, built.manifest),
-        *_ids(built.manifest),
-        *_fragments(_touched(built), built.manifest),
+        *_counters(current.outline if current else None, built.manifest),
+        *_ids([fragment.id for fragment in built.manifest.fragments], built.kept, built.manifest),
+        *chain.from_iterable(map(_look_into(built.manifest), _touched(built))),
         *_row_versions(_touched(built)),
-        *_flags(built.manifest),
+        *_flags(built.manifest, deletions=built.kept.facts.has_deletions or _has_deletions(built.manifest)),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
     ]
@@ -38,17 +47,16 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
 
 
 def require_sound_table(file: ManifestFile) -> None:
-    """Return when a whole version is sound. Linear in fragments and rows ids' segments. Raises
-    as `require_sound`.
+    """Return when a whole version is sound. Linear in fragments, but quick where all are of few kinds, and in row ids'
+    segments. Raises as `require_sound`.
     """
-    manifest = file.manifest
     violations = [
-        *_ids(manifest),
-        *_fragments(manifest.fragments, manifest),
-        *_flags(manifest),
+        *_ids((), file.fragments, file.outline),
+        *file.fragments.found(_look_into(file.outline)),
+        *_flags(file.outline, deletions=file.fragments.facts.has_deletions),
         *_indices(file.indices),
     ]
-    _raise(violations, manifest.version)
+    _raise(violations, file.version)
 
 
 OF_CONTENT = frozenset(
@@ -95,13 +103,15 @@ def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violatio
         )
 
 
-def _ids(manifest: Manifest) -> Iterator[Violation]:
-    ids = [fragment.id for fragment in manifest.fragments]
-    if len(set(ids)) != len(ids):
-        twice = sorted(one for one, times in Counter(ids).items() if times > 1)
+def _ids(ids: Sequence[int], kept: FragmentList, manifest: Manifest) -> Iterator[Violation]:
+    """`ids` are those of the fragments that are not in `kept`."""
+    distinct = kept.facts.ids | BitMap64(ids)
+    if len(distinct) != len(ids) + len(kept):
+        times = Counter([*ids, *(fragment.id for fragment in kept)])
+        twice = sorted(one for one, number in times.items() if number > 1)
         yield "fragment_id_twice", f"fragment ids {twice} occur twice"
-    if ids and manifest.HasField("max_fragment_id") and max(ids) > manifest.max_fragment_id:
-        yield "max_fragment_id", f"fragment {max(ids)} is above {manifest.max_fragment_id}"
+    if distinct and manifest.HasField("max_fragment_id") and distinct.max() > manifest.max_fragment_id:
+        yield "max_fragment_id", f"fragment {distinct.max()} is above {manifest.max_fragment_id}"
     fields = [field.id for field in manifest.fields]
     if len(set(fields)) != len(fields):
         yield "field_id_twice", "a field id occurs twice in the schema"
@@ -113,27 +123,29 @@ def _touched(built: NextVersion) -> Sequence[DataFragment]:
     return [one for one in built.manifest.fragments if one.id in built.touched]
 
 
-def _fragments(fragments: Sequence[DataFragment], manifest: Manifest) -> Iterator[Violation]:
-    bases = {base.id for base in manifest.base_paths}
-    stable = has_stable_row_ids(manifest)
-    for fragment in fragments:
-        name = f"fragment {fragment.id}"
-        if not fragment.files:
-            yield "fragment_without_files", f"{name} has no data file"
-        if fragment.physical_rows == 0:
-            yield "physical_rows_unknown", f"{name} does not say how many rows it has"
-        deleted = fragment.deletion_file.num_deleted_rows
-        if fragment.HasField("deletion_file") and not 0 < deleted <= fragment.physical_rows:
-            yield "deleted_rows", f"{name} has {deleted} of {fragment.physical_rows} rows deleted"
-        fields = [one for file in fragment.files for one in file.fields if one >= 0]
-        if len(set(fields)) != len(fields):
-            yield "field_twice_in_fragment", f"{name} has the data of one field in two files"
-        used = {file.base_id for file in fragment.files if file.HasField("base_id")}
-        if fragment.deletion_file.HasField("base_id"):
-            used.add(fragment.deletion_file.base_id)
-        if used - bases:
-            yield "unknown_base", f"{name} has files in bases {sorted(used - bases)}"
-        yield from _row_ids(fragment, stable=stable)
+def _look_into(manifest: Manifest) -> Callable[[DataFragment], Iterator[Violation]]:
+    """What a single fragment of this version may break."""
+    return partial(_fragment, bases={base.id for base in manifest.base_paths}, stable=has_stable_row_ids(manifest))
+
+
+def _fragment(fragment: DataFragment, *, bases: Set[int], stable: bool) -> Iterator[Violation]:
+    name = f"fragment {fragment.id}"
+    if not fragment.files:
+        yield "fragment_without_files", f"{name} has no data file"
+    if fragment.physical_rows == 0:
+        yield "physical_rows_unknown", f"{name} does not say how many rows it has"
+    deleted = fragment.deletion_file.num_deleted_rows
+    if fragment.HasField("deletion_file") and not 0 < deleted <= fragment.physical_rows:
+        yield "deleted_rows", f"{name} has {deleted} of {fragment.physical_rows} rows deleted"
+    fields = [one for file in fragment.files for one in file.fields if one >= 0]
+    if len(set(fields)) != len(fields):
+        yield "field_twice_in_fragment", f"{name} has the data of one field in two files"
+    used = {file.base_id for file in fragment.files if file.HasField("base_id")}
+    if fragment.deletion_file.HasField("base_id"):
+        used.add(fragment.deletion_file.base_id)
+    if used - bases:
+        yield "unknown_base", f"{name} has files in bases {sorted(used - bases)}"
+    yield from _row_ids(fragment, stable=stable)
 
 
 def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
@@ -159,9 +171,12 @@ def _row_versions(fragments: Sequence[DataFragment]) -> Iterator[Violation]:
                 yield error.code, str(error)
 
 
-def _flags(manifest: Manifest) -> Iterator[Violation]:
+def _has_deletions(manifest: Manifest) -> bool:
+    return any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
+
+
+def _flags(manifest: Manifest, *, deletions: bool) -> Iterator[Violation]:
     reader, writer = manifest.reader_feature_flags, manifest.writer_feature_flags
-    deletions = any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
     for flag, wanted in (
         (FeatureFlag.DELETION_FILES, deletions),
         (FeatureFlag.BASE_PATHS, bool(manifest.base_paths)),
@@ -186,7 +201,7 @@ def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Itera
     """
     if current is None:
         return
-    had = {field.id for field in current.manifest.fields}
+    had = {field.id for field in current.outline.fields}
     has = {field.id for field in built.manifest.fields}
     kept = {index.uuid.uuid for index in current.indices}
     for index in built.indices:

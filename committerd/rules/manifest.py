@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from committerd.errors import InvalidRequest
+from committerd.format.fragment_list import NO_FRAGMENTS, FragmentList
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import IndexMetadata, Manifest, Transaction
 from committerd.rules import build_indices, build_rows, build_schema, build_table
@@ -24,9 +25,12 @@ class NextVersion:
     """What a build made. Nobody changes it."""
 
     manifest: Manifest
+    """`fragments` has those that are new, and those that were looked at."""
     indices: Sequence[IndexMetadata]
     touched: frozenset[int] | None
-    """Ids of the fragments that are new or not as they were; None = all may be."""
+    """Ids of the fragments that are new or not as they were; None = all in `manifest` may be."""
+    kept: FragmentList = NO_FRAGMENTS
+    """The other fragments, ascending: as they are in the current version."""
 
 
 def build(current: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
@@ -52,6 +56,7 @@ def build(current: ManifestFile | None, transaction: Transaction, given: Given) 
         manifest=draft.manifest,
         indices=tuple(draft.indices),
         touched=None if draft.touched is None else frozenset(draft.touched),
+        kept=draft.kept,
     )
 
 

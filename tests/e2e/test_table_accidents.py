@@ -287,13 +287,14 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, 
     # The next version is written by a Lance to come.
     latest = _manifest(scene, scene.table.version).read_bytes()
     found = decode(latest, len(latest))
-    found.manifest.version += 1
-    found.manifest.writer_feature_flags |= 1 << 40
-    newer = _manifest(scene, found.manifest.version)
-    found.manifest.ClearField("transaction_file")
-    theirs = Transaction(uuid=str(uuid.uuid4()), read_version=found.manifest.version - 1)
+    made = found.manifest
+    made.version += 1
+    made.writer_feature_flags |= 1 << 40
+    newer = _manifest(scene, made.version)
+    made.ClearField("transaction_file")
+    theirs = Transaction(uuid=str(uuid.uuid4()), read_version=found.version)
     theirs.update_config.SetInParent()
-    newer.write_bytes(encode(found.manifest, found.indices, theirs))
+    newer.write_bytes(encode(made, found.indices, theirs))
     versions = sorted(newer.parent.iterdir())
     _start(daemon, running=running)
     offsets = scene.topics.stage(b"garbage")

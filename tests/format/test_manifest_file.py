@@ -124,10 +124,11 @@ def test_what_is_encoded_is_decoded(manifest: Manifest, listed: list[IndexMetada
     assert file.transaction == transaction
     assert file.manifest.HasField("index_section") == bool(listed)
     assert not file.manifest.HasField("transaction_section_v14")
+    found = file.manifest
     for place in ("index_section", "transaction_section", "transaction_section_v14"):
-        file.manifest.ClearField(place)
+        found.ClearField(place)
         manifest.ClearField(place)
-    assert file.manifest == manifest
+    assert found == manifest
 
 
 @given(manifests, st.lists(indices, max_size=2), transactions)

@@ -6,6 +6,7 @@ import pytest
 
 from committerd.errors import CommitterError, CorruptTable, UnsupportedTable
 from committerd.format.feature_flags import FeatureFlag
+from committerd.format.fragment_list import pack
 from committerd.format.index_details import FRAGMENT_REUSE_INDEX
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import (
@@ -54,9 +55,11 @@ def refusal(manifest: Manifest, *indices: IndexMetadata) -> CommitterError:
 
 
 def check(manifest: Manifest, *indices: IndexMetadata) -> None:
+    outline, fragments = pack(manifest)
     require_supported(
         ManifestFile(
-            manifest=manifest,
+            outline=outline,
+            fragments=fragments,
             index_section=IndexSection(indices=indices),
             transaction=None,
             transaction_bytes=None,

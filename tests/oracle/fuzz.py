@@ -189,12 +189,16 @@ def _require_opens(root: Path) -> None:
 
 def _require_usable(prepared: Prepared) -> None:
     """The version that would be put must be one that is read back, and built upon."""
-    file = decode(prepared.body)
+    body = bytes(prepared.body)
+    file = decode(body)
     assert file.transaction is not None
+    assert (file.fragments, file.index_section) == (prepared.file.fragments, prepared.file.index_section)
+    # Joined from parts, it is what protobuf writes of the whole.
+    assert body == encode(file.manifest, file.indices, file.transaction)
     require_supported(file)
     require_sound_table(file)
     assert file.transaction == prepared.transaction
-    footprint_of_theirs(prepared.transaction, before=prepared.before, after=file.manifest, indices=file.indices)
+    footprint_of_theirs(prepared.transaction, before=prepared.before, after=file.outline, indices=file.indices)
 
 
 def _world() -> World:

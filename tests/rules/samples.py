@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from pyroaring import BitMap
 
+from committerd.format.fragment_list import NO_FRAGMENTS, Chunk, FragmentList, pack
 from committerd.format.fragment_reuse import Content
 from committerd.format.index_details import pack_details
 from committerd.format.manifest_file import ManifestFile
@@ -31,6 +34,7 @@ from committerd.format.messages import (
     Any as AnyMessage,
 )
 from committerd.format.row_ids import RowIds, encode_row_ids
+from committerd.rules import draft
 from committerd.rules.draft import Given
 from committerd.rules.manifest import NextVersion, build
 
@@ -178,8 +182,10 @@ def manifest(
 
 
 def table(made: Manifest, *indices: IndexMetadata) -> ManifestFile:
+    outline, fragments = pack(made)
     return ManifestFile(
-        manifest=made,
+        outline=outline,
+        fragments=fragments,
         index_section=IndexSection(indices=indices),
         transaction=None,
         transaction_bytes=None,
@@ -198,13 +204,36 @@ def updates(entries: Mapping[str, str | None], *, replace: bool = False) -> Tran
 
 
 def after(current: ManifestFile | None, staged: Transaction, given: Given = GIVEN) -> NextVersion:
-    """The next version; what it was built from is left alone."""
+    """The next version, with all its fragments decoded.
+
+    What it was built from is left alone. It is the same whether the current version has its fragments in chunks of many
+    or of one, and whether they were looked at or kept.
+    """
     before = (current.manifest.SerializeToString(), list(current.indices)) if current else None
     said = staged.SerializeToString()
-    built = build(current, staged, given)
+    built = whole(build(current, staged, given))
+    if current is not None:
+        singly = FragmentList(Chunk(one.SerializeToString(), 1) for one in map(_alone, current.fragments))
+        assert whole(build(replace(current, fragments=singly), staged, given)) == built
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(draft, "_counts_on", lambda current: False)
+            assert whole(build(current, staged, given)) == built
     assert staged.SerializeToString() == said
     assert before == ((current.manifest.SerializeToString(), list(current.indices)) if current else None)
     return built
+
+
+def whole(built: NextVersion) -> NextVersion:
+    """With nothing kept: all fragments are in the manifest, as it will be read."""
+    outline, fragments = pack(built.manifest, built.kept)
+    made = Manifest()
+    made.CopyFrom(outline)
+    made.fragments.extend(fragments)
+    return replace(built, manifest=made, kept=NO_FRAGMENTS)
+
+
+def _alone(one: DataFragment) -> Manifest:
+    return Manifest(fragments=[one])
 
 
 def ids(built: NextVersion) -> list[int]:

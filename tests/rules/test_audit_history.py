@@ -8,7 +8,7 @@ import pytest
 
 from committerd.errors import CorruptTable
 from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import DataFile, DataFragment, IndexSection, Manifest, Transaction
+from committerd.format.messages import DataFile, DataFragment, Manifest, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.rules.answers import encode_settled
 from committerd.rules.audit import Audit, AuditReport
@@ -32,6 +32,7 @@ from tests.rules.audit_samples import (
     refused,
     uuid_of,
 )
+from tests.rules.samples import table
 
 # What is wrong with the versions
 
@@ -262,5 +263,4 @@ def test_of_a_foreign_version_its_keys_are_taken_where_they_can_be_read() -> Non
 
 
 def _file(metadata: dict[str, str]) -> ManifestFile:
-    manifest = Manifest(version=2, table_metadata=metadata)
-    return ManifestFile(manifest=manifest, index_section=IndexSection(), transaction=None, transaction_bytes=None)
+    return table(Manifest(version=2, table_metadata=metadata))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
 from committerd.errors import InvalidRequest
 from committerd.format.messages import IndexMetadata
@@ -11,7 +11,7 @@ from committerd.rules.indices import holds_addresses, retained, rewritten_covera
 from tests.rules import samples
 from tests.rules.samples import column, index, vector_index
 
-FRAGMENTS = {0, 1}
+FRAGMENTS = BitMap64([0, 1])
 
 
 def kept(*indices: IndexMetadata) -> list[int]:
