@@ -1,0 +1,222 @@
+"""What the figures must reach, and whether they do. A bar that was not measured, or not reached, says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from scripts.bench.bench import mode
+from scripts.bench.plan import Plan
+from scripts.bench.results import Results, Side
+from scripts.bench.scenarios import fragments, idle, judging, memory, no_coalescing, s3, writers
+
+Verdict = Literal["met", "NOT MET", "not measured", "FAILED"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One bar."""
+
+    scenario: str
+    work: str
+    bar: str
+    measured: str
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        """For `results.json`."""
+        return asdict(self)
+
+
+class NotMeasured(Exception):
+    """A figure that a bar needs is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    scenario: str
+    work: str
+    bar: str
+    judge: Callable[[_Values, Plan], tuple[str, bool]]
+    """(what was measured, for people; whether that is enough)."""
+
+
+class _Values:
+    """Medians, which have to be there."""
+
+    def __init__(self, results: Results, scenario: str) -> None:
+        self._results, self._scenario = results, scenario
+
+    def __call__(self, side: Side, case: str, metric: str) -> float:
+        value = self._results.value(self._scenario, case, side, metric)
+        if value is None:
+            raise NotMeasured(f"{case}: {metric}")
+        return value
+
+    def most(self, side: Side, case: str, metric: str) -> float:
+        """The largest sample."""
+        samples = [
+            one.samples
+            for one in self._results.of(self._scenario)
+            if (one.side, one.case, one.metric) == (side, case, metric)
+        ]
+        if not samples:
+            raise NotMeasured(f"{case}: {metric}")
+        return max(samples[0])
+
+
+def judge_all(results: Results, plan: Plan) -> list[Judged]:
+    """Every bar, those too whose scenario was not run."""
+    return list(_judge_all(results, plan))
+
+
+def met(judged: Sequence[Judged]) -> bool:
+    """Whether nothing that was run is below its bar."""
+    return all(one.verdict in ("met", "not measured") for one in judged)
+
+
+def _judge_all(results: Results, plan: Plan) -> Iterator[Judged]:
+    for one in _BARS:
+        verdict: Verdict
+        try:
+            measured, good = one.judge(_Values(results, one.scenario), plan)
+            verdict = "met" if good else "NOT MET"
+        except NotMeasured:
+            measured, verdict = "", "not measured"
+        if one.scenario in results.failures:
+            measured, verdict = f"the scenario failed: {results.failures[one.scenario]}", "FAILED"
+        yield Judged(scenario=one.scenario, work=one.work, bar=one.bar, measured=measured, verdict=verdict)
+
+
+def _writers_rate(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, plan: Plan) -> tuple[str, bool]:
+        ours, theirs = writers.case(plan.writers_most, durable), writers.case(plan.writers_most)
+        return _faster(value, ours, theirs, times=40)
+
+    return judge
+
+
+def _writers_p99(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, plan: Plan) -> tuple[str, bool]:
+        ours = value("committerd", writers.case(plan.writers_most, durable), "p99")
+        theirs = value("pylance", writers.case(plan.writers_most), "p99")
+        return f"{_ms(ours)} against {_ms(theirs)}: 1/{theirs / ours:.1f}", ours <= theirs / 20
+
+    return judge
+
+
+def _uncoalesced(durable: bool, times: float) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        return _faster(value, mode(durable), no_coalescing.PYLANCE, times=times)
+
+    return judge
+
+
+def _faster(value: _Values, ours: str, theirs: str, *, times: float) -> tuple[str, bool]:
+    our_rate, their_rate = value("committerd", ours, "rate"), value("pylance", theirs, "rate")
+    failed = value.most("committerd", ours, "failed")
+    told = f"{our_rate:.0f}/s against {their_rate:.1f}/s: {our_rate / their_rate:.1f}x"
+    if failed:
+        told += f"; {failed:.0f} of committerd's failed"
+    return told, our_rate >= times * their_rate and not failed
+
+
+def _append_large(value: _Values, _: Plan) -> tuple[str, bool]:
+    ours = value("committerd", fragments.case(100_000, "not durable"), "commit")
+    theirs = value("pylance", fragments.case(100_000, fragments.WARM), "commit")
+    return f"{_ms(ours)} against {_ms(theirs)}: 1/{theirs / ours:.1f}", ours <= theirs / 20
+
+
+def _append_bytes(value: _Values, _: Plan) -> tuple[str, bool]:
+    ours = value("committerd", fragments.case(100_000, "not durable"), "commit")
+    raw = value("limit", fragments.case(100_000, "not durable"), "commit")
+    return f"{_ms(ours)} against {_ms(raw)}: {ours / raw:.2f}x", ours <= 1.5 * raw
+
+
+def _append_small(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        ours = value("committerd", fragments.case(1000, mode(durable)), "commit")
+        theirs = value("pylance", fragments.case(1000, fragments.WARM), "commit")
+        return f"{_ms(ours)} against {_ms(theirs)}: {ours / theirs:.2f}x", ours <= theirs
+
+    return judge
+
+
+def _s3(value: _Values, _: Plan) -> tuple[str, bool]:
+    rate, p99 = value("committerd", s3.case(60), "rate"), value("committerd", s3.case(60), "p99")
+    failed = value.most("committerd", s3.case(60), "failed")
+    told = f"{rate:.0f}/s, p99 {_ms(p99)}" + (f"; {failed:.0f} failed" if failed else "")
+    return told, rate >= 1000 and p99 <= 0.5 and not failed
+
+
+def _idle(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        case = mode(durable)
+        ours = value("committerd", case, "p50")
+        hop, write = value("limit", idle.HOP, "p50"), value("limit", f"conditional write, {case}", "p50")
+        limit = 2 * hop + 1.2 * write
+        told = f"{_ms(ours)}; 2 hops of {_ms(hop)} and 1.2 writes of {_ms(write)} are {_ms(limit)}"
+        return told, ours <= limit and not value.most("committerd", case, "failed")
+
+    return judge
+
+
+def _backlog(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        rate = value("committerd", mode(durable), "rate")
+        return f"{rate:.0f}/s", rate >= 8000
+
+    return judge
+
+
+def _judging(operation: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        seconds, reads = value("committerd", operation, "seconds"), value.most("committerd", operation, "reads")
+        return f"{_ms(seconds)}, {reads:.0f} reads", seconds <= 0.010 and reads == 0
+
+    return judge
+
+
+def _memory(case: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        ours, theirs = value("committerd", case, "peak"), value("pylance", memory.PROCESS, "peak")
+        return f"{ours / 2**20:.0f} MiB against {theirs / 2**20:.0f} MiB: {ours / theirs:.2f}x", ours <= theirs / 2
+
+    return judge
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+_MOST = "32 producers, 8 in flight each, 20,000 appends through Kafka, local"
+_BARS = (
+    *(_Bar("writers", f"{_MOST}, {mode(d)}", ">= 40x pylance's 32 writers", _writers_rate(d)) for d in (True, False)),
+    *(_Bar("writers", f"the same, {mode(d)}: p99", "<= 1/20 of pylance's p99", _writers_p99(d)) for d in (True, False)),
+    _Bar("no_coalescing", "without coalescing, 2,000 appends, durable", ">= 5x", _uncoalesced(True, 5)),
+    _Bar("no_coalescing", "without coalescing, 2,000 appends, not durable", ">= 8x", _uncoalesced(False, 8)),
+    _Bar("fragments", "append on 100,000 fragments, not durable", "<= 1/20 of pylance warm", _append_large),
+    _Bar("fragments", "append on 100,000 fragments, not durable", "<= 1.5x writing the same bytes", _append_bytes),
+    *(
+        _Bar("fragments", f"append on 1,000 fragments, {mode(d)}", "<= pylance warm", _append_small(d))
+        for d in (True, False)
+    ),
+    _Bar("s3", "S3 with 60 ms on every request, 256 in flight, 30 s", ">= 1,000/s, p99 <= 0.5 s", _s3),
+    *(
+        _Bar("idle", f"submit to outcome when idle, {mode(d)}", "<= 2 Kafka hops + 1.2x the write", _idle(d))
+        for d in (True, False)
+    ),
+    *(
+        _Bar("judge", f"judge against 1,000 versions: {operation}", "<= 10 ms, no read", _judging(operation))
+        for operation in judging.OPERATIONS
+    ),
+    *(
+        _Bar("backlog", f"backlog of 100,000 staged appends, {mode(d)}", ">= 8,000/s", _backlog(d))
+        for d in (True, False)
+    ),
+    *(
+        _Bar("memory", f"peak memory at 100,000 fragments, {case}", "<= 1/2 of pylance's process", _memory(case))
+        for case in (memory.PROCESS, memory.DAEMON)
+    ),
+)

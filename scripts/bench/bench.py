@@ -1,0 +1,125 @@
+"""What all scenarios share: plan, results, files, worker processes, and real parts, each started when first used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from kafka import KafkaAdminClient
+
+from scripts.bench.plan import Plan
+from scripts.bench.pool import Pool, make_pool, make_table
+from scripts.bench.results import Results
+from scripts.bench.workers import Worker
+from tests.parts.daemon import Daemon
+from tests.parts.kafka import kafka_broker
+from tests.parts.places import StorePlace
+
+
+class Bench:
+    """One run of the benchmark. What it starts and writes is gone at its end."""
+
+    def __init__(self, plan: Plan, folder: Path | None) -> None:
+        """`folder`: where tables shall lie, on the file system that is to be measured; default the temporary one."""
+        self.plan = plan
+        self.results = Results()
+        self._parent = folder
+        self._began = time.monotonic()
+        self._workers: list[Worker] = []
+        self._kafka = ""
+        self._pool: Pool | None = None
+        self._datasets: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._stack = contextlib.ExitStack()
+        self.folder = Path(tempfile.mkdtemp(prefix="committerd-bench-", dir=self._parent))
+        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self._stack.callback(self.drop_workers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def tell(self, text: str) -> None:
+        """Progress, on standard error."""
+        print(f"{time.monotonic() - self._began:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+    @property
+    def pool(self) -> Pool:
+        """The data files."""
+        if self._pool is None:
+            self.tell(f"writes {self.plan.files} data files")
+            self._pool = make_pool(self.folder, self.plan.files)
+        return self._pool
+
+    @property
+    def kafka(self) -> str:
+        """Bootstrap servers of a real Kafka."""
+        if not self._kafka:
+            self._kafka = self._stack.enter_context(kafka_broker()).bootstrap_servers
+            if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # one that stays
+                self._stack.callback(self._remove_topics)
+            self.tell("Kafka runs")
+        return self._kafka
+
+    def workers(self, count: int) -> list[Worker]:
+        """So many processes; they are kept for whoever asks next."""
+        if len(self._workers) < count:
+            self.tell(f"starts {count - len(self._workers)} worker processes")
+        while len(self._workers) < count:
+            self._workers.append(Worker())
+        return self._workers[:count]
+
+    def drop_workers(self) -> None:
+        """End the shared ones: after a failure they may be in the middle of something."""
+        for worker in self._workers:
+            worker.close()
+        self._workers.clear()
+
+    @contextlib.contextmanager
+    def table(self, ids: Iterable[int] = ()) -> Iterator[str]:
+        """The URI of a new local table, with a schema and rows of these ids; it goes when the block is left."""
+        uri = self.folder / f"table-{secrets.token_hex(4)}.lance"
+        make_table(self.pool, uri, ids=ids)
+        try:
+            yield str(uri)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(uri / "data")  # the files are those of the other tables too
+            shutil.rmtree(uri, ignore_errors=True)
+
+    def daemon(self, place: StorePlace, *, durable: bool, **settings: str) -> Daemon:
+        """`committerd run` for a table, not started; its log goes with the run."""
+        name = f"bench-{secrets.token_hex(4)}"
+        self._datasets.append(name)
+        return Daemon(
+            name=name,
+            uri=place.uri,
+            kafka=self.kafka,
+            settings={**place.settings, "STORE__DURABLE": str(durable).lower(), **settings},
+            log=self.folder / f"{name}.log",
+        )
+
+    def _remove_topics(self) -> None:
+        admin: Any = KafkaAdminClient(bootstrap_servers=self._kafka)
+        wanted = {f"{name}.{role}" for name in self._datasets for role in ("staged", "outcomes", "dead")}
+        admin.delete_topics(sorted(wanted & set(admin.list_topics())))
+        admin.close()
+
+
+def dataset_of(daemon: Daemon) -> str:
+    """The name of its dataset, which names the topics."""
+    return daemon.environment["COMMITTERD_DATASET__NAME"]
+
+
+def mode(durable: bool) -> str:
+    """How cases are named."""
+    return "durable" if durable else "not durable"

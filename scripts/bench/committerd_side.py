@@ -1,0 +1,81 @@
+"""committerd's own functions on one local table, in a process of its own, called as the committer calls them.
+
+What a commit costs without Kafka: judge, build, write the transaction file, put the manifest. This module loads neither
+pylance nor Kafka's client, as the memory of its process is measured too.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio.from_thread
+
+from committerd.edges.local import LocalStore
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.messages import Transaction
+from committerd.ports import Created, ObjectStore
+from committerd.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge, put, write_files
+from committerd.table import Table
+from scripts.bench.machine import peak_memory_bytes
+from scripts.bench.pool import Pool
+
+WORLD = World(wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4)
+OPTIONS = PrepareOptions()
+
+
+class OneTable:
+    """A table, and its latest version as the committer holds it."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.table = Table(store)
+        self.latest: ManifestFile | None = None
+
+    async def open(self) -> None:
+        """Read the latest version."""
+        self.latest = await self.table.latest()
+
+    async def judged(self, transaction: Transaction) -> Judged | Rejected:
+        """Whether it may be committed."""
+        return await judge(self.table, self.latest, transaction, options=OPTIONS, world=WORLD)
+
+    async def commit(self, transaction: Transaction) -> None:
+        """All of one commit."""
+        judged = await self.judged(transaction)
+        assert isinstance(judged, Judged), f"refused: {judged}"
+        prepared = await build_version(self.table, self.latest, judged, world=WORLD)
+        await write_files(self.table, prepared)
+        answer = await put(self.table, prepared)
+        assert isinstance(answer, Created), "another has written to this table"
+        self.latest = prepared.file
+
+
+class InProcess:
+    """For a worker: commits, and says how long each took, in seconds."""
+
+    def __init__(self, *, pool: Pool, uri: str, durable: bool) -> None:
+        self._pool, self._uri = pool, uri
+        self._one = OneTable(LocalStore(Path(uri), durable=durable))
+        self._stack = anyio.from_thread.start_blocking_portal()
+        self._portal = self._stack.__enter__()
+        self._portal.call(self._one.open)
+
+    def commit(self, *, number: int) -> float:
+        """One Append of one file to the latest version."""
+        return float(self._portal.call(self._timed, self._pool.staged(number, read_version=number + 1)))
+
+    def peak(self) -> int:
+        """The most memory that this process has had, in bytes."""
+        return peak_memory_bytes()
+
+    def close(self) -> None:
+        """End the event loop."""
+        self._stack.__exit__(None, None, None)
+
+    async def _timed(self, transaction: Transaction) -> float:
+        began = time.perf_counter()
+        await self._one.commit(transaction)
+        return time.perf_counter() - began

@@ -1,0 +1,191 @@
+"""Writers that do one thing after the other, of several kinds: directly with pylance, or through the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ.setdefault("LANCE_LOG", "error")
+
+import lance
+
+from committerd_client import CommitClient, staging
+from scripts.bench.pool import Pool, rows
+
+ROUND = ("append", "append", "upsert", "append", "append", "delete", "append", "append", "config", "append")
+KEYS_EACH = 100
+"""Rows that each writer finds, under keys of its own."""
+ATTEMPTS = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class Mixed:
+    """What one process did."""
+
+    began: float
+    ended: float = 0.0
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """By kind: from the first execution to the commit, with all that was done again."""
+    again: int = 0
+    """Executions beyond the first."""
+    appended: list[int] = field(default_factory=list)
+    upserted: dict[int, int] = field(default_factory=dict)
+    deleted: list[int] = field(default_factory=list)
+    configured: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operation of one writer."""
+
+    kind: str
+    file: int = 0
+    keys: Sequence[int] = ()
+    value: int = 0
+    setting: str = ""
+
+
+def steps(writer: int, rounds: int) -> Iterator[Step]:
+    """All that a writer does; no two writers touch the same file, key or setting."""
+    first, appends = writer * KEYS_EACH, ROUND.count("append")
+    files = iter(range(writer * rounds * appends, (writer + 1) * rounds * appends))
+    for number in range(rounds):
+        for kind in ROUND:
+            match kind:
+                case "append":
+                    yield Step(kind=kind, file=next(files))
+                case "upsert":  # one row that is there, one that is not
+                    yield Step(kind=kind, keys=(first + number, 10**9 + first + number), value=number + 1)
+                case "delete":
+                    yield Step(kind=kind, keys=(first + KEYS_EACH - 1 - number,))
+                case _:
+                    yield Step(kind=kind, setting=f"bench.writer{writer}", value=number + 1)
+
+
+def noted(mixed: Mixed, step: Step, began: float) -> None:
+    """It is committed."""
+    mixed.seconds.setdefault(step.kind, []).append(time.monotonic() - began)
+    match step.kind:
+        case "append":
+            mixed.appended.append(step.file)
+        case "upsert":
+            mixed.upserted |= dict.fromkeys(step.keys, step.value)
+        case "delete":
+            mixed.deleted += step.keys
+        case _:
+            mixed.configured[step.setting] = str(step.value)
+
+
+class Direct:
+    """One writer with pylance, as its users commit; what pylance gives up is done again.
+
+    A first commit is made while this is.
+    """
+
+    def __init__(self, *, pool: Pool, uri: str, writer: int, rounds: int) -> None:
+        self._table: Any = lance.dataset(uri)
+        self._steps = [(step, self._ready(pool, step)) for step in steps(writer, rounds)]
+        self._until_done(Step(kind="config", setting=f"bench.first{writer}"), None)
+
+    def run(self) -> Mixed:
+        """Everything."""
+        mixed = Mixed(began=time.monotonic())
+        for step, operation in self._steps:
+            began = time.monotonic()
+            mixed.again += self._until_done(step, operation)
+            noted(mixed, step, began)
+        mixed.ended = time.monotonic()
+        return mixed
+
+    def _until_done(self, step: Step, operation: Any) -> int:
+        """Returns how often it had to be done again."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self._table.checkout_latest()
+                self._do(step, operation)
+            except Exception:  # pylance raises OSError, RuntimeError and others
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                return attempt
+        raise AssertionError("unreachable")
+
+    def _ready(self, pool: Pool, step: Step) -> Any:
+        return lance.LanceOperation.Append([pool.for_pylance(step.file)]) if step.kind == "append" else None
+
+    def _do(self, step: Step, operation: Any) -> None:
+        table = self._table
+        match step.kind:
+            case "append":
+                self._table = lance.LanceDataset.commit(table, operation, read_version=table.version)
+            case "upsert":
+                builder = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+                builder.execute(rows(step.keys, step.value))
+            case "delete":
+                table.delete(f"id = {step.keys[0]}")
+            case _:
+                table.update_config({step.setting: str(step.value)})
+
+
+class Queued:
+    """Some writers of one process, each of which waits for an outcome before it goes on.
+
+    A first commit is made while this is.
+    """
+
+    def __init__(
+        self, *, pool: Pool, servers: str, dataset: str, uri: str, writers: Sequence[int], rounds: int
+    ) -> None:
+        self._pool, self._uri = pool, uri
+        self._steps = [list(steps(writer, rounds)) for writer in writers]
+        self._tables: list[Any] = [lance.dataset(uri) for _ in writers]
+        self._runner = asyncio.Runner()
+        self._client = CommitClient(servers, dataset=dataset, dataset_uri=uri)
+        self._runner.run(self._client.start())
+        first = staging.update_config(self._tables[0], config={f"bench.first{writers[0]}": "1"})
+        self._runner.run(self._client.commit(first, timeout=60))
+
+    def run(self) -> Mixed:
+        """Everything."""
+        return self._runner.run(self._run())
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    async def _run(self) -> Mixed:
+        mixed = Mixed(began=time.monotonic())
+        async with asyncio.TaskGroup() as group:
+            for own, table in zip(self._steps, self._tables, strict=True):
+                group.create_task(self._write(own, table, mixed))
+        mixed.ended = time.monotonic()
+        return mixed
+
+    async def _write(self, own: Sequence[Step], table: Any, mixed: Mixed) -> None:
+        for step in own:
+            began = time.monotonic()
+            if step.kind == "append":
+                staged = self._pool.staged(step.file)
+                result = await self._client.commit(staged, timeout=300)
+            else:
+                execute = self._execution(step, table)
+                work = await asyncio.to_thread(execute, None)
+                result = await self._client.commit(work, reexecute=execute, attempts=ATTEMPTS, timeout=300)
+            mixed.again += result.attempts - 1
+            noted(mixed, step, began)
+
+    def _execution(self, step: Step, table: Any) -> Callable[[object], Any]:
+        def execute(_: object) -> Any:
+            table.checkout_latest()
+            if step.kind == "upsert":
+                return staging.merge_insert(table, rows(step.keys, step.value), on="id")
+            if step.kind == "delete":
+                return staging.delete(table, f"id = {step.keys[0]}")
+            return staging.update_config(table, config={step.setting: str(step.value)})
+
+        return execute

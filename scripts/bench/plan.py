@@ -1,0 +1,111 @@
+"""How much is measured: the sizes of a full run, and those of a quick one that only shows that all of it works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Sizes and durations; times in seconds."""
+
+    quick: bool = False
+    runs: int = 3
+    """How often each measurement is made; figures are medians over the runs."""
+
+    producers: Mapping[int, int] = field(default_factory=lambda: {1: 1000, 4: 4000, 16: 10_000, 32: 20_000})
+    """Writers -> Appends that they commit through the queue together."""
+    in_flight: int = 8
+    """Commits of one producer that wait for their outcome at any time."""
+    race_seconds: float = 5.0
+    """How long pylance's writers race."""
+    uncoalesced: int = 2000
+    """Appends, a version each."""
+
+    fragments: Mapping[int, int] = field(default_factory=lambda: {1000: 40, 10_000: 30, 100_000: 15, 1_000_000: 3})
+    """Fragments in the table -> Appends that each side commits on it."""
+
+    s3_seconds: Mapping[int, float] = field(default_factory=lambda: {0: 15.0, 60: 30.0})
+    """Injected milliseconds -> how long producers submit."""
+    s3_race_seconds: Mapping[int, float] = field(default_factory=lambda: {0: 8.0, 60: 20.0})
+    """The same -> how long pylance's writers race."""
+    s3_runs: int = 2
+
+    mixed_writers: int = 16
+    mixed_rounds: int = 3
+    """Rounds of ten operations of each writer."""
+
+    idle_commits: int = 200
+    backlog: int = 100_000
+    judged_versions: int = 1000
+    judged_times: int = 50
+    memory_fragments: int = 100_000
+    memory_appends: int = 10
+    limit_puts: int = 1000
+    limit_records: int = 100_000
+
+    @property
+    def writers_most(self) -> int:
+        """The most contended case."""
+        return max(self.producers)
+
+    @property
+    def files(self) -> int:
+        """Data files that are written beforehand: as many as the largest case takes."""
+        return (
+            max(self.backlog, *self.producers.values(), *(int(seconds * 4000) for seconds in self.s3_seconds.values()))
+            + 32
+        )
+
+
+def full(runs: int | None) -> Plan:
+    """What the published figures are measured with."""
+    return Plan() if runs is None else Plan(runs=runs, s3_runs=min(runs, 2))
+
+
+def quick(runs: int | None) -> Plan:
+    """A few minutes in all."""
+    return Plan(
+        quick=True,
+        runs=runs or 1,
+        producers={1: 50, 4: 400},
+        race_seconds=1.0,
+        uncoalesced=100,
+        fragments={100: 5, 1000: 5},
+        s3_seconds={0: 2.0, 60: 3.0},
+        s3_race_seconds={0: 1.0, 60: 2.0},
+        s3_runs=1,
+        mixed_writers=4,
+        mixed_rounds=1,
+        idle_commits=20,
+        backlog=2000,
+        judged_versions=50,
+        judged_times=5,
+        memory_fragments=1000,
+        memory_appends=3,
+        limit_puts=50,
+        limit_records=2000,
+    )
+
+
+def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
+    """About how long the scenarios take on two cores; for whoever waits."""
+    start = 8.0  # a daemon, a table, and the check at the end
+    levels, runs = len(plan.producers), plan.runs
+    races = sum(plan.race_seconds + 0.15 * writers for writers in plan.producers)
+    appended = sum(plan.producers.values()) / 2500
+    per_fragment = 1.2e-5  # a commit of all four sides, mostly pylance's
+    each = {
+        "writers": runs * (races + 2 * (levels * start + appended)),
+        "no_coalescing": runs * (plan.race_seconds + 5 + 2 * (start + plan.uncoalesced / 300)),
+        "fragments": 15 + sum(per_fragment * size * (times + 4) for size, times in plan.fragments.items()),
+        "s3": plan.s3_runs * (sum(plan.s3_seconds.values()) + 30 + 2 * sum(plan.s3_race_seconds.values()) + 30),
+        "mixed": runs * (2 * start + plan.mixed_writers * plan.mixed_rounds * 10 / 25),
+        "idle": runs * 2 * (start + plan.idle_commits * 0.02),
+        "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
+        "judge": 10 + plan.judged_versions / 200,
+        "memory": 2 * start + plan.memory_appends * plan.memory_fragments * per_fragment,
+        "limits": start + plan.limit_puts / 100 + plan.limit_records / 10_000,
+    }
+    return 25 + plan.files / 10_000 + sum(each[name] for name in scenarios)

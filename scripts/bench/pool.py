@@ -1,0 +1,196 @@
+"""Data files that nobody has committed yet, and tables of any size to commit them to; both are made untimed.
+
+pylance writes one file of one row; every further file is a copy of it under a name of its own. All tables of a run have
+the same folder `data`, by way of a symbolic link, so both sides commit the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from committerd.format.messages import Transaction
+
+APPENDED_ID = -1
+"""The id in every row of the files."""
+READ_VERSION = 1
+"""What each staged Append names as the version that it read: as of a producer that has opened the table once, at the
+start, so it is judged against everything that was committed since.
+"""
+_NAME_CHARS = 50
+_FRAGMENTS, _MAX_FRAGMENT_ID = 2, 11  # fields of the message Manifest
+_LENGTH, _FOOTER = struct.Struct("<I"), struct.Struct("<qhh4s")
+
+
+class WrongTable(AssertionError):
+    """A table does not hold what was committed to it: the figures of that run are worth nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """So many data files; what stands for one of them in a transaction is made without looking at the file."""
+
+    folder: str
+    count: int
+    name: str
+    """Of the file that pylance wrote."""
+    fragment: bytes
+    """It, as a DataFragment message."""
+    metadata: str
+    """It, as the JSON of pylance's FragmentMetadata."""
+
+    def file_name(self, number: int) -> str:
+        """As long as the names that pylance gives."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"there are {self.count} data files, and none has the number {number}")
+        return _file_name(number)
+
+    def message(self, number: int, *, id: int = 0) -> bytes:
+        """The DataFragment with this file."""
+        head = b"\x08" + _varint(id) if id else b""
+        return head + self.fragment.replace(self.name.encode(), _file_name(number).encode())
+
+    def staged(self, number: int, *, read_version: int = READ_VERSION) -> Transaction:
+        """An Append of one file, as a producer stages it."""
+        uuid = hashlib.md5(f"{self.folder}/{number}".encode()).hexdigest()
+        made = Transaction(read_version=read_version, uuid=_canonical(uuid))
+        made.append.fragments.add().ParseFromString(self.message(number))
+        return made
+
+    def for_pylance(self, number: int) -> Any:
+        """The same as pylance's FragmentMetadata."""
+        from lance.fragment import FragmentMetadata  # here: workers that don't run pylance must not load it
+
+        return FragmentMetadata.from_json(self.metadata.replace(self.name, self.file_name(number)))
+
+
+def _canonical(digits: str) -> str:
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _file_name(number: int) -> str:
+    return f"{number:08d}".ljust(_NAME_CHARS, "0") + ".lance"
+
+
+def make_pool(folder: Path, count: int) -> Pool:
+    """Write the files."""
+    from lance.fragment import write_fragments
+
+    from committerd_client import staging
+
+    scratch = folder / "template.lance"
+    written = write_fragments(rows([APPENDED_ID]), str(scratch), mode="create")[0]
+    metadata = json.dumps(written.to_json())
+    name = json.loads(metadata)["files"][0]["path"]
+    body = (scratch / "data" / name).read_bytes()
+    files = folder / "data"
+    files.mkdir()
+    for number in range(count):
+        (files / _file_name(number)).write_bytes(body)
+    fragment = staging.append([written]).append.fragments[0].SerializeToString()
+    assert len(name) == len(_file_name(0)), "pylance's names have another length: a message can't be filled in"
+    return Pool(str(files), count, name, fragment, metadata)
+
+
+def make_table(pool: Pool, uri: Path, *, ids: Iterable[int] = ()) -> None:
+    """A table with a schema and these rows, at version 1, by pylance."""
+    import lance
+
+    if numbers := list(ids):
+        (uri / "data").mkdir(parents=True)
+        lance.write_dataset(rows(numbers), str(uri))
+        for file in (uri / "data").iterdir():
+            file.rename(Path(pool.folder, file.name))
+        (uri / "data").rmdir()
+    else:
+        lance.write_dataset(rows([]), str(uri))
+    (uri / "data").symlink_to(pool.folder)
+
+
+def enlarge_table(pool: Pool, uri: Path, fragments: int) -> None:
+    """Give a new table so many fragments of one row: version 1 is written anew, and no data files.
+
+    A commit does not look at the files that are in the table already. The manifest is the one that pylance wrote with
+    fields added to its message, which protobuf lets anyone do at the end.
+    """
+    path = newest_manifest(uri)
+    body = path.read_bytes()
+    position, *rest = _FOOTER.unpack(body[-_FOOTER.size :])
+    (length,) = _LENGTH.unpack_from(body, position)
+    start = position + _LENGTH.size
+    message = [body[start : start + length]]
+    for number in range(fragments):
+        one = pool.message(number, id=number)
+        message.append(_key(_FRAGMENTS, 2) + _varint(len(one)) + one)
+    message.append(_key(_MAX_FRAGMENT_ID, 0) + _varint(fragments - 1))
+    whole = b"".join(message)
+    path.write_bytes(body[:position] + _LENGTH.pack(len(whole)) + whole + _FOOTER.pack(position, *rest))
+
+
+def newest_manifest(uri: str | Path) -> Path:
+    """The file of the latest version of a local table; names descend with versions."""
+    return min(path for path in Path(uri, "_versions").iterdir() if path.suffix == ".manifest")
+
+
+def require_once(
+    uri: str, names: Sequence[str], *, maybe: Iterable[str] = (), storage_options: dict[str, str] | None = None
+) -> None:
+    """Look with pylance whether exactly these data files are in the latest version, each once.
+
+    `maybe`: of commits that failed, which may be there or not. Raises `WrongTable`.
+    """
+    import lance
+
+    table: Any = lance.dataset(uri, storage_options=storage_options)
+    found = [file.path for fragment in table.get_fragments() for file in fragment.metadata.files]
+    wanted, doubtful = set(names), set(maybe)
+    there = set(found)
+    problems = [
+        (len(found) - len(there), "are there more than once"),
+        (len(wanted - there), "were committed and are missing"),
+        (len(there - wanted - doubtful), "were not committed and are there"),
+        (abs(int(table.count_rows()) - len(found)), "have not one row"),
+    ]
+    if told := [f"{count} of the files {what}" for count, what in problems if count]:
+        raise WrongTable(f"the table with {len(found)} fragments, after {len(wanted)} commits: {'; '.join(told)}")
+
+
+def require_count(uri: str, fragments: int) -> None:
+    """Look with pylance whether the latest version has so many fragments of one row. Raises `WrongTable`."""
+    import lance
+
+    rows = int(lance.dataset(uri).count_rows())
+    if rows != fragments:
+        raise WrongTable(f"the table has {rows} rows, not {fragments}")
+
+
+def parts(count: int, of: int) -> Iterator[range]:
+    """The numbers below `count` in `of` runs of nearly the same length."""
+    for part in range(of):
+        yield range(count * part // of, count * (part + 1) // of)
+
+
+def rows(ids: Sequence[int], value: int = 0) -> Any:
+    """A pyarrow Table with the schema of all tables here."""
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("value", pa.int64())])
+    return pa.table({"id": pa.array(ids, pa.int64()), "value": pa.array([value] * len(ids), pa.int64())}, schema=schema)
+
+
+def _key(field: int, wire_type: int) -> bytes:
+    return _varint(field << 3 | wire_type)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

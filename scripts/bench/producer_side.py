@@ -1,0 +1,97 @@
+"""Producers that commit through the queue: several share a process, an event loop and a client (see `workers`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from committerd.format.messages import Transaction
+from committerd_client import ClientError, CommitClient
+from scripts.bench.pool import Pool
+
+_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Produced:
+    """What the producers of one process did. Times are of the monotonic clock, which is one for all processes."""
+
+    began: float
+    ended: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    """Of each commit but the first, from submit to outcome."""
+    committed: list[int] = field(default_factory=list)
+    """Which files, with the first."""
+    failed: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """The first few."""
+
+
+class Producers:
+    """Each producer has so many commits in flight, and takes the next file when one is answered.
+
+    The first file is committed while this is made: that finds topics and makes connections.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        servers: str,
+        dataset: str,
+        uri: str,
+        numbers: Sequence[int],
+        producers: int,
+        in_flight: int,
+    ) -> None:
+        self._ready = [(number, pool.staged(number)) for number in numbers]
+        self._tasks = producers * in_flight
+        self._runner = asyncio.Runner()
+        self._client = CommitClient(servers, dataset=dataset, dataset_uri=uri, max_in_flight=self._tasks)
+        self._runner.run(self._client.start())
+        self._first = self._runner.run(self._commit_first())
+
+    def produce(self, *, seconds: float | None = None) -> Produced:
+        """All files but the first, or as many as are submitted in the time."""
+        return self._runner.run(self._produce(seconds))
+
+    def one_by_one(self) -> Produced:
+        """The same, each when the one before is answered: nobody else is in the queue."""
+        self._tasks = 1
+        return self.produce()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    async def _produce(self, seconds: float | None) -> Produced:
+        made = Produced(began=time.monotonic(), committed=[self._first])
+        until = float("inf") if seconds is None else made.began + seconds
+        files = iter(self._ready[1:])
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._tasks):
+                group.create_task(self._commit(files, until, made))
+        made.ended = time.monotonic()
+        return made
+
+    async def _commit_first(self) -> int:
+        number, transaction = self._ready[0]
+        await self._client.commit(transaction, timeout=_TIMEOUT_SECONDS)
+        return number
+
+    async def _commit(self, files: Iterator[tuple[int, Transaction]], until: float, made: Produced) -> None:
+        for number, transaction in files:
+            began = time.monotonic()
+            if began >= until:
+                return
+            try:
+                await self._client.commit(transaction, timeout=_TIMEOUT_SECONDS)
+            except ClientError as error:
+                made.failed.append(number)
+                made.errors = [*made.errors, str(error)][:3]
+                continue
+            made.seconds.append(time.monotonic() - began)
+            made.committed.append(number)

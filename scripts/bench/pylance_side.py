@@ -1,0 +1,107 @@
+"""pylance committing directly, in a process of its own (see `workers`)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ.setdefault("LANCE_LOG", "error")
+
+import lance
+
+from scripts.bench.machine import peak_memory_bytes
+from scripts.bench.pool import Pool
+
+
+@dataclass(slots=True, kw_only=True)
+class Raced:
+    """What one writer did. Times are of the monotonic clock, which is one for all processes."""
+
+    began: float
+    ended: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    """Of each commit but the first that succeeded, its own retries included."""
+    committed: list[int] = field(default_factory=list)
+    """Which files, with the first."""
+    failed: list[int] = field(default_factory=list)
+    """Which files, where pylance gave up."""
+    doubtful: list[int] = field(default_factory=list)
+    """The first file, where pylance gave up."""
+    errors: list[str] = field(default_factory=list)
+    """The first few."""
+
+
+class Racer:
+    """One of many writers: commits its files one after the other, each by its URI, as independent jobs do.
+
+    The first file is committed while this is made.
+    """
+
+    def __init__(
+        self, *, pool: Pool, uri: str, numbers: Sequence[int], storage_options: dict[str, str] | None = None
+    ) -> None:
+        self._uri, self._options = uri, storage_options
+        self._ready = [(number, lance.LanceOperation.Append([pool.for_pylance(number)])) for number in numbers]
+        self._version = int(lance.dataset(uri, storage_options=storage_options).version)
+        self._first = Raced(began=0.0)
+        self._commit_one(*self._ready[0], self._first)
+
+    def race(self, *, seconds: float) -> Raced:
+        """Until the time is over; a commit that has begun is ended. What fails is left, and the next one begun."""
+        raced = Raced(began=time.monotonic(), doubtful=self._first.failed, committed=self._first.committed)
+        for number, operation in self._ready[1:]:
+            if time.monotonic() - raced.began >= seconds:
+                break
+            self._commit_one(number, operation, raced)
+        raced.ended = time.monotonic()
+        return raced
+
+    def _commit_one(self, number: int, operation: Any, raced: Raced) -> None:
+        began = time.monotonic()
+        try:
+            table: Any = lance.LanceDataset.commit(
+                self._uri, operation, read_version=self._version, storage_options=self._options
+            )
+        except Exception as error:  # noqa: BLE001  # pylance raises OSError, RuntimeError and others
+            raced.failed.append(number)
+            raced.errors = [*raced.errors, str(error)][:3]
+            return
+        raced.seconds.append(time.monotonic() - began)
+        raced.committed.append(number)
+        self._version = int(table.version)
+
+
+class Alone:
+    """The only writer of a table; gives back how long each commit took, in seconds."""
+
+    def __init__(self, *, pool: Pool, uri: str) -> None:
+        self._pool, self._uri = pool, uri
+        self._table: Any = None
+
+    def warm(self, *, number: int) -> float:
+        """On the dataset object that the last commit gave."""
+        if self._table is None:
+            self._table = lance.dataset(self._uri)
+            self._table.count_rows()
+        operation = lance.LanceOperation.Append([self._pool.for_pylance(number)])
+        began = time.perf_counter()
+        self._table = lance.LanceDataset.commit(self._table, operation, read_version=self._table.version)
+        return time.perf_counter() - began
+
+    def by_uri(self, *, number: int) -> float:
+        """By the table's URI: opening it is part of that."""
+        operation = lance.LanceOperation.Append([self._pool.for_pylance(number)])
+        began = time.perf_counter()
+        made: Any = lance.LanceDataset.commit(self._uri, operation, read_version=number + 1)
+        seconds = time.perf_counter() - began
+        assert made.version == number + 2, "another has written to this table"
+        return seconds
+
+    def peak(self) -> int:
+        """The most memory that this process has had, in bytes."""
+        gc.collect()
+        return peak_memory_bytes()

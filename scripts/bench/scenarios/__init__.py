@@ -1,0 +1,33 @@
+"""What is measured, a module each; `run` does it and notes the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from scripts.bench.bench import Bench
+from scripts.bench.scenarios import (
+    backlog,
+    fragments,
+    idle,
+    judging,
+    limits,
+    memory,
+    mixed,
+    no_coalescing,
+    s3,
+    writers,
+)
+
+SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
+    "writers": writers.run,
+    "no_coalescing": no_coalescing.run,
+    "fragments": fragments.run,
+    "s3": s3.run,
+    "mixed": mixed.run,
+    "idle": idle.run,
+    "backlog": backlog.run,
+    "judge": judging.run,
+    "memory": memory.run,
+    "limits": limits.run,
+}
+"""In the order in which they are run."""

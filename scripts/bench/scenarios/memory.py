@@ -1,0 +1,88 @@
+"""The most memory that a process has resident while it appends to a table of 100,000 fragments.
+
+Compared are processes that do nothing else: pylance with a warm handle, and committerd's own functions with the latest
+version in memory, the same number of Appends each. The figure is the kernel's for the whole process (VmHWM), so the
+libraries that each loads are in it. The daemon is noted beside them: it has Kafka's client, metrics and a server too;
+it takes the same Appends from a queue, one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from scripts.bench.bench import Bench, dataset_of
+from scripts.bench.committerd_side import InProcess
+from scripts.bench.machine import peak_memory_bytes
+from scripts.bench.pool import enlarge_table, require_count
+from scripts.bench.producer_side import Produced, Producers
+from scripts.bench.results import Side
+from scripts.bench.workers import Worker
+from tests.parts.daemon import Daemon
+from tests.parts.places import StorePlace
+
+NAME = "memory"
+PROCESS, DAEMON = "one process", "the daemon"
+
+
+def run(bench: Bench) -> None:
+    """Once each: memory hardly differs between runs."""
+    from scripts.bench.pylance_side import Alone
+
+    plan = bench.plan
+    with bench.table() as uri, Worker() as worker:
+        enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
+        worker.make(Alone, pool=bench.pool, uri=uri)
+        for number in range(plan.memory_appends):
+            worker.call("warm", number=number)
+        _note(bench, "pylance", PROCESS, worker.call("peak"))
+        require_count(uri, plan.memory_fragments + plan.memory_appends)
+    with bench.table() as uri, Worker() as worker:
+        enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
+        worker.make(InProcess, pool=bench.pool, uri=uri, durable=True)
+        for number in range(plan.memory_appends):
+            worker.call("commit", number=number)
+        _note(bench, "committerd", PROCESS, worker.call("peak"))
+        require_count(uri, plan.memory_fragments + plan.memory_appends)
+    with bench.table() as uri:
+        enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
+        _note(bench, "committerd", DAEMON, _daemons(bench, uri))
+        require_count(uri, plan.memory_fragments + plan.memory_appends)
+
+
+def _daemons(bench: Bench, uri: str) -> int:
+    with bench.daemon(StorePlace(uri), durable=True) as daemon, Worker() as worker:
+        daemon.wait_ready(text="active")
+        worker.make(
+            Producers,
+            pool=bench.pool,
+            servers=bench.kafka,
+            dataset=dataset_of(daemon),
+            uri=uri,
+            numbers=range(bench.plan.memory_appends),
+            producers=1,
+            in_flight=1,
+        )
+        produced: Produced = worker.call("one_by_one")
+        worker.call("close")
+        assert not produced.failed, produced.errors
+        peak = peak_memory_bytes(_pid(daemon))
+        daemon.stop()
+    return peak
+
+
+def _pid(daemon: Daemon) -> int:
+    """Of its process, which a watcher has started."""
+    wanted = daemon.environment["COMMITTERD_DATASET__NAME"]
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        words = process.cmdline()
+        if words[1:] == ["-m", "committerd", "run"] and process.environ().get("COMMITTERD_DATASET__NAME") == wanted:
+            return int(process.pid)
+    raise RuntimeError("the daemon's process is not there")
+
+
+def _note(bench: Bench, side: Side, case: str, peak: int) -> None:
+    bench.results.note(NAME, case, side, peak=(peak, "bytes"))
+    bench.tell(f"{NAME}: {side}, {case}: {peak / 2**20:.0f} MiB at most")

@@ -1,0 +1,28 @@
+"""The most contended case of `writers` with `commit.coalesce_appends = false`: each Append is a version of its own.
+
+Timed as there. What is left of the advantage is that nobody races; group commit has no part in it.
+"""
+
+from __future__ import annotations
+
+from scripts.bench.bench import Bench, mode
+from scripts.bench.measuring import by_queue_locally, race_locally
+
+NAME = "no_coalescing"
+PYLANCE = "racing writers"
+
+
+def run(bench: Bench) -> None:
+    """pylance and committerd in turn."""
+    plan = bench.plan
+    for _ in range(plan.runs):
+        race_locally(bench, writers=plan.writers_most).note(bench, NAME, PYLANCE, "pylance")
+        for durable in (True, False):
+            rate = by_queue_locally(
+                bench,
+                producers=plan.writers_most,
+                appends=plan.uncoalesced,
+                durable=durable,
+                settings={"COMMIT__COALESCE_APPENDS": "false"},
+            )
+            rate.note(bench, NAME, mode(durable), "committerd")
