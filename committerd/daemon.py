@@ -63,6 +63,14 @@ class Member(Protocol):
         """End of the staged partition; None before it was ours."""
         ...
 
+    def unread_since_ms(self) -> int | None:
+        """Kafka's timestamp of the oldest record that is not acknowledged; None when there is none, or not ours."""
+        ...
+
+    def retention_ms(self) -> int | None:
+        """How long the staged topic keeps a record; None for ever, or not known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -167,7 +175,7 @@ async def run(settings: Settings, around: Surroundings) -> None:
     committer = make_committer(settings, around)
     beat = _Beat(around.monotonic)
     pulse = Probes(committer.state, around.member, beat)
-    around.telemetry.queue_lag_records.track(lambda: _lag(committer.state, around.member))
+    track_queue(committer.state, around)
     _log.info(
         "daemon.start",
         extra={
@@ -186,9 +194,28 @@ async def run(settings: Settings, around: Surroundings) -> None:
     _log.info("daemon.end", extra={"dataset": settings.dataset.name})
 
 
+def track_queue(state: State, around: Surroundings) -> None:
+    """What is known of the queue without the committer, which may wait, or refuse to run."""
+    member, telemetry = around.member, around.telemetry
+
+    def unread_seconds() -> float:
+        since = member.unread_since_ms()
+        return 0.0 if since is None else max(around.wall_clock().timestamp() - since / 1000, 0.0)
+
+    def retention_seconds() -> float:
+        kept = member.retention_ms()
+        return float("inf") if kept is None else kept / 1000
+
+    telemetry.queue_lag_records.track(lambda: _lag(state, member))
+    telemetry.unread_age.track(unread_seconds)
+    telemetry.staged_retention.track(retention_seconds)
+
+
 def _lag(state: State, member: Member) -> int:
     end = member.end_offset()
-    return 0 if end is None or state.position is None else max(end - state.position, 0)
+    if end is None or state.position is None or member.member_state() == "standby":
+        return 0
+    return max(end - state.position, 0)
 
 
 async def _stop_at(

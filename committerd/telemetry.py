@@ -39,7 +39,8 @@ RETRY_REASONS = (
     "store_unavailable",
     "queue_unavailable",
 )
-SETTLEMENTS = ("created", *(race.value for race in Race))
+STARTED_AGAIN = "started_again"
+SETTLEMENTS = ("created", *(race.value for race in Race), STARTED_AGAIN)
 QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
 HOLD_ENDINGS = ("arrived", "expired")
 STORE_OPERATIONS = (
@@ -239,7 +240,7 @@ class Telemetry:
         self.unknown_outcomes_settled = metrics.count(
             "committerd_unknown_outcomes_settled_total",
             "How they were settled: a later try created the version, or what stood there was "
-            "ours, another committer's or foreign.",
+            "ours, another committer's or foreign; or the table and the queue were read anew.",
             result=SETTLEMENTS,
         )
         self.foreign_commits = metrics.count(
@@ -261,11 +262,21 @@ class Telemetry:
         )
         self.queue_depth_bytes = metrics.level("committerd_queue_depth_bytes", "Their size: value, key and headers.")
         self.queue_lag_records = metrics.level(
-            "committerd_queue_lag_records", "Offsets from the position to the end of the topic."
+            "committerd_queue_lag_records",
+            "Offsets from the position to the end of the topic; 0 where another member holds the partition.",
         )
         self.oldest_pending_age = metrics.level(
             "committerd_oldest_pending_age_seconds",
             "Age of the oldest record without an answer; 0 when there is none.",
+        )
+        self.unread_age = metrics.level(
+            "committerd_unread_age_seconds",
+            "Age of the oldest record that is not acknowledged, looked up every 30 s by the member that holds the "
+            "partition, also while it waits or refuses to run; 0 when there is none.",
+        )
+        self.staged_retention = metrics.level(
+            "committerd_staged_retention_seconds",
+            "How long the staged topic keeps a record; +Inf where it keeps them for ever, or while that is unknown.",
         )
         self.queue_retries = metrics.count(
             "committerd_queue_retries_total",

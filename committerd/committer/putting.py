@@ -20,7 +20,7 @@ from committerd.prepare import Prepared, put, write_files
 from committerd.rules.grouping import Group
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import refuse_other_topic
-from committerd.telemetry import Telemetry
+from committerd.telemetry import STARTED_AGAIN, Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +60,24 @@ class Backoff:
         self._seconds = min(self._seconds * 2, _BACKOFF_SECONDS_MAX)
 
 
+class _Unknown:
+    """Counts a put whose answer was lost, and its end: each once, so that the difference is what is open."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._open = False
+
+    def began(self) -> None:
+        if not self._open:
+            self._telemetry.unknown_outcomes.add()
+        self._open = True
+
+    def settled(self, result: str) -> None:
+        if self._open:
+            self._telemetry.unknown_outcomes_settled.add(result=result)
+        self._open = False
+
+
 class Putter:
     """Puts drafts, one at a time."""
 
@@ -74,7 +92,16 @@ class Putter:
 
         Raises `RefusedToRun` when the topic is another one now, `StartAgain` as the view does.
         """
-        backoff, unknown = Backoff(self._dice), False
+        unknown = _Unknown(self._telemetry)
+        try:
+            settlement = await self._settle(draft, view, unknown)
+        except (StartAgain, CommitterError):
+            unknown.settled(STARTED_AGAIN)  # whoever reads table and queue anew finds what became of it
+            raise
+        return settlement
+
+    async def _settle(self, draft: Draft, view: View, unknown: _Unknown) -> Settlement:
+        backoff = Backoff(self._dice)
         while True:
             try:
                 await self._ready(draft, view)
@@ -83,16 +110,13 @@ class Putter:
                     sent_at = view.monotonic()
                     answer = await put(view.table, draft.prepared)
                     if isinstance(answer, Created):
-                        if unknown:
-                            self._telemetry.unknown_outcomes_settled.add(result="created")
+                        unknown.settled("created")
                         view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
                         return Settlement(race=Race.OURS, found=[draft.own])
                 taken = True
             except OutcomeUnknown as error:
                 taken = False
-                if not unknown:
-                    self._telemetry.unknown_outcomes.add()
-                unknown = True
+                unknown.began()
                 self._tell(draft, error)
             except (StoreUnavailable, QueueUnavailable) as error:
                 self._tell(draft, error)
@@ -100,8 +124,7 @@ class Putter:
                 continue
             settlement = await self._read_back(draft, view, taken=taken)
             if settlement is not None:
-                if unknown:
-                    self._telemetry.unknown_outcomes_settled.add(result=settlement.race.value)
+                unknown.settled(settlement.race.value)
                 return settlement
             await backoff.wait()
 

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition, errors
-from kafka.admin import OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 
 from committerd.edges.kafka_clients import Opened, in_words, open_client
@@ -102,6 +102,20 @@ class TopicAdmin:
             except errors.KafkaError as error:
                 raise self._failed(f"asking for offsets of {partitions[0].topic}", error) from error
         return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
+
+    def retention_ms(self, topic: str) -> int | None:
+        """How long the topic keeps a record; None for ever."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        with self._one:
+            try:
+                described = self.client.describe_configs([resource], config_filter="all")
+            except errors.KafkaError as error:
+                raise self._failed(f"asking for the configuration of {topic}", error) from error
+        entry = described.get("topic", {}).get(topic, {}).get("retention.ms")
+        if entry is None or entry["value"] is None:
+            raise QueueUnavailable(f"Kafka does not tell the retention of {topic}")
+        kept = int(entry["value"])
+        return None if kept < 0 else kept
 
     def group(self, group: str) -> dict[str, Any]:
         """kafka-python's description of a consumer group; of one that there is not, state Dead."""

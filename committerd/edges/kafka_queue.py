@@ -39,6 +39,7 @@ from committerd.settings_kafka import KafkaSettings
 
 _REBALANCE_PAUSE_SECONDS = 0.05
 _END_OFFSET_SECONDS = 2.0
+_UNREAD_SECONDS = 30.0
 _CLOSE_SECONDS_MAX = 10.0
 _BOOTSTRAP_MS = 5_000
 """Of one try to connect, which can't be interrupted."""
@@ -68,6 +69,8 @@ class KafkaQueue:
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
         self._acknowledged: int | None = None
+        self._oldest_unread: Record | None = None
+        self._retention_ms: int | None = None
         self._lanes = {
             resource: CapacityLimiter(1)
             for resource in (self._member, self._admin, self._reader, self._outcomes, self._letters)
@@ -94,6 +97,20 @@ class KafkaQueue:
         if end is None or self._acknowledged is None:
             return None
         return max(0, end - self._acknowledged)
+
+    def unread_since_ms(self) -> int | None:
+        """When the oldest record that is not acknowledged was staged, as looked up some seconds ago.
+
+        None when there is none, or when the partition is not ours.
+        """
+        oldest = self._oldest_unread
+        if oldest is None or not self._member.assignment.owned or oldest.offset < (self._acknowledged or 0):
+            return None
+        return oldest.timestamp_ms
+
+    def retention_ms(self) -> int | None:
+        """How long the staged topic keeps a record, as looked up some seconds ago; None for ever, or not known."""
+        return self._retention_ms
 
     # The port; each method's meaning is in `committerd.ports.Queue`
 
@@ -180,6 +197,24 @@ class KafkaQueue:
                 with suppress(QueueUnavailable):
                     self._member.end_offset = (await self.bounds())[1]
 
+    async def watch_unread(self) -> None:
+        """Keep known how old the oldest unread record is, and how long the topic keeps one."""
+        while True:
+            with suppress(QueueUnavailable):
+                ask = partial(self._admin.retention_ms, self.topics.staged)
+                self._retention_ms = await self._in_thread(self._admin, ask, "asking for the topic's retention")
+                if self._member.assignment.owned:
+                    self._oldest_unread = await self._first_unread()
+            await anyio.sleep(_UNREAD_SECONDS)
+
+    async def _first_unread(self) -> Record | None:
+        first, end = await self.bounds()
+        if self._acknowledged is None:
+            await self.acknowledged()
+        start = max(self._acknowledged or 0, first)
+        found = await self.read(start, start + 1) if start < end else []
+        return found[0] if found else None
+
     def leave(self) -> None:
         """Leave the group now, and let `run_member` end."""
         self._member.stop()
@@ -258,6 +293,7 @@ async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = T
                     ready = anyio.Event()
                     tasks.start_soon(queue.run_member, ready)
                     tasks.start_soon(queue.watch_end)
+                    tasks.start_soon(queue.watch_unread)
                     await ready.wait()
                 yield queue
             finally:

@@ -9,13 +9,17 @@ import anyio
 import pytest
 from anyio import to_thread
 from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 
+from committerd.edges import kafka_queue
 from committerd.edges.kafka_queue import open_kafka_queue
 from committerd.format.request import record_size
 from committerd.ports import Acknowledged, Publication
-from committerd.settings_kafka import KafkaSettings
+from committerd.settings_kafka import DAY_MS, KafkaSettings
 from tests.edges.staging import (
     assignment,
+    delete_topic,
+    operator,
     settings_for,
     stage,
     take,
@@ -285,6 +289,47 @@ async def test_knows_the_end_of_the_topic_while_nothing_is_fetched(settings: Kaf
         await assignment(queue)  # and no seek: no table yet, or a refusal to run
         await stage(queue, settings, [b"x"] * 20)
         await until(lambda: queue.end_offset() == 20)
+
+
+async def test_knows_since_when_a_record_is_unread_and_how_long_the_topic_keeps_it(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_queue, "_UNREAD_SECONDS", 0.5)
+    keeping = settings.model_copy(update={"staged_retention_ms": 3 * DAY_MS})
+    async with open_kafka_queue(keeping, dataset) as queue:
+        generation = await assignment(queue)
+        async with open_kafka_queue(keeping, dataset) as standby:
+            await until(lambda: queue.retention_ms() == standby.retention_ms() == 3 * DAY_MS, seconds=60)
+            assert queue.unread_since_ms() is None
+            before_ms = time.time() * 1000 - 1_000
+            await stage(queue, keeping, [b"0"])
+            await anyio.sleep(1.5)
+            between_ms = time.time() * 1000 - 500
+            await stage(queue, keeping, [b"1"])
+            await until(lambda: before_ms < (queue.unread_since_ms() or 0) < between_ms, seconds=60)  # and no seek
+            await queue.acknowledge(generation, 1, "")
+            await until(lambda: (queue.unread_since_ms() or 0) > between_ms, seconds=60)
+            assert standby.unread_since_ms() is None
+            await queue.acknowledge(generation, 2, "")
+            assert queue.unread_since_ms() is None
+            with operator(keeping) as admin:
+                admin.alter_configs(
+                    [ConfigResource(ConfigResourceType.TOPIC, queue.topics.staged, {"retention.ms": "-1"})]
+                )
+            await until(lambda: queue.retention_ms() is None, seconds=60)
+
+
+async def test_a_topic_that_is_gone_leaves_what_is_known_of_it(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_queue, "_UNREAD_SECONDS", 0.1)
+    async with open_kafka_queue(settings, dataset) as queue:
+        await assignment(queue)
+        await until(lambda: queue.retention_ms() is not None)
+        known = queue.retention_ms()
+        await to_thread.run_sync(delete_topic, queue.topics.staged, settings)
+        await anyio.sleep(1.5)  # a dozen looks
+        assert queue.retention_ms() == known
 
 
 async def test_an_error_inside_comes_out_as_it_is(settings: KafkaSettings, dataset: str) -> None:

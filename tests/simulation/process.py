@@ -143,6 +143,12 @@ class _Membership:
     def lag(self) -> int | None:
         return None
 
+    def unread_since_ms(self) -> int | None:
+        return None
+
+    def retention_ms(self) -> int | None:
+        return None
+
 
 def _no_http(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AbstractAsyncContextManager[str]:
     raise AssertionError("a committer serves nothing by itself")

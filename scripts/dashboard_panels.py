@@ -1,0 +1,391 @@
+"""What the dashboard shows: rows of panels, each with its queries. `scripts/generate_dashboard.py` lays them out.
+
+Every query is aggregated over the members of a dataset; gauges of the table, which a former active member keeps, are
+taken from the one that is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CHOSEN = 'namespace=~"$namespace",dataset=~"$dataset"'
+"""With the variables at All (`.*`) this matches targets without these labels too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One query and what its series are called."""
+
+    expr: str
+    legend: str = "{{dataset}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel: a number (`stat`), or lines over time."""
+
+    title: str
+    queries: Sequence[Query]
+    unit: str = "short"
+    """As Grafana names units."""
+    description: str = ""
+    stat: bool = False
+    red_from: float | None = None
+    """A number from which on it is red; only of a `stat`."""
+    red_below: float | None = None
+    """A number below which it is red."""
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A heading, and the panels below it."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+def metric(name: str, *matchers: str) -> str:
+    """The series of a metric that the variables choose."""
+    return f"{name}{{{','.join((CHOSEN, *matchers))}}}"
+
+
+def rate(name: str, *matchers: str, by: str = "") -> str:
+    """How much of a counter a second, by dataset and more labels."""
+    return f"sum by (dataset{by and ', '}{by}) (rate({metric(name, *matchers)}[$__rate_interval]))"
+
+
+def level(name: str) -> str:
+    """The largest value of a gauge among the members."""
+    return f"max by (dataset) ({metric(name)})"
+
+
+def active_level(name: str) -> str:
+    """The value of a gauge that the active member has."""
+    return f"max by (dataset) ({metric(name)} and {metric('committerd_active')} == 1)"
+
+
+def quantile(share: float, name: str, *matchers: str, by: str = "") -> str:
+    """A quantile of a histogram, by dataset and more labels."""
+    buckets = rate(f"{name}_bucket", *matchers, by=f"{by}{by and ', '}le")
+    return f"histogram_quantile({share}, {buckets})"
+
+
+def quantiles(name: str, *matchers: str) -> list[Query]:
+    """Median, 95th and 99th percentile."""
+    return [
+        Query(expr=quantile(share, name, *matchers), legend=f"{{{{dataset}}}} p{share * 100:.0f}")
+        for share in (0.5, 0.95, 0.99)
+    ]
+
+
+def per_process(name: str) -> Query:
+    """A metric of the process; only of those that are committerd's."""
+    return Query(expr=f"{metric(name)} and {metric('committerd_active')}", legend="{{dataset}} {{instance}}")
+
+
+def by_label(name: str, label: str, *matchers: str) -> Query:
+    """How much of a counter a second for each value of a label."""
+    return Query(expr=rate(name, *matchers, by=label), legend=f"{{{{dataset}}}} {{{{{label}}}}}")
+
+
+_AGE = metric("", '__name__=~"committerd_oldest_pending_age_seconds|committerd_unread_age_seconds"')
+_ANSWERS = "committerd_submit_to_outcome_seconds_count"
+_CONFLICTS = 'outcome=~"retryable|incompatible"'
+_GROUP = "committerd_commit_transactions"
+
+NOW = Row(
+    title="Now",
+    panels=[
+        Panel(
+            title="Active members",
+            queries=[Query(expr=f"sum by (dataset) ({metric('committerd_active')})")],
+            description="One is right. None: records wait. The others stand by.",
+            stat=True,
+            red_below=1,
+            red_from=2,
+        ),
+        Panel(title="Members", queries=[Query(expr=f"count by (dataset) ({metric('committerd_active')})")], stat=True),
+        Panel(title="Lag", queries=[Query(expr=level("committerd_queue_lag_records"))], stat=True, red_from=1000),
+        Panel(
+            title="Oldest record without an answer",
+            queries=[Query(expr=f"max by (dataset) ({_AGE})")],
+            unit="s",
+            stat=True,
+            red_from=600,
+        ),
+        Panel(
+            title="Of the topic's retention",
+            queries=[
+                Query(
+                    expr=f"max by (dataset) ({_AGE}) / min by (dataset) "
+                    f"({metric('committerd_staged_retention_seconds')})"
+                )
+            ],
+            unit="percentunit",
+            description="Age of the oldest unread record against how long the staged topic keeps it.",
+            stat=True,
+            red_from=0.5,
+        ),
+        Panel(
+            title="Refuses to run",
+            queries=[Query(expr=f"max by (dataset) (max_over_time({metric('committerd_refused_to_run')}[2m]))")],
+            stat=True,
+            red_from=1,
+        ),
+        Panel(
+            title="Waits for the table",
+            queries=[Query(expr=level("committerd_waiting_for_table"))],
+            stat=True,
+            red_from=1,
+        ),
+        Panel(
+            title="Since the last commit",
+            queries=[Query(expr=f"time() - ({level('committerd_last_commit_timestamp_seconds')} > 0)")],
+            unit="s",
+            stat=True,
+        ),
+    ],
+)
+
+ANSWERS = Row(
+    title="Answers",
+    panels=[
+        Panel(
+            title="Answers by outcome",
+            queries=[by_label("committerd_transactions_total", "outcome")],
+            unit="ops",
+            stacked=True,
+        ),
+        Panel(
+            title="Answers by operation",
+            queries=[by_label("committerd_transactions_total", "operation")],
+            unit="ops",
+            stacked=True,
+        ),
+        Panel(
+            title="From staging to outcome",
+            queries=quantiles("committerd_submit_to_outcome_seconds"),
+            unit="s",
+            description="From the record's timestamp in Kafka until its outcome was published.",
+        ),
+        Panel(
+            title="Conflict ratio",
+            queries=[Query(expr=f"{rate(_ANSWERS, _CONFLICTS)} / {rate(_ANSWERS)}")],
+            unit="percentunit",
+            description="Share of the answers that are RETRYABLE or INCOMPATIBLE.",
+        ),
+        Panel(
+            title="Conflicts",
+            queries=[
+                Query(
+                    expr=rate("committerd_conflicts_total", by="ours, theirs, verdict"),
+                    legend="{{dataset}} {{ours}} over {{theirs}}: {{verdict}}",
+                )
+            ],
+            unit="ops",
+        ),
+        Panel(title="Rebases", queries=[by_label("committerd_rebases_total", "operation")], unit="ops"),
+        Panel(title="Dead letters", queries=[by_label("committerd_dead_letters_total", "reason")], unit="ops"),
+        Panel(title="Duplicates", queries=[by_label("committerd_duplicates_total", "reason")], unit="ops"),
+        Panel(
+            title="Waits for re-executions",
+            queries=[by_label("committerd_holds_total", "ended")],
+            unit="ops",
+            description="Commits waited for the next try of a transaction that was refused twice.",
+        ),
+        Panel(
+            title="Share of the time spent waiting for them",
+            queries=[Query(expr=rate("committerd_hold_seconds_total"))],
+            unit="percentunit",
+        ),
+    ],
+)
+
+COMMITS = Row(
+    title="Commits",
+    panels=[
+        Panel(
+            title="Versions",
+            queries=[
+                Query(expr=rate(_GROUP + "_count"), legend="{{dataset}} of the queue"),
+                Query(expr=rate("committerd_refusal_only_versions_total"), legend="{{dataset}} refusals only"),
+                Query(expr=rate("committerd_foreign_commits_total"), legend="{{dataset}} foreign"),
+            ],
+            unit="ops",
+        ),
+        Panel(
+            title="Transactions in a version",
+            queries=[
+                Query(expr=f"{rate(_GROUP + '_sum')} / {rate(_GROUP + '_count')}", legend="{{dataset}} mean"),
+                Query(expr=quantile(0.95, _GROUP), legend="{{dataset}} p95"),
+            ],
+        ),
+        Panel(
+            title="Stages of a commit, p95",
+            queries=[
+                Query(
+                    expr=quantile(0.95, "committerd_commit_duration_seconds", by="stage"),
+                    legend="{{dataset}} {{stage}}",
+                )
+            ],
+            unit="s",
+        ),
+        Panel(title="Puts of a manifest", queries=[Query(expr=rate("committerd_commit_attempts_total"))], unit="ops"),
+        Panel(title="Retries", queries=[by_label("committerd_commit_retries_total", "reason")], unit="ops"),
+        Panel(
+            title="Outcomes not known",
+            queries=[
+                Query(
+                    expr=f"sum by (dataset) ({metric('committerd_unknown_outcomes_total')}) - "
+                    f"sum by (dataset) ({metric('committerd_unknown_outcomes_settled_total')})",
+                    legend="{{dataset}} open",
+                ),
+                by_label("committerd_unknown_outcomes_settled_total", "result"),
+            ],
+            description="Puts whose answer was lost: those that are open, and how others were settled, a second.",
+        ),
+    ],
+)
+
+QUEUE = Row(
+    title="Queue",
+    panels=[
+        Panel(
+            title="Records that wait",
+            queries=[
+                Query(expr=level("committerd_queue_lag_records"), legend="{{dataset}} lag"),
+                Query(expr=level("committerd_queue_depth_records"), legend="{{dataset}} fetched"),
+            ],
+        ),
+        Panel(title="Bytes fetched", queries=[Query(expr=level("committerd_queue_depth_bytes"))], unit="bytes"),
+        Panel(title="Until first judged", queries=quantiles("committerd_queue_wait_seconds"), unit="s"),
+        Panel(
+            title="Calls to Kafka tried again", queries=[by_label("committerd_queue_retries_total", "call")], unit="ops"
+        ),
+        Panel(
+            title="Answers published again",
+            queries=[Query(expr=rate("committerd_republished_answers_total"))],
+            unit="ops",
+            description="After a start or a takeover.",
+        ),
+    ],
+)
+
+TABLE = Row(
+    title="Table",
+    panels=[
+        Panel(title="Version", queries=[Query(expr=level("committerd_table_version"))]),
+        Panel(title="Fragments", queries=[Query(expr=active_level("committerd_table_fragments"))]),
+        Panel(
+            title="Manifest",
+            queries=[Query(expr=active_level("committerd_manifest_bytes"))],
+            unit="bytes",
+            description="Each commit writes all of it.",
+        ),
+    ],
+)
+
+STORE = Row(
+    title="Store",
+    panels=[
+        Panel(
+            title="Requests",
+            queries=[
+                Query(
+                    expr=rate("committerd_store_requests_total", by="operation, status"),
+                    legend="{{dataset}} {{operation}} {{status}}",
+                )
+            ],
+            unit="reqps",
+        ),
+        Panel(
+            title="Time of a request, p95",
+            queries=[
+                Query(
+                    expr=quantile(0.95, "committerd_store_request_duration_seconds", by="operation"),
+                    legend="{{dataset}} {{operation}}",
+                )
+            ],
+            unit="s",
+        ),
+        Panel(
+            title="Requests without a good answer",
+            queries=[
+                Query(
+                    expr=rate("committerd_store_failed_requests_total", by="service, fault"),
+                    legend="{{dataset}} {{service}} {{fault}}",
+                )
+            ],
+            unit="reqps",
+            description="Of S3 and DynamoDB; those that were sent again included.",
+        ),
+        Panel(
+            title="Requests to the manifest store",
+            queries=[
+                Query(
+                    expr=rate("committerd_manifest_store_requests_total", by="operation, status"),
+                    legend="{{dataset}} {{operation}} {{status}}",
+                )
+            ],
+            unit="reqps",
+        ),
+        Panel(
+            title="Time of a request to the manifest store, p95",
+            queries=[
+                Query(
+                    expr=quantile(0.95, "committerd_manifest_store_request_duration_seconds", by="operation"),
+                    legend="{{dataset}} {{operation}}",
+                )
+            ],
+            unit="s",
+        ),
+        Panel(
+            title="Manifests brought into place",
+            queries=[by_label("committerd_external_manifests_total", "event")],
+            unit="ops",
+            description="Beside the usual: what a writer had left, or had not registered.",
+        ),
+    ],
+)
+
+PROCESSES = Row(
+    title="Processes",
+    panels=[
+        Panel(title="Memory", queries=[per_process("process_resident_memory_bytes")], unit="bytes"),
+        Panel(
+            title="CPU",
+            queries=[
+                Query(
+                    expr=f"rate({metric('process_cpu_seconds_total')}[$__rate_interval]) "
+                    f"and {metric('committerd_active')}",
+                    legend="{{dataset}} {{instance}}",
+                )
+            ],
+            unit="percentunit",
+        ),
+        Panel(title="Open files", queries=[per_process("process_open_fds")]),
+        Panel(
+            title="Up since",
+            queries=[
+                Query(
+                    expr=f"(time() - {metric('process_start_time_seconds')}) and {metric('committerd_active')}",
+                    legend="{{dataset}} {{instance}}",
+                )
+            ],
+            unit="s",
+        ),
+        Panel(
+            title="committerd",
+            queries=[
+                Query(
+                    expr=f"count by (dataset, version, python) ({metric('committerd_build_info')})",
+                    legend="{{dataset}} {{version}} on Python {{python}}",
+                )
+            ],
+        ),
+    ],
+)
+
+ROWS = (NOW, ANSWERS, COMMITS, QUEUE, TABLE, STORE, PROCESSES)

@@ -1,0 +1,55 @@
+"""The alerts and the dashboard as files, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ALERTS = ROOT / "helm" / "committerd" / "files" / "alerts.yml"
+ALERTS_COPY = ROOT / "deploy" / "prometheus" / "alerts.yml"
+ALERTS_TEST = ROOT / "deploy" / "prometheus" / "alerts_test.yml"
+DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
+DASHBOARD_COPY = ROOT / "deploy" / "grafana" / "dashboards" / "committerd.json"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+
+Alert = dict[str, Any]
+
+
+def alerts() -> list[Alert]:
+    """All alerts, of all groups."""
+    groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def alert(name: str) -> Alert:
+    """One of them."""
+    (found,) = [one for one in alerts() if one["alert"] == name]
+    return found
+
+
+def pages() -> dict[str, str]:
+    """The runbook pages by the name of their alert."""
+    return {page.stem: page.read_text(encoding="utf-8") for page in RUNBOOKS.glob("Committerd*.md")}
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana reads it."""
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    """All panels that show something."""
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Each query of the dashboard with its panel's title."""
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]

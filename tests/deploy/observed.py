@@ -1,0 +1,148 @@
+"""A dataset to which everything happens that its metrics tell of: real Kafka, S3, DynamoDB, two committers.
+
+It lies on S3 with its versions in DynamoDB, behind proxies that fail now and then: no metric stays without series.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from committerd.format.messages import Outcome, Status, Transaction
+from committerd_client import staging
+from tests.e2e.scene import Scene, until
+from tests.parts.daemon import Daemon
+from tests.parts.dynamodb import DynamoDBEndpoint
+from tests.parts.fault_proxy import DROP_ANSWER, DROP_REQUEST, FaultProxy, answer
+from tests.parts.places import ddb_place
+from tests.parts.prometheus import Prometheus, Target
+from tests.parts.s3 import S3Endpoint
+from tests.parts.server import free_port
+
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The committers of one dataset, and what is between them and their store."""
+
+    scene: Scene
+    active: Daemon
+    standby: Daemon
+    s3: FaultProxy
+    dynamodb: FaultProxy
+
+    def targets(self) -> list[Target]:
+        """Both, labelled as the chart's ServiceMonitor labels them."""
+        labels = {"namespace": "lake", "dataset": self.scene.name}
+        return [Target(daemon.url(), labels) for daemon in (self.active, self.standby)]
+
+
+@contextmanager
+def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: DynamoDBEndpoint) -> Iterator[Members]:
+    """An active member, which waits for its table, and a standby; each keeps its port over a restart."""
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(s3.url))
+        ddb_proxy = stack.enter_context(FaultProxy(dynamodb.url))
+        place = ddb_place(s3, dynamodb, proxy=proxy.url, ddb_proxy=ddb_proxy.url)
+        scene = stack.enter_context(Scene(kafka=kafka, name=name, folder=folder, place=place))
+        # One attempt: what fails is not hidden by the store's own retries.
+        active = scene.daemon(HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
+        active.wait_ready(text="waits for the table")
+        standby = scene.daemon(HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
+        standby.wait_ready(text="standby")
+        yield Members(scene=scene, active=active, standby=standby, s3=proxy, dynamodb=ddb_proxy)
+
+
+def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
+    """About half a minute of work, of which Prometheus sees every kind."""
+    scene = members.scene
+    scene.stage(b"it waits for a table")
+    _seen(prometheus, "committerd_waiting_for_table == 1")
+    _seen(prometheus, "committerd_oldest_pending_age_seconds > 0")
+    scene.table.create(100)
+    members.active.wait_ready(text="active: version")
+    _faults(members)
+    for number in range(_ROUNDS):
+        scene.committed(5)
+        _refusals(scene)
+        _duplicates(scene, number)
+        _rebases(scene, number)
+        _conflicts(scene)
+        scene.table.write()
+        scene.committed(5)
+    _backlog(members)
+    _seen(prometheus, "committerd_queue_lag_records > 0")
+    until(lambda: members.active.metric("committerd_queue_lag_records") == 0, seconds=120)
+
+
+def _seen(prometheus: Prometheus, expr: str) -> None:
+    until(lambda: bool(prometheus.query(expr)), seconds=60)
+
+
+def _faults(members: Members) -> None:
+    """Each kind of bad answer; and one that is lost, of the put that makes a version."""
+    for number, fault in enumerate((answer(503), answer(500), DROP_REQUEST, answer(503))):
+        members.s3.fault(fault, method="PUT", first=5 * number + 1)
+    members.dynamodb.fault(answer(400), target="PutItem")
+    members.dynamodb.fault(DROP_ANSWER, target="PutItem", body="attribute_not_exists", first=3)
+    # Not applied, which only another try can show.
+    members.dynamodb.fault(DROP_REQUEST, target="PutItem", body="attribute_not_exists", first=5)
+
+
+def _refusals(scene: Scene) -> None:
+    """Dead letters, and one that comes too late."""
+    assert _ask(scene, b"garbage") == Status.INVALID
+    assert _ask(scene, scene.table.append(), dataset="s3://elsewhere/table.lance") == Status.INVALID
+    assert _ask(scene, scene.table.append(), deadline_ms=str(int(time.time() * 1000) - 1)) == Status.EXPIRED
+
+
+def _duplicates(scene: Scene, number: int) -> None:
+    """The same transaction twice, and the same unit of an application twice."""
+    twice = scene.table.append()
+    assert [_ask(scene, twice) for _ in range(2)] == [Status.COMMITTED, Status.DUPLICATE]
+    unit = {"app_id": "stream", "app_version": str(number)}
+    told = [_ask(scene, scene.table.append(), **unit) for _ in range(2)]
+    assert told == [Status.COMMITTED, Status.DUPLICATE]
+
+
+def _rebases(scene: Scene, number: int) -> None:
+    """Two Deletes of the same version and fragment, of different rows."""
+    table = scene.table.open()
+    deletes = [staging.delete(table, f"id = {row}") for row in (2 * number, 2 * number + 1)]
+    answers = scene.ask(*deletes)
+    assert [one.status for one in answers] == [Status.COMMITTED] * 2
+
+
+def _conflicts(scene: Scene) -> None:
+    """An upsert that an Append gets ahead of, twice: after that the committer waits for its third try, in vain."""
+    first = _upsert(scene)
+    scene.committed()
+    assert _ask(scene, first) == Status.RETRYABLE
+    second = _upsert(scene)
+    scene.committed()
+    assert _ask(scene, second, attempt="2", retry_of=first.uuid) == Status.RETRYABLE
+
+
+def _upsert(scene: Scene) -> Transaction:
+    ids = scene.table.new_ids(1)
+    made: Transaction = staging.merge_insert(scene.table.open(), pa.table({"id": ids}), on="id").transaction
+    scene.table.brought[made.uuid] = ids
+    return made
+
+
+def _backlog(members: Members) -> None:
+    """Staged while the committer can't put: there is a lag to be seen."""
+    members.s3.fault(answer(503), method="PUT", times=6)
+    members.scene.append(50)
+
+
+def _ask(scene: Scene, transaction: Transaction | bytes, **headers: str) -> int:
+    (answered,) = scene.ask(transaction, **headers)
+    assert isinstance(answered, Outcome)
+    return int(answered.status)

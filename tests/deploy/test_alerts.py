@@ -1,0 +1,152 @@
+"""The alerts as rules: well formed, tested near their thresholds, each with a page that helps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import generate_dashboard
+from tests.deploy import alerts
+from tests.deploy.chart import MINIMAL, Chart, merged
+from tests.deploy.promql import known_metrics, metrics
+from tests.parts import PartMissingError
+from tests.parts.prometheus import promtool
+
+NAMES = [rule["alert"] for rule in alerts.alerts()]
+WANTED = {
+    "stalled with work pending": "CommitterdStalled",
+    "lag growing": "CommitterdLagGrowing",
+    "oldest pending age": "CommitterdOldestPendingAge",
+    "unread records past half of the topic's retention": "CommitterdUnreadPastHalfRetention",
+    "conflict ratio": "CommitterdConflictRatio",
+    "retries": "CommitterdCommitRetries",
+    "unknown outcomes unsettled": "CommitterdUnknownOutcome",
+    "dead letters": "CommitterdDeadLetters",
+    "position refused": "CommitterdRefusedToRun",
+    "no active member": "CommitterdNoActiveMember",
+    "two active members": "CommitterdTwoActiveMembers",
+    "manifest growth": "CommitterdManifestGrowth",
+    "throttling": "CommitterdThrottled",
+}
+
+
+def checked(*words: str | Path) -> tuple[bool, str]:
+    try:
+        return promtool(*words)
+    except PartMissingError as error:
+        pytest.skip(str(error))
+
+
+def test_whatever_an_operator_needs_to_be_told_has_an_alert() -> None:
+    assert set(WANTED.values()) <= set(NAMES)
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_compose_has_the_same_alerts_and_the_same_dashboard() -> None:
+    assert alerts.ALERTS_COPY.read_bytes() == alerts.ALERTS.read_bytes()
+    assert alerts.DASHBOARD_COPY.read_bytes() == alerts.DASHBOARD.read_bytes()
+    assert alerts.ALERTS_COPY == generate_dashboard.ALERTS_COPY
+    assert not alerts.ALERTS_COPY.is_symlink()
+
+
+def test_prometheus_understands_them() -> None:
+    good, said = checked("check", "rules", alerts.ALERTS)
+    assert good, said
+    assert f"{len(NAMES)} rules found" in said
+
+
+@pytest.mark.slow
+def test_each_fires_beyond_its_threshold_and_is_silent_before() -> None:
+    good, said = checked("test", "rules", alerts.ALERTS_TEST)
+    assert good, said
+
+
+def scaled(rule: alerts.Alert, *, threshold: float = 1, wait: float = 1) -> alerts.Alert:
+    """An alert that is a little too early or too late. Comparisons with 0 and 1 are no thresholds."""
+    expr = re.sub(r"> (0\.\d+|[2-9]\d*|1\d+)", lambda found: f"> {float(found[1]) * threshold:f}", rule["expr"])
+    return {**rule, "expr": expr, "for": f"{int(rule['for'].removesuffix('m')) * 60 * wait:.0f}s"}
+
+
+CHANGES: dict[str, Callable[[alerts.Alert], alerts.Alert]] = {
+    "never": lambda rule: {**rule, "expr": "vector(1) < 0"},
+    "sooner": partial(scaled, threshold=0.94),
+    "later": partial(scaled, threshold=1.07),
+    "at-once": partial(scaled, wait=0.5),
+    "patient": partial(scaled, wait=2),
+}
+
+
+FOR = ("at-once", "patient")
+"""Changes of `for` alone."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_unit_tests_notice_each_alert_that_fires_otherwise(change: str, tmp_path: Path) -> None:
+    changed, groups = set(), yaml.safe_load(alerts.ALERTS.read_text(encoding="utf-8"))["groups"]
+    for group in groups:
+        rules = [CHANGES[change](rule) for rule in group["rules"]]
+        changed |= {
+            rule["alert"]
+            for rule, before in zip(rules, group["rules"], strict=True)
+            if (change in FOR and before["for"] != "0m") or (change not in FOR and rule["expr"] != before["expr"])
+        }
+        group["rules"] = rules
+    if change == "later":
+        changed.remove("CommitterdRestarts")  # a count: there is nothing between three and four
+    (tmp_path / "alerts.yml").write_text(yaml.safe_dump({"groups": groups}))
+    shutil.copy(alerts.ALERTS_TEST, tmp_path)
+    good, said = checked("test", "rules", tmp_path / alerts.ALERTS_TEST.name)
+    assert not good
+    assert changed
+    assert {name for name in changed if name not in said} == set()
+
+
+def test_each_has_what_an_operator_reads() -> None:
+    for rule in alerts.alerts():
+        name, notes = rule["alert"], rule["annotations"]
+        assert re.fullmatch(r"Committerd([A-Z][a-z]+)+", name)
+        assert rule["labels"].keys() == {"severity"}, name
+        assert rule["labels"]["severity"] in ("critical", "warning"), name
+        assert "for" in rule, name
+        assert notes.keys() == {"summary", "description", "runbook_url"}, name
+        assert notes["summary"].startswith("{{ with $labels.dataset }}{{ . }}: {{ end }}"), name
+        assert notes["runbook_url"] == f"docs/runbooks/{name}.md"
+        assert (alerts.ROOT / notes["runbook_url"]).is_file(), name
+
+
+def test_each_names_metrics_that_there_are() -> None:
+    known = known_metrics()
+    for rule in alerts.alerts():
+        assert metrics(rule["expr"]) <= known, rule["alert"]
+
+
+def test_none_of_them_tells_members_apart() -> None:
+    """An alert is of a dataset: it must not begin anew when another member takes over."""
+    for rule in alerts.alerts():
+        assert "instance" not in rule["expr"]
+        assert "pod" not in rule["expr"]
+
+
+def test_the_chart_installs_these_very_alerts(chart: Chart, tmp_path: Path) -> None:
+    wishes = {"prometheusRule": {"enabled": True, "runbookBaseUrl": "https://example.com/runbooks"}}
+    spec = chart.render(merged(MINIMAL, wishes)).one("PrometheusRule")["spec"]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(spec))
+    good, said = checked("check", "rules", tmp_path / "rules.yml")
+    assert good, said
+    rendered = [rule for group in spec["groups"] for rule in group["rules"]]
+    for rule, made in zip(alerts.alerts(), rendered, strict=True):
+        rule["annotations"]["runbook_url"] = f"https://example.com/runbooks/{rule['alert']}.md"
+        assert made == rule
+
+
+def test_the_chart_installs_this_very_dashboard(chart: Chart) -> None:
+    made = chart.render(merged(MINIMAL, {"dashboard": {"enabled": True}})).one("ConfigMap")
+    assert json.loads(made["data"]["committerd.json"]) == alerts.dashboard()
