@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deploy conformance faults simulate histories oracle spark-chaos turns check lint format protos docs clean
+.PHONY: help setup demo test test-deploy conformance faults simulate histories oracle spark-chaos turns bench check lint format protos docs lock clean
 .PHONY: basics
 
 help: ## This list
@@ -18,7 +18,7 @@ demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance ta
 test: setup ## All tests; `make test ARGS="tests/edges -x"` runs some of them
 	.venv/bin/python scripts/run_tests.py $(ARGS)
 
-test-deploy: basics ## Tests of what deploys it: the chart against helm and a real kube-apiserver (Go, etcd; 5 minutes once)
+test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)
 	.venv/bin/python scripts/run_tests.py $(or $(ARGS),tests/deploy)
 
 conformance: setup ## All conformance cases; STORE=s3 or s3+ddb: on tables in a bucket
@@ -43,11 +43,16 @@ spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Ka
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
 	.venv/bin/python scripts/turns.py $(ARGS)
 
+bench: setup ## Benchmarks side by side with pylance, 25 minutes; `make bench ARGS="--only fragments"`
+	.venv/bin/python -m scripts.bench $(ARGS)
+
 check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python scripts/generate_protos.py --check
 	.venv/bin/python scripts/generate_metrics_table.py --check
 	.venv/bin/python scripts/generate_helm_schema.py --check
 	.venv/bin/python scripts/generate_helm_readme.py --check
+	.venv/bin/python scripts/generate_dashboard.py --check
+	.venv/bin/python scripts/lock_image.py --check
 
 lint: basics ## Format, ruff, mypy and the layers
 	.venv/bin/python -m ruff format --check .
@@ -62,10 +67,14 @@ format: basics ## Format the code and fix what ruff can fix
 protos: basics ## Generate committerd/format/*_pb2.py from protos/
 	.venv/bin/python scripts/generate_protos.py
 
-docs: basics ## Generate docs/metrics.md, and the chart's schema and README, from the code
+docs: basics ## Generate docs/metrics.md, the chart's schema and README, and the dashboard from the code
 	.venv/bin/python scripts/generate_metrics_table.py
 	.venv/bin/python scripts/generate_helm_schema.py
 	.venv/bin/python scripts/generate_helm_readme.py
+	.venv/bin/python scripts/generate_dashboard.py
+
+lock: basics ## Lock what the image installs, by version and hash, in deploy/requirements/
+	.venv/bin/python scripts/lock_image.py
 
 clean: ## Remove what was made in this folder; the cache of downloads stays
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 import committerd
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (".ci", "committerd", "docs", "helm", "producers", "protos", "requirements", "scripts", "tests")
+FOLDERS = (".ci", "committerd", "deploy", "docs", "helm", "producers", "protos", "requirements", "scripts", "tests")
 DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "format" / "golden")
 
 FILE_LINES_MAX = 400

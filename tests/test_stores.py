@@ -60,6 +60,8 @@ async def test_a_uri_opens_its_store_and_all_share_a_client_that_ends(monkeypatc
         ("gs://b/t", "Google Cloud Storage.*conditional writes.*s3://bucket/path"),
         ("abfss://b/t", "Azure"),
         ("memory://t", "scheme memory:// are not served"),
+        ("s3://lake--use1-az4--x-s3/t", "directory bucket .*general purpose"),
+        ("s3+ddb://lake--use1-az4--x-s3/t?ddbTableName=m", "directory bucket"),
     ],
 )
 def test_what_is_not_served_is_told_with_what_is(uri: str, message: str) -> None:

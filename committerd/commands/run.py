@@ -14,6 +14,7 @@ from committerd import daemon, logs
 from committerd.commands.options import config_option, settings, settings_help
 from committerd.commands.surroundings import listening, monotonic, opened_queue, stores_of, wall_clock
 from committerd.daemon import Surroundings
+from committerd.errors import SettingsError
 from committerd.settings import Settings
 from committerd.telemetry import Telemetry
 
@@ -45,6 +46,8 @@ def run() -> None:
     logs.configure(configured.log.level, configured.log.format)
     try:
         anyio.run(_main, configured)
+    except SettingsError:  # the sentence says it all, and the command line prints it
+        raise
     except Exception:
         _log.exception("daemon.crashed")
         raise
@@ -53,22 +56,21 @@ def run() -> None:
 async def _main(configured: Settings) -> None:
     registry = CollectorRegistry()
     telemetry = Telemetry(registry)
-    async with (
-        stores_of(configured, telemetry=telemetry) as stores,
-        opened_queue(configured) as queue,
-    ):
-        await daemon.run(
-            configured,
-            Surroundings(
-                store=stores.open(configured.dataset.uri),
-                queue=queue,
-                member=queue,
-                telemetry=telemetry,
-                serve=listening(configured.http, registry),
-                wall_clock=wall_clock,
-                monotonic=monotonic,
-                dice=random.Random(),
-                new_uuid=uuid.uuid4,
-                open_store=stores.open,
-            ),
-        )
+    async with stores_of(configured, telemetry=telemetry) as stores:
+        store = stores.open(configured.dataset.uri)  # a URI that is not served is told before Kafka is looked for
+        async with opened_queue(configured) as queue:
+            await daemon.run(
+                configured,
+                Surroundings(
+                    store=store,
+                    queue=queue,
+                    member=queue,
+                    telemetry=telemetry,
+                    serve=listening(configured.http, registry),
+                    wall_clock=wall_clock,
+                    monotonic=monotonic,
+                    dice=random.Random(),
+                    new_uuid=uuid.uuid4,
+                    open_store=stores.open,
+                ),
+            )

@@ -21,6 +21,8 @@ from committerd.settings_s3 import S3Settings
 _SCHEMES = ("s3", "s3a", "s3n")
 _KEY_BYTES_MAX = 1024
 _PAGE_KEYS_MAX = 1000
+_EXPRESS = "--x-s3"
+"""With which names of directory buckets (S3 Express One Zone) end, and no others."""
 
 _ABSENT = frozenset({"NoSuchKey", "NotFound", "404"})
 _PERMISSIONS = (
@@ -61,7 +63,7 @@ class _Part:
 def s3_place(uri: str) -> S3Place | None:
     """What an `s3://bucket/path` names (also s3a, s3n; percent-decoded); None for another scheme.
 
-    Raises `SettingsError` for one that names no bucket, or more than a place.
+    Raises `SettingsError` for one that names no bucket, more than a place, or a directory bucket.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
@@ -76,6 +78,11 @@ def s3_place(uri: str) -> S3Place | None:
     segments = [segment for segment in unquote(path).split("/") if segment]
     if not bucket or any(segment in (".", "..") for segment in segments):
         raise SettingsError(f"{uri!r} names no place in a bucket; a table on S3 is s3://bucket/path")
+    if bucket.endswith(_EXPRESS):
+        raise SettingsError(
+            f"{uri!r} is in a directory bucket (S3 Express One Zone), whose listings have no order: the latest version "
+            "could not be found. Keep the table in a general purpose bucket"
+        )
     return S3Place(bucket, "".join(f"{segment}/" for segment in segments))
 
 

@@ -1,4 +1,4 @@
-"""helm, the chart and a Kubernetes API server; skipped with what to install where one can't be had."""
+"""helm, the chart, a Kubernetes API server, images and Compose; skipped with what to install where one can't be had."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.chart import Chart
+from tests.deploy.compose import Compose
+from tests.deploy.image import Builder, Image
 from tests.deploy.parts_kubernetes import HELM, KubeApiServer, kubernetes
 from tests.parts import PartMissingError
 
@@ -32,3 +34,35 @@ def cluster() -> Iterator[KubeApiServer]:
         yield server
     finally:
         running.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def builder() -> Builder:
+    """What builds the images of deploy/Dockerfile."""
+    try:
+        return Builder()
+    except PartMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def image(builder: Builder) -> Iterator[Image]:
+    """The committer's image, as the working tree makes it."""
+    with builder.mounted("committerd") as built:
+        yield built
+
+
+@pytest.fixture(scope="session")
+def producer_image(builder: Builder) -> Iterator[Image]:
+    """The example producer's."""
+    with builder.mounted("producer") as built:
+        yield built
+
+
+@pytest.fixture(scope="session")
+def compose() -> Compose:
+    """deploy/docker-compose.yml, as Docker Compose reads it."""
+    try:
+        return Compose.loaded()
+    except PartMissingError as error:
+        pytest.skip(str(error))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import Scene, until
-from tests.parts.fault_proxy import FaultProxy, Seen, answer
+from tests.parts.fault_proxy import DROP_REQUEST, FaultProxy, Seen, answer
 from tests.parts.kafka import KafkaBroker, RunningKafka
 from tests.parts.places import s3_place
 from tests.parts.s3 import S3Endpoint
@@ -110,6 +110,22 @@ def test_a_conflict_with_our_own_earlier_put_is_found_to_be_ours(scene: Scene, p
         assert [one.fault for one in puts] == [f"{status}_applied"]
     assert daemon.metric("committerd_unknown_outcomes_settled_total", result="ours") == 1
     scene.audit(ids)
+
+
+def test_a_lost_answer_that_is_given_up_for_a_refusal_to_run_counts_as_open_no_longer(
+    scene: Scene, proxy: FaultProxy
+) -> None:
+    scene.table.create()
+    daemon = scene.started(**_KEPT)
+    scene.committed()
+    proxy.fault(DROP_REQUEST, method="PUT", path=_MANIFEST, times=None)
+    scene.append()
+    until(lambda: daemon.metric("committerd_unknown_outcomes_total") == 1)
+    assert daemon.metric("committerd_unknown_outcomes_settled_total") == 0
+    scene.topics.recreate_staged()
+    daemon.wait_refused("topic_id")
+    assert daemon.metric("committerd_unknown_outcomes_total") == 1
+    assert daemon.metric("committerd_unknown_outcomes_settled_total", result="started_again") == 1
 
 
 def test_a_refusal_without_cause_is_started_over(scene: Scene, proxy: FaultProxy) -> None:

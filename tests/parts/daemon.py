@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +34,10 @@ class Daemon:
         kafka: str,
         settings: Mapping[str, str] | None = None,
         log: Path | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "committerd", "run"),
     ) -> None:
         """`settings`: more of them, named as in the environment without the prefix (`COMMIT__VERIFY_FILES`)."""
+        self._command = command
         self.log = log or Path(tempfile.mkstemp(prefix=f"committerd-{name}-", suffix=".log")[1])
         chosen = {
             "DATASET__NAME": name,
@@ -55,9 +57,7 @@ class Daemon:
         """Start it; returns at once."""
         self._url = ""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = ChildProcess(
-            [sys.executable, "-m", "committerd", "run"], log=self.log, environment=self.environment
-        )
+        self._process = ChildProcess(self._command, log=self.log, environment=self.environment)
         return self
 
     def running(self) -> bool:
