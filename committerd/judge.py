@@ -26,11 +26,11 @@ from committerd.format.messages import Transaction
 from committerd.format.support import require_supported
 from committerd.ports import ObjectStore
 from committerd.rules.answers import Status
-from committerd.rules.conflicts import Checked, Verdict, check, reason, worst
+from committerd.rules.conflicts import NOTHING_FOUND, Checked, Findings, Verdict, hold, reason
 from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
 from committerd.rules.excerpt import excerpt
-from committerd.rules.footprint import Footprint, footprint_of_ours
+from committerd.rules.footprint import AN_APPEND, Footprint, footprint_of_ours
 from committerd.rules.invariants import require_sound_table
 from committerd.rules.kind import Kind
 from committerd.rules.ledger import Refused
@@ -100,7 +100,7 @@ class Judged:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """To be written before, by key."""
     copies: Sequence[Copy] = ()
-    checked: Sequence[Checked] = ()
+    found: Findings = NOTHING_FOUND
     create: CreateOptions = field(default_factory=CreateOptions)
     restored: ManifestFile | None = None
     source: ManifestFile | None = None
@@ -111,7 +111,7 @@ class Rejected(Refused):
     """A transaction that is not committed, and how that was found."""
 
     rule: str = ""
-    checked: Sequence[Checked] = ()
+    found: Findings = NOTHING_FOUND
 
 
 async def judge(
@@ -131,7 +131,7 @@ async def judge(
         require_supported(latest)
         require_sound_table(latest)
         table.vetted = latest
-    checked: list[Checked] = []
+    found = NOTHING_FOUND
     try:
         allowed = Allowed(operations=options.allowed_operations, bases=options.allowed_bases)
         transaction = normalised(transaction)
@@ -140,12 +140,16 @@ async def judge(
         if refused is not None:
             return refused
         case = _Case(table=table, latest=latest, kind=kind, options=options, world=world)
-        judged = await _over_history(case, transaction, checked)
-        if isinstance(judged, Rejected):
-            return judged
-        return await _with_content(case, replace(judged, checked=checked, create=options.create))
+        since = await _since_read(case, transaction)
+        if isinstance(since, Rejected):
+            return since
+        if since is None:
+            return await _with_content(case, Judged(transaction=transaction, create=options.create))
+        found = since.found
+        judged = await _over_history(case, transaction, since)
+        return judged if isinstance(judged, Rejected) else await _with_content(case, judged)
     except RequestError as error:
-        return refused_by(error, checked)
+        return refused_by(error, found)
 
 
 def explain(checked: Iterable[Checked]) -> list[str]:
@@ -190,12 +194,28 @@ def _existence(kind: Kind, latest: ManifestFile | None, options: PrepareOptions)
     return None
 
 
-async def _over_history(case: _Case, transaction: Transaction, checked: list[Checked]) -> Judged | Rejected:
-    """Hold it against what was committed since it was read, and rebase it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Since:
+    """What happened between the version that a transaction was read at and the latest."""
+
+    ours: Footprint
+    read: ManifestFile | None
+    """The version it was read at; None when it can't be read, or nothing is asked of it."""
+    history: History
+    found: Findings
+
+
+async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejected | None:
+    """Hold it against what was committed since it was read; None when that is nothing."""
     latest, after = case.latest, transaction.read_version
     if latest is None or after == 0 or after == latest.version:
-        return Judged(transaction=transaction)
-    history = await case.table.history(after, latest.version)
+        return None
+    # What one Append of this read version has met, all of them meet.
+    is_append = case.kind is Kind.APPEND
+    before = case.table.met_by_appends(after) if is_append else NOTHING_FOUND
+    if before.through == latest.version:
+        return _Since(ours=AN_APPEND, read=None, history=History(), found=before)
+    history = await case.table.history(max(before.through, after), latest.version)
     if history.gap is not None:
         return _gap(transaction, history.gap, latest.version, case.options)
     read = await case.table.readable(after) if case.kind in _NEEDS_READ_VERSION else None
@@ -205,21 +225,28 @@ async def _over_history(case: _Case, transaction: Transaction, checked: list[Che
     except CorruptTable:
         # The damage is in an old version: as if that one could not be read.
         read, ours = None, footprint_of_ours(transaction, None)
-    checked += [check(ours, one.version, one.footprint) for one in history.committed]
-    deciding = worst(checked)
+    found = hold(ours, [(one.version, one.footprint) for one in history.committed], before)
+    if is_append:
+        case.table.note_met_by_appends(after, found)
+    return _Since(ours=ours, read=read, history=history, found=found)
+
+
+async def _over_history(case: _Case, transaction: Transaction, since: _Since) -> Judged | Rejected:
+    """Pass what was committed since, and rebase on it."""
+    deciding = since.found.deciding
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
-        return _conflict(case, ours, deciding, checked=checked, latest=latest.version)
+        return _conflict(case, since, deciding)
     if case.kind in (Kind.DELETE, Kind.UPDATE):
-        return await _with_deletions(case, transaction, read, checked)
-    if case.kind is Kind.CREATE_INDEX:
-        return await _with_indices(case, transaction, read, history)
-    return Judged(transaction=transaction)
+        judged = await _with_deletions(case, transaction, since)
+    elif case.kind is Kind.CREATE_INDEX:
+        judged = await _with_indices(case, transaction, since)
+    else:
+        judged = Judged(transaction=transaction, found=since.found, create=case.options.create)
+    return judged
 
 
-async def _with_deletions(
-    case: _Case, transaction: Transaction, read: ManifestFile | None, checked: Sequence[Checked]
-) -> Judged | Rejected:
-    latest = case.latest
+async def _with_deletions(case: _Case, transaction: Transaction, since: _Since) -> Judged | Rejected:
+    latest, read = case.latest, since.read
     assert latest is not None
     then = excerpt(read, transaction) if read else None
     merges = plan_deletions(transaction, then, excerpt(latest, transaction))
@@ -239,7 +266,7 @@ async def _with_deletions(
         file_ids=iter(lambda: case.world.random.getrandbits(64), None),
     )
     if isinstance(rebased, RowConflict):
-        shared = [one for one in checked if one.verdict is Verdict.REBASABLE]
+        shared = [one for one in since.found.conflicts if one.verdict is Verdict.REBASABLE]
         last = shared[-1] if shared else None
         return Rejected(
             status=Status.RETRYABLE,
@@ -248,20 +275,20 @@ async def _with_deletions(
             conflicting_version=last.version if last else 0,
             conflicting_operation=(last.theirs or "") if last else "",
             rule="row",
-            checked=checked,
+            found=since.found,
         )
-    return Judged(transaction=rebased.transaction, files=rebased.files)
+    return _rebased(case, rebased, since)
 
 
-async def _with_indices(case: _Case, transaction: Transaction, read: ManifestFile | None, history: History) -> Judged:
-    latest = case.latest
+async def _with_indices(case: _Case, transaction: Transaction, since: _Since) -> Judged:
+    latest, read = case.latest, since.read
     assert latest is not None
-    theirs = [one.footprint for one in history.committed if isinstance(one.footprint, Footprint)]
+    theirs = [one.footprint for one in since.history.committed if isinstance(one.footprint, Footprint)]
     changed = rebase_indices(transaction, theirs)
     store = case.table.store
     ours = await _staged_reuse(store, changed)
     if ours is None or not any(one.reuse_version is not None for one in theirs):
-        return Judged(transaction=changed)
+        return _rebased(case, Rebased(transaction=changed), since)
     rebased: Rebased = rebase_reuse(
         changed,
         ReuseContents(
@@ -272,7 +299,11 @@ async def _with_indices(case: _Case, transaction: Transaction, read: ManifestFil
         latest_version=latest.version,
         index_uuid=case.world.new_uuid().bytes,
     )
-    return Judged(transaction=rebased.transaction, files=rebased.files)
+    return _rebased(case, rebased, since)
+
+
+def _rebased(case: _Case, rebased: Rebased, since: _Since) -> Judged:
+    return Judged(transaction=rebased.transaction, files=rebased.files, found=since.found, create=case.options.create)
 
 
 async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content | None:
@@ -294,7 +325,8 @@ async def _with_content(case: _Case, judged: Judged) -> Judged:
         if missing := await missing_files(table.store, keys):
             raise missing_file(missing)
     transaction = await with_known_sizes(table.store, judged.transaction)
-    judged = replace(judged, transaction=transaction)
+    if transaction is not judged.transaction:
+        judged = replace(judged, transaction=transaction)
     if case.kind is Kind.CREATE_INDEX:
         await _staged_reuse(table.store, transaction)
     if case.kind is Kind.RESTORE:
@@ -362,10 +394,11 @@ def _gap(transaction: Transaction, gap: int, latest: int, options: PrepareOption
     )
 
 
-def _conflict(case: _Case, ours: Footprint, deciding: Checked, *, checked: Sequence[Checked], latest: int) -> Rejected:
-    what = deciding.theirs or "commit"
+def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
+    assert case.latest is not None
+    what, latest = deciding.theirs or "commit", case.latest.version
     retryable = deciding.verdict is Verdict.RETRYABLE
-    blind = ours.files_read is None and deciding.rule in ("row", "upd") and retryable
+    blind = since.ours.files_read is None and deciding.rule in ("row", "upd") and retryable
     told = (
         f"this {case.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
         f"{deciding.rule}: {reason(deciding.rule)})"
@@ -380,16 +413,16 @@ def _conflict(case: _Case, ours: Footprint, deciding: Checked, *, checked: Seque
         conflicting_version=deciding.version,
         conflicting_operation=deciding.theirs or "",
         rule=deciding.rule,
-        checked=checked,
+        found=since.found,
     )
 
 
-def refused_by(error: RequestError, checked: Sequence[Checked] = ()) -> Rejected:
+def refused_by(error: RequestError, found: Findings = NOTHING_FOUND) -> Rejected:
     """How a request that can never succeed is answered."""
     unsupported = isinstance(error, UnsupportedRequest)
     return Rejected(
         status=Status.UNSUPPORTED if unsupported else Status.INVALID,
         reason=error.code,
         message=str(error),
-        checked=checked,
+        found=found,
     )

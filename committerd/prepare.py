@@ -22,7 +22,7 @@ from committerd.format.support import DATA_FORMATS
 from committerd.judge import Judged, PrepareOptions, Rejected, World, explain, judge, refused_by
 from committerd.ports import Created, Exists
 from committerd.rules.answers import Status
-from committerd.rules.conflicts import Checked
+from committerd.rules.conflicts import Findings
 from committerd.rules.draft import CreateOptions, Given
 from committerd.rules.grouping import reserved_range
 from committerd.rules.invariants import OF_CONTENT, require_sound
@@ -63,7 +63,7 @@ class Prepared:
     scheme: NamingScheme
     files: Mapping[str, bytes]
     copies: Sequence[Copy]
-    checked: Sequence[Checked]
+    found: Findings
     reserved: tuple[int, int]
     """First id and count of a ReserveFragments; (0, 0) for others."""
     before: Manifest | None
@@ -89,6 +89,8 @@ class Prepared:
 
 def create_options(wish: Mapping[str, Any]) -> CreateOptions:
     """From JSON: header `create-options`. Raises `InvalidRequest` with code `create_options`."""
+    if not wish:
+        return CreateOptions()
     known = {
         "enable_stable_row_ids": bool,
         "enable_v2_manifest_paths": bool,
@@ -122,7 +124,7 @@ async def prepare(
     try:
         return await build_version(table, latest, judged, world=world)
     except RequestError as error:
-        return refused_by(error, judged.checked)
+        return refused_by(error, judged.found)
 
 
 async def build_version(
@@ -180,7 +182,7 @@ async def build_version(
         scheme=scheme,
         files=judged.files,
         copies=judged.copies,
-        checked=judged.checked,
+        found=judged.found,
         reserved=reserved_range(latest.outline if latest else None, transaction),
         before=latest.outline if latest else None,
     )

@@ -107,8 +107,7 @@ async def with_known_sizes(store: ObjectStore, transaction: Transaction) -> Tran
         for file in staged_files(transaction)
         if not file.file_size_bytes and not file.HasField("base_id")
     ]
-    uncounted = any(_is_uncounted(fragment) for fragment in staged_fragments(transaction))
-    if not sizeless and not uncounted:
+    if not sizeless and not any(_is_uncounted(fragment) for fragment in staged_fragments(transaction)):
         return transaction
     filled = Transaction()
     filled.CopyFrom(transaction)

@@ -36,7 +36,7 @@ from committerd.format.unknown_fields import has_unknown_fields
 from committerd.kept_versions import KeptVersions
 from committerd.ports import Created, Exists, ObjectStore, Tail, TakesParts
 from committerd.rules.answers import Settled, decode_settled
-from committerd.rules.conflicts import Unreadable
+from committerd.rules.conflicts import NOTHING_FOUND, Findings, Unreadable
 from committerd.rules.footprint import Footprint, footprint_of_theirs
 from committerd.several import for_each
 
@@ -46,6 +46,8 @@ MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 COMMITTED_MAX = 100_000
 """Versions whose footprint is kept: a day at one version a second."""
 
+_READ_VERSIONS_MAX = 32
+"""Read versions whose Appends' findings are kept: producers stage at few at a time."""
 _LISTED_FIRST = 16
 """Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
 _READERS_MAX = 16
@@ -94,6 +96,7 @@ class Table:
         self._newest: tuple[int, Tail] | None = None
         """The highest version kept so far, and how its object ends."""
         self._committed: dict[int, Committed] = {}
+        self._met_by_appends: OrderedDict[int, Findings] = OrderedDict()
 
     @property
     def uri(self) -> str:
@@ -249,6 +252,17 @@ class Table:
                 found.append(committed)
         return History(committed=tuple(reversed(found)))
 
+    def met_by_appends(self, after: int) -> Findings:
+        """What an Append read at version `after` met in the versions behind it, as far as that was noted."""
+        return self._met_by_appends.get(after, NOTHING_FOUND)
+
+    def note_met_by_appends(self, after: int, found: Findings) -> None:
+        """Keep what an Append read at version `after` met, for others of that version."""
+        self._met_by_appends[after] = found
+        self._met_by_appends.move_to_end(after)
+        if len(self._met_by_appends) > _READ_VERSIONS_MAX:
+            self._met_by_appends.popitem(last=False)
+
     async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
         """The version above `after` that holds the transaction of this uuid, alone or as a member;
         else None.
@@ -286,6 +300,7 @@ class Table:
         self._kept.clear()
         self._newest = None
         self._committed.clear()
+        self._met_by_appends.clear()
         self.vetted = None
 
     async def _several(self, versions: Sequence[int]) -> list[Committed | None]:

@@ -88,17 +88,25 @@ class _Family(Generic[_M]):
     def __init__(self, metric: _M, labels: Mapping[str, Sequence[str]]) -> None:
         self._metric: _M = metric
         self._values = {label: frozenset(values) for label, values in labels.items()}
+        self._children: dict[tuple[tuple[str, str], ...], _M] = {}
+        """Those of known values: no more than there are combinations."""
         if len(labels) == 1:  # so that a rate is 0, and not missing, until the first one happens
             for value in next(iter(labels.values())):
                 metric.labels(value)
 
     def _child(self, given: Mapping[str, str]) -> _M:
+        key = tuple(given.items())
+        known = self._children.get(key)
+        if known is not None:
+            return known
         if given.keys() != self._values.keys():
             raise ValueError(f"labels are {sorted(self._values)}, not {sorted(given)}")
         if not given:
             return self._metric
         closed = {label: given[label] if given[label] in values else OTHER for label, values in self._values.items()}
         child: _M = self._metric.labels(**closed)
+        if closed == given:
+            self._children[key] = child
         return child
 
 

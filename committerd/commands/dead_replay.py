@@ -83,7 +83,7 @@ async def _judged(configured: Settings, operator: TopicOperator, letters: Sequen
 
 
 def _pending(record: Record) -> Pending:
-    return Pending(record=record, sha256="", size=len(record.value))
+    return Pending(record=record, size=len(record.value))
 
 
 async def _outcomes_of(operator: TopicOperator, uuids: Collection[str]) -> dict[str, list[Outcome]]:

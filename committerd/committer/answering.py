@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,25 +77,22 @@ class Answerer:
 
         Those that are told again are not counted and logged again.
         """
-        outcomes, letters = [], []
+        told, outcomes, letters = [], [], []
+        topic, timings = position.topic.encode(), timings or {}
         for settled, entry in entries:
-            timing = (timings or {}).get(entry.offset)
-            outcome = (
-                committed(entry, settled, position, timing)
-                if isinstance(entry, Member)
-                else refused(entry, position, timing)
-            )
-            if first_time:
-                self._count(outcome)
+            timing = timings.get(entry.offset)
+            is_member = isinstance(entry, Member)
+            outcome = committed(entry, settled, position, timing) if is_member else refused(entry, position, timing)
+            told.append(outcome)
             outcomes.append(
                 Publication(
                     key=outcome.uuid.encode(),
                     value=outcome.SerializeToString(),
-                    headers=_headers(entry, position),
+                    headers=_headers(entry, topic),
                     partition=entry.outcome_partition,
                 )
             )
-            if status_of(entry).is_dead_letter:
+            if not is_member and status_of(entry).is_dead_letter:
                 record = records.get(entry.offset)
                 if record is None:
                     _log.warning(
@@ -103,6 +101,8 @@ class Answerer:
                     )
                 else:
                     letters.append(self._letter(record, outcome))
+        if first_time:
+            self._count(told)
         return Answers(generation=0, outcomes=outcomes, letters=letters)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
@@ -124,41 +124,52 @@ class Answerer:
                 headers = []
         return Publication(key=record.key, value=value, headers=[*headers, *reasons])
 
-    def _count(self, outcome: Outcome) -> None:
-        status = Status(StatusNumber.Name(outcome.status))
-        self.telemetry.transactions.add(operation=outcome.operation, outcome=status.value.lower())
+    def _count(self, outcomes: Iterable[Outcome]) -> None:
+        answered: Counter[tuple[str, int]] = Counter()
+        for outcome in outcomes:
+            answered[outcome.operation, outcome.status] += 1
+            if outcome.status != StatusNumber.COMMITTED or self.log_all:
+                self._count_other(outcome)
+        for (operation, number), count in answered.items():
+            self.telemetry.transactions.add(count, operation=operation, outcome=_status(number).value.lower())
+
+    def _count_other(self, outcome: Outcome) -> None:
+        status = _status(outcome.status)
         if status is Status.DUPLICATE:
             self.telemetry.duplicates.add(reason=outcome.reason)
         if status.is_dead_letter:
             self.telemetry.dead_letters.add(reason=outcome.reason)
-        if self.log_all or status is not Status.COMMITTED:
-            _log.info(
-                "transaction.answered",
-                extra={
-                    "uuid": outcome.uuid,
-                    "status": status.value,
-                    "operation": outcome.operation,
-                    "reason": outcome.reason,
-                    "text": outcome.message,
-                    "version": outcome.version,
-                    "read_version": outcome.read_version,
-                    "conflicting_version": outcome.conflicting_version,
-                    "producer": outcome.producer,
-                    "offset": outcome.offset,
-                    "queued_ms": outcome.queued_ms,
-                    "commit_ms": outcome.commit_ms,
-                },
-            )
+        _log.info(
+            "transaction.answered",
+            extra={
+                "uuid": outcome.uuid,
+                "status": status.value,
+                "operation": outcome.operation,
+                "reason": outcome.reason,
+                "text": outcome.message,
+                "version": outcome.version,
+                "read_version": outcome.read_version,
+                "conflicting_version": outcome.conflicting_version,
+                "producer": outcome.producer,
+                "offset": outcome.offset,
+                "queued_ms": outcome.queued_ms,
+                "commit_ms": outcome.commit_ms,
+            },
+        )
 
 
 def status_of(entry: Member | Refusal) -> Status:
     """Of a record that a version settles."""
-    return Status.COMMITTED if isinstance(entry, Member) else Status(StatusNumber.Name(entry.status))
+    return Status.COMMITTED if isinstance(entry, Member) else _status(entry.status)
 
 
-def _headers(entry: Member | Refusal, position: Position) -> list[tuple[str, bytes]]:
+def _status(number: int) -> Status:
+    return Status(StatusNumber.Name(StatusNumber.ValueType(number)))
+
+
+def _headers(entry: Member | Refusal, topic: bytes) -> list[tuple[str, bytes]]:
     """An answer without a uuid is found by topic and offset."""
-    headers = [("topic", position.topic.encode()), ("offset", str(entry.offset).encode())]
+    headers = [("topic", topic), ("offset", str(entry.offset).encode())]
     if entry.traceparent:
         headers.append(("traceparent", entry.traceparent.encode()))
     return headers

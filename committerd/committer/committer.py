@@ -112,6 +112,8 @@ class Committer:
             await self._parts.intake.changed(timeout=self._pace.refused_retry)
             return
         self._show("standby", "waits for the partition")
+        if self._parts.intake.generation is not None:  # it came meanwhile
+            return
         try:
             if self._refused_code or not await self._parts.intake.changed(timeout=self._pace.refused_retry):
                 await self._parts.queue.identity()
@@ -177,24 +179,24 @@ class Committer:
         wait = self._last_put + self._pace.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
-        held = self._holding.seconds_left(intake.retries())
+        moment, held = intake.moment(), self._holding.seconds_left(intake.retries())
         if not held:
             await self._tell(self._holding.begin(), view, generation)
             held = self._holding.seconds_left(intake.retries())
         draft = await self._parts.former.form(view, intake, held_for=self._holding.promised if held else None)
         if draft is None and held:
-            await intake.changed(timeout=held)
+            await intake.changed(since=moment, timeout=held)
             return None
         if draft is None:
             patience = self._holding.patience(self._pace.recheck)
-            if not await intake.changed(timeout=patience) and patience == self._pace.recheck:
+            if not await intake.changed(since=moment, timeout=patience) and patience == self._pace.recheck:
                 await self._look_for_foreign(view)
             return None
         if not held and not draft.group.members and draft.group.settles < self._parts.former.options.limits.records:
             wait = self._last_refusals + self._refusal_interval - anyio.current_time()
             # Refusals alone are worth a version only now and then; under load they ride along with the next commit.
             # During a hold there is none, and whoever is refused then is to come back while it lasts.
-            if wait > 0 and await intake.changed(timeout=wait):
+            if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
         return draft
 
@@ -305,7 +307,7 @@ class Committer:
                 creates += [p for p in arrived if await self._is_create(p, view)]
                 del creates[_CREATES_MAX:]
                 waiting += len(arrived)
-                room = parts.intake.settle({p.offset for p in arrived})
+                room = parts.intake.let_go(arrived)
                 if room.records:
                     await parts.queue.done(generation, room.records, room.bytes)
                 self._show(

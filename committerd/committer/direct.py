@@ -66,14 +66,14 @@ async def commit(
                 message=prepared.message,
                 conflicting_version=prepared.conflicting_version,
                 conflicting_operation=prepared.conflicting_operation,
-                checked=tuple(prepared.checked),
+                checked=prepared.found.checked,
             )
         await write_files(table, prepared)
         committed = Answer(
             status=Status.COMMITTED,
             version=prepared.version,
             reserved=prepared.reserved,
-            checked=tuple(prepared.checked),
+            checked=prepared.found.checked,
         )
         if await _created(table, prepared, backoff):
             return committed

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from committerd.committer.decoding import Decoder
-from committerd.committer.intake import Intake, Pending
+from committerd.committer.intake import Fingerprints, Intake, Pending
 from committerd.committer.putting import Draft
 from committerd.committer.view import View
 from committerd.errors import RequestError
@@ -69,9 +69,13 @@ class _Forming:
     """A group while it grows."""
 
     marks: dict[str, AppMark]
+    now_ms: int
+    """When it was begun, Unix time."""
     requests: list[Request] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    refused: dict[str, list[Refusal]] = field(default_factory=dict)
+    """The same by uuid."""
     uuids: set[str] = field(default_factory=set)
     weight: Weight = field(default_factory=Weight)
 
@@ -97,16 +101,20 @@ class Former:
         """
         coalesce = self.options.limits.coalesce_appends
         unbuildable: dict[int, Refused] = {}
-        # As they are now: more may arrive, or the assignment end, while we read.
-        waiting, fingerprints = list(intake.pending), intake.fingerprints()
-        turns = _in_turn(view, waiting, only_retries=held_for is not None)
+        assert view.position is not None
+        # As they are now: more may arrive, or the assignment end, while we read. More than these the position can't
+        # pass: so many can be settled now, and so many were settled ahead.
+        waiting = intake.first(self.options.limits.records + len(view.position.settled) + 1)
+        turns = _in_turn(view, waiting, intake.waiting_retries(), only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
         while True:
+            started = view.monotonic()
             forming = await self._gather(view, turns, coalesce=coalesce, unbuildable=unbuildable, held=held)
             if not forming.requests and not forming.refusals:
                 return None
+            self.telemetry.commit_duration.observe(view.monotonic() - started, stage="judge")
             try:
-                return await self._build(forming, view, [p.offset for p in waiting], fingerprints)
+                return await self._build(forming, view, waiting)
             except RequestError as error:
                 if len(forming.requests) == 1:
                     unbuildable[forming.requests[0].offset] = refused_by(error)
@@ -121,7 +129,7 @@ class Former:
 
         `is_first`: no record waits before it.
         """
-        forming = _Forming(marks={})
+        forming = _Forming(marks={}, now_ms=self._now_ms())
         request = await self.decoder.decode(pending, view.table)
         if isinstance(request, Refused):
             return None
@@ -129,15 +137,14 @@ class Former:
         if isinstance(answer, Refused):
             return None
         self._take(forming, request, answer, view)
-        fingerprints = {pending.offset: (pending.sha256, pending.record.leader_epoch)}
         try:
-            return await self._build(forming, view, [pending.offset] if is_first else [], fingerprints)
+            return await self._build(forming, view, [pending] if is_first else [])
         except RequestError:
             return None
 
     async def form_keys(self, view: View) -> Draft:
         """A version that puts our keys back, which a foreign one lowered or dropped."""
-        return await self._build(_Forming(marks=dict(view.marks)), view, [], {})
+        return await self._build(_Forming(marks=dict(view.marks), now_ms=self._now_ms()), view, [])
 
     async def _gather(
         self,
@@ -151,7 +158,7 @@ class Former:
         """Judge waiting records, in this order, until one can't join. Those `held` may only be refused."""
         assert view.position is not None
         limits = replace(self.options.limits, coalesce_appends=coalesce)
-        forming = _Forming(marks=dict(view.marks))
+        forming = _Forming(marks=dict(view.marks), now_ms=self._now_ms())
         for pending in turns:
             if view.position.passes(pending.offset):
                 continue
@@ -185,26 +192,24 @@ class Former:
             forming.marks,
             version=version,
             members=forming.uuids,
-            refusals=forming.refusals,
+            refusals=forming.refused.get(request.uuid, ()),
         )
-        answer = answer or self._expired(envelope) or await self._recreated(request, view)
+        answer = answer or _expired(envelope, forming.now_ms) or await self._recreated(request, view)
         if answer is not None:
             return answer
-        started = view.monotonic()
         judged = await judge(
             view.table,
             view.latest,
             request.transaction,
-            options=self._prepare_options(request, pending),
+            options=self._prepare_options(request, age_ms=forming.now_ms - pending.record.timestamp_ms),
             world=self.world,
         )
-        self.telemetry.commit_duration.observe(view.monotonic() - started, stage="judge")
-        self._count_conflicts(request, judged)
+        if judged.found.conflicts:
+            self._count_conflicts(request, judged)
         return judged
 
-    def _prepare_options(self, request: Request, pending: Pending) -> PrepareOptions:
+    def _prepare_options(self, request: Request, *, age_ms: int) -> PrepareOptions:
         options, envelope = self.options, request.envelope
-        age_ms = self._now_ms() - pending.record.timestamp_ms
         return PrepareOptions(
             allowed_operations=options.allowed_operations,
             allowed_bases=options.allowed_bases,
@@ -214,31 +219,19 @@ class Former:
             create_only=envelope.create_only,
         )
 
-    def _expired(self, envelope: Envelope) -> Refused | None:
-        deadline = envelope.deadline_ms
-        if deadline is None or self._now_ms() <= deadline:
-            return None
-        late = self._now_ms() - deadline
-        return Refused(
-            status=Status.EXPIRED,
-            reason="deadline_passed",
-            message=f"its turn came {late} ms after the deadline that its producer set",
-        )
-
     async def _recreated(self, request: Request, view: View) -> Refused | None:
         """Whether the version that it was read at is of another table, under the same name."""
         uuid, version = request.envelope.read_uuid, request.transaction.read_version
         if uuid is None or not 0 < version <= view.base:
             return None
-        file = await view.table.read(version)
-        transaction = await view.table.transaction(file) if file is not None else None
-        if transaction is None or transaction.uuid == uuid:
+        made = await view.table.committed(version)
+        if made is None or made.settled.uuid in ("", uuid):
             return None
         return Refused(
             status=Status.INVALID,
             reason="table_recreated",
-            message=f"it was read at version {version} made by transaction {uuid}, but that version of this table "
-            f"was made by {transaction.uuid}: the table was deleted and made again. Do the work again on the new table",
+            message=f"it was read at version {version} made by transaction {uuid}, but that version of this table was "
+            f"made by {made.settled.uuid}: the table was deleted and made again. Do the work again on the new table",
         )
 
     def _take(self, forming: _Forming, request: Request, judged: Judged, view: View) -> None:
@@ -248,30 +241,28 @@ class Former:
         forming.weight.add(request)
         assert view.position is not None
         forming.marks |= mark_of(
-            request, forming.marks, version=view.base + 1, now_ms=self._now_ms(), era=view.position.era
+            request, forming.marks, version=view.base + 1, now_ms=forming.now_ms, era=view.position.era
         )
 
     def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
         request = pending.decoded if isinstance(pending.decoded, Request) else None
-        forming.refusals.append(
-            refusal_of(
-                refused,
-                offset=pending.offset,
-                envelope=request.envelope if request else who_asked(pending.record.headers),
-                transaction=request.transaction if request else None,
-            )
+        refusal = refusal_of(
+            refused,
+            offset=pending.offset,
+            envelope=request.envelope if request else who_asked(pending.record.headers),
+            transaction=request.transaction if request else None,
         )
+        forming.refusals.append(refusal)
+        forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
-    async def _build(
-        self,
-        forming: _Forming,
-        view: View,
-        pending: Sequence[int],
-        fingerprints: Mapping[int, tuple[str, int]],
-    ) -> Draft:
-        """Everything that the version will hold. Raises a `RequestError` when the content can't be built."""
+    async def _build(self, forming: _Forming, view: View, waiting: Sequence[Pending]) -> Draft:
+        """Everything that the version will hold; `waiting` are the first records without an answer.
+
+        Raises a `RequestError` when the content can't be built.
+        """
         assert view.position is not None
-        position = advance(view.position, pending, forming.offsets(), fingerprints=fingerprints)
+        offsets = [pending.offset for pending in waiting]
+        position = advance(view.position, offsets, forming.offsets(), fingerprints=Fingerprints(waiting))
         now_ms, most = self._now_ms(), self.options.app_marks_max
         marks = kept_marks(forming.marks, now_ms=now_ms, most=most)
         transaction, members = self._transaction(forming, view, position, marks)
@@ -322,11 +313,12 @@ class Former:
         return merged(transactions, members, forming.refusals, uuid=uuid, topic_id=position.topic_id), members
 
     def _count_conflicts(self, request: Request, judged: Judged | Rejected) -> None:
-        rebased = any(checked.verdict is Verdict.REBASABLE for checked in judged.checked)
+        conflicts = judged.found.conflicts
+        rebased = any(checked.verdict is Verdict.REBASABLE for checked in conflicts)
         if rebased and isinstance(judged, Judged):
             self.telemetry.rebases.add(operation=request.operation)
-        for checked in judged.checked:
-            if checked.verdict is not Verdict.COMPATIBLE and checked.theirs is not None:
+        for checked in conflicts:
+            if checked.theirs is not None:
                 self.telemetry.conflicts.add(
                     ours=request.operation,
                     theirs=checked.theirs.value,
@@ -337,11 +329,24 @@ class Former:
         return int(self.world.wall_clock().timestamp() * 1000)
 
 
-def _in_turn(view: View, waiting: Sequence[Pending], *, only_retries: bool) -> Sequence[Pending]:
+def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
+    deadline = envelope.deadline_ms
+    if deadline is None or now_ms <= deadline:
+        return None
+    return Refused(
+        status=Status.EXPIRED,
+        reason="deadline_passed",
+        message=f"its turn came {now_ms - deadline} ms after the deadline that its producer set",
+    )
+
+
+def _in_turn(
+    view: View, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
+) -> Sequence[Pending]:
     """Waiting records in the order in which they are judged: re-executions first, else by offset."""
     assert view.position is not None
     first: list[Pending] = []
-    for pending in waiting:
+    for pending in retries:
         if goes_ahead(pending.retry_of, view.position, view.ledger, ahead=len(first)):
             first.append(pending)
     if only_retries:

@@ -7,14 +7,16 @@ earlier assignment, and wakes whoever waits for a change.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import anyio
 
 from committerd.format.request import Request, record_sha256, record_size
 from committerd.ports import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.rules.ledger import Refused
+from committerd.rules.position import Position
 
 
 @dataclass(slots=True)
@@ -22,7 +24,6 @@ class Pending:
     """A delivered record that has no answer yet; decoded when it is first looked at."""
 
     record: Record
-    sha256: str
     size: int
     retry_of: str | None = None
     """Header `retry-of`, seen before anything is decoded: such a record may go before those that wait."""
@@ -32,6 +33,27 @@ class Pending:
     @property
     def offset(self) -> int:
         return self.record.offset
+
+    @property
+    def fingerprint(self) -> tuple[str, int]:
+        """(sha256, leader epoch), as a position keeps them of its last record."""
+        return record_sha256(self.record), self.record.leader_epoch
+
+
+class Fingerprints(Mapping[int, tuple[str, int]]):
+    """Those of records, by offset; each is made when it is asked for."""
+
+    def __init__(self, records: Iterable[Pending]) -> None:
+        self._records = {pending.offset: pending for pending in records}
+
+    def __getitem__(self, offset: int) -> tuple[str, int]:
+        return self._records[offset].fingerprint
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
 
 
 @dataclass(slots=True)
@@ -51,6 +73,8 @@ class Intake:
         self.generation: int | None = None
         """Of the assignment that this member holds; None while it stands by."""
         self.pending: deque[Pending] = deque()
+        self._retries: dict[int, Pending] = {}
+        """Those of them that do a refused one again, by offset."""
         self.fetch_failure: str | None = None
         self.next_offset = 0
         """After the last delivered record, for the lag."""
@@ -82,27 +106,37 @@ class Intake:
     def clear(self) -> None:
         """Forget what was delivered: the queue is about to deliver from another offset."""
         self.pending.clear()
+        self._retries.clear()
         self.fetch_failure = None
 
-    def settle(self, offsets: Container[int]) -> Room:
-        """Forget records that have an answer; returns the room that they took."""
-        room, kept = Room(), deque[Pending]()
-        for pending in self.pending:
-            if pending.offset in offsets:
-                room.records += 1
-                room.bytes += pending.size
-            else:
-                kept.append(pending)
-        self.pending = kept
-        return room
+    def settle(self, position: Position) -> Room:
+        """Forget records that the position has passed; returns the room that they took."""
+        passed: list[Pending] = []
+        while self.pending and self.pending[0].offset < position.next_offset:
+            passed.append(self.pending.popleft())
+        if position.settled and self.pending:
+            ahead = set(position.settled)
+            passed += [pending for pending in self.pending if pending.offset in ahead]
+            self.pending = deque(pending for pending in self.pending if pending.offset not in ahead)
+        return self._left(passed)
+
+    def let_go(self, records: Collection[Pending]) -> Room:
+        """Forget these without an answer; returns the room that they took."""
+        gone = {pending.offset for pending in records}
+        self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
+        return self._left(records)
+
+    def first(self, count: int) -> list[Pending]:
+        """The first records that wait, at most so many."""
+        return list(islice(self.pending, count))
+
+    def waiting_retries(self) -> list[Pending]:
+        """The records that do a refused one again, in the order of their offsets."""
+        return list(self._retries.values())
 
     def retries(self) -> list[str]:
         """The refused uuids that waiting records do again."""
-        return [p.retry_of for p in self.pending if p.retry_of is not None]
-
-    def fingerprints(self) -> dict[int, tuple[str, int]]:
-        """(sha256, leader epoch) by offset of the records that wait."""
-        return {p.offset: (p.sha256, p.record.leader_epoch) for p in self.pending}
+        return [p.retry_of for p in self._retries.values() if p.retry_of is not None]
 
     def oldest_timestamp_ms(self) -> int | None:
         """Of the records that wait."""
@@ -113,23 +147,33 @@ class Intake:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def changed(self, *, timeout: float | None = None) -> bool:
-        """Wait for the next event or `notify`; False when `timeout` seconds passed first."""
-        event = self._changed
+    def moment(self) -> anyio.Event:
+        """For `changed`: what comes from now on counts, however late that is waited for."""
+        return self._changed
+
+    async def changed(self, *, since: anyio.Event | None = None, timeout: float | None = None) -> bool:
+        """Wait for the next event or `notify` (after the moment `since`); False when `timeout` seconds passed first."""
+        event = since or self._changed
         with anyio.move_on_after(timeout):
             await event.wait()
             return True
         return False
 
+    def _left(self, records: Iterable[Pending]) -> Room:
+        room = Room()
+        for pending in records:
+            room.records += 1
+            room.bytes += pending.size
+            if pending.retry_of is not None:
+                self._retries.pop(pending.offset, None)
+        return room
+
     def _take(self, records: list[Record]) -> None:
         for record in records:
-            retry_of = next((v for name, v in reversed(record.headers) if name == "retry-of"), None)
-            self.pending.append(
-                Pending(
-                    record,
-                    record_sha256(record),
-                    record_size(record),
-                    retry_of=retry_of.decode("ascii", "replace") if retry_of is not None else None,
-                )
-            )
+            pending = Pending(record, record_size(record))
+            for name, value in record.headers:
+                if name == "retry-of":
+                    pending.retry_of = value.decode("ascii", "replace")
+                    self._retries[record.offset] = pending
+            self.pending.append(pending)
             self.next_offset = record.offset + 1

@@ -97,18 +97,20 @@ def record_sha256(record: Record) -> str:
 
 def record_size(record: Record) -> int:
     """Bytes of value, key and headers."""
-    headers = sum(len(name) + len(value) for name, value in record.headers)
-    return len(record.value) + len(record.key or b"") + headers
+    size = len(record.value) + len(record.key or b"")
+    for name, value in record.headers:
+        size += len(name) + len(value)
+    return size
 
 
 def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     """Producer and outcome partition, as far as they can be read: enough to answer a record that is wrong elsewhere."""
     last = dict(headers)
-    partition = last.get("outcome-partition", b"0")
+    partition, traceparent = last.get("outcome-partition", b"0"), last.get("traceparent")
     return Envelope(
         producer=last.get("producer", b"").decode("utf-8", "replace")[:_TEXT_CHARS_MAX],
         outcome_partition=int(partition) if partition.isdigit() and len(partition) < 10 else 0,
-        traceparent=last.get("traceparent", b"").decode("ascii", "replace")[:_TEXT_CHARS_MAX],
+        traceparent="" if traceparent is None else traceparent.decode("ascii", "replace")[:_TEXT_CHARS_MAX],
     )
 
 
@@ -125,6 +127,13 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
             except UnicodeDecodeError as error:
                 raise _wrong(name, repr(value[:60]), "UTF-8 text") from error
     known = who_asked(headers)
+    if _ASKING.isdisjoint(texts):  # as of most: nothing is asked for beside the transaction
+        return Envelope(
+            dataset=texts.get("dataset"),
+            producer=known.producer,
+            outcome_partition=known.outcome_partition,
+            traceparent=known.traceparent,
+        )
     return Envelope(
         dataset=texts.get("dataset"),
         producer=known.producer,
@@ -265,3 +274,4 @@ _KNOWN = frozenset(
         "transaction-sha256",
     }
 )
+_ASKING = _KNOWN - {"dataset", "outcome-partition", "producer", "traceparent"}

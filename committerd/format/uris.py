@@ -6,7 +6,7 @@ people spell one place in several ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
 from urllib.parse import unquote, urlsplit
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3"}
@@ -28,7 +28,8 @@ def canonical_uri(uri: str) -> str:
     return f"{scheme}://{parts.netloc}{'' if path == '/' else path}{query}"
 
 
-def names_same_table(meant: str, *, served: str, aliases: Iterable[str]) -> bool:
+@functools.lru_cache(maxsize=256)
+def names_same_table(meant: str, *, served: str, aliases: tuple[str, ...]) -> bool:
     """Whether `meant` is the table at `served`, or one of its other names.
 
     A table with an external manifest store is meant by the plain URI of its objects too, but not the other way round:

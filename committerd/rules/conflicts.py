@@ -176,6 +176,38 @@ def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Chec
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What came of holding a transaction against committed versions, ascending and without a hole."""
+
+    through: int = 0
+    """The last of them; 0 = there was none."""
+    checked: tuple[Checked, ...] = ()
+    conflicts: tuple[Checked, ...] = ()
+    """Those of `checked` with a verdict other than compatible."""
+    deciding: Checked | None = None
+    """As `worst` finds it."""
+
+
+NOTHING_FOUND = Findings()
+
+
+def hold(
+    ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Findings = NOTHING_FOUND
+) -> Findings:
+    """Hold ours against versions that follow those of `before`, which was found for the same footprint."""
+    checked = tuple([check(ours, version, theirs) for version, theirs in committed])
+    if not checked:
+        return before
+    conflicts = tuple([one for one in checked if one.verdict is not Verdict.COMPATIBLE])
+    return Findings(
+        through=checked[-1].version,
+        checked=before.checked + checked,
+        conflicts=before.conflicts + conflicts,
+        deciding=worst(([before.deciding] if before.deciding else []) + list(checked)),
+    )
+
+
 def reason(name: str) -> str:
     """What a rule says, in one sentence; `name` as in `Checked.rule`."""
     return _REASONS.get(name, "")

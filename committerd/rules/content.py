@@ -6,11 +6,11 @@ some never. Here all of it is asked of the latest version, and before anything i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from committerd.errors import InvalidRequest
 from committerd.format.feature_flags import CARRIED
-from committerd.format.messages import DataFragment, Manifest, Transaction
+from committerd.format.messages import DataFile, DataFragment, Manifest, Transaction
 from committerd.format.support import has_stable_row_ids
 from committerd.rules.draft import CreateOptions
 from committerd.rules.fragments import file_version
@@ -23,8 +23,9 @@ def require_fits(transaction: Transaction, latest: Manifest | None, create: Crea
     Raises `InvalidRequest`: `unknown_base`, `file_version`, `row_ids`, `merge_fragments`,
     `row_count_changed`, `replaced_fields`.
     """
-    _require_bases(transaction, latest)
-    _require_file_versions(transaction, latest, create)
+    fragments, files = staged_fragments(transaction), staged_files(transaction)
+    _require_bases(transaction, latest, _bases_used(transaction, fragments, files))
+    _require_file_versions(transaction, latest, create, {file_version(file) for file in files})
     _require_row_ids(transaction, latest, create)
     if latest is None:
         return
@@ -41,18 +42,27 @@ def require_fits(transaction: Transaction, latest: Manifest | None, create: Crea
             pass
 
 
-def _require_bases(transaction: Transaction, latest: Manifest | None) -> None:
+def _bases_used(transaction: Transaction, fragments: Iterable[DataFragment], files: Iterable[DataFile]) -> set[int]:
+    used = {file.base_id for file in files if file.HasField("base_id")}
+    for fragment in fragments:
+        if fragment.HasField("deletion_file") and fragment.deletion_file.HasField("base_id"):
+            used.add(fragment.deletion_file.base_id)
+    if transaction.HasField("create_index"):
+        used |= {index.base_id for index in transaction.create_index.new_indices if index.HasField("base_id")}
+    return used
+
+
+def _require_bases(transaction: Transaction, latest: Manifest | None, used: Collection[int]) -> None:
+    initial: list[int] = []
+    if transaction.HasField("overwrite"):
+        initial = [base.id for base in transaction.overwrite.initial_bases]
+        if len(set(initial)) != len(initial):
+            raise InvalidRequest(f"initial_bases give one id twice: {initial}", code="duplicate_base")
+    if not used:
+        return
     bases = {base.id for base in latest.base_paths} if latest is not None else set()
-    initial = [base.id for base in transaction.overwrite.initial_bases]
-    if len(set(initial)) != len(initial):
-        raise InvalidRequest(f"initial_bases give one id twice: {initial}", code="duplicate_base")
-    bases |= set(initial)
-    used = {file.base_id for file in staged_files(transaction) if file.HasField("base_id")}
-    used |= {
-        one.deletion_file.base_id for one in staged_fragments(transaction) if one.deletion_file.HasField("base_id")
-    }
-    used |= {index.base_id for index in transaction.create_index.new_indices if index.HasField("base_id")}
-    if unknown := sorted(used - bases):
+    bases.update(initial)
+    if unknown := sorted(set(used) - bases):
         raise InvalidRequest(
             f"files lie in bases {unknown}, which the table does not have; it has {sorted(bases)}. Add them with "
             "UpdateBases first",
@@ -60,8 +70,9 @@ def _require_bases(transaction: Transaction, latest: Manifest | None) -> None:
         )
 
 
-def _require_file_versions(transaction: Transaction, latest: Manifest | None, create: CreateOptions) -> None:
-    versions = {file_version(file) for file in staged_files(transaction)}
+def _require_file_versions(
+    transaction: Transaction, latest: Manifest | None, create: CreateOptions, versions: set[str | None]
+) -> None:
     if None in versions or "0.1" in versions:
         raise InvalidRequest(
             "a data file has a file format that committerd does not write: versions 2.0 to 2.3 are known",

@@ -135,6 +135,10 @@ class Footprint:
         return self.replaces_table_metadata or bool(self.table_metadata_keys)
 
 
+AN_APPEND = Footprint(kind=Kind.APPEND)
+"""It says no more than what it is."""
+
+
 def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
     """What the message itself says.
 
@@ -189,7 +193,9 @@ def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
                     for base in transaction.update_bases.new_bases
                 ),
             )
-        case Kind.APPEND | Kind.RESTORE | Kind.RESERVE_FRAGMENTS | Kind.CLONE:
+        case Kind.APPEND:
+            return AN_APPEND
+        case Kind.RESTORE | Kind.RESERVE_FRAGMENTS | Kind.CLONE:
             return Footprint(kind=kind)
         case _:
             assert_never(kind)

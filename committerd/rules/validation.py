@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.format.index_details import MEM_WAL_INDEX, covered_fragments, unpack_details
 from committerd.format.messages import (
+    BasePath,
     DataFile,
     DataFragment,
     DeletionFile,
@@ -83,45 +84,64 @@ def require_valid(transaction: Transaction, *, latest_version: int, allowed: All
             code="operation_not_allowed",
         )
     _require_read_version(transaction, kind, latest_version)
-    _require_foreign_keys(transaction)
-    _require_allowed_bases(transaction, allowed.bases)
-    _require_fragments(transaction)
-    for schema in (transaction.overwrite.schema, transaction.merge.schema, transaction.project.schema):
-        require_readable(schema)
-    _require_indices(transaction)
-    _require_generations(transaction)
-    for fragment_id in transaction.update.updated_fragment_offset_bitmaps:
-        updated_offsets(transaction.update, fragment_id)
+    _require_foreign_keys(transaction, kind)
+    _require_fragments(transaction, kind)
+    _require_rest(transaction, kind, allowed)
     return kind
 
 
-def staged_fragments(transaction: Transaction) -> Iterator[DataFragment]:
-    """Fragments that the next version would have as they stand here, but for their ids."""
-    match transaction.WhichOneof("operation"):
-        case "append":
-            yield from transaction.append.fragments
-        case "overwrite":
-            yield from transaction.overwrite.fragments
-        case "delete":
-            yield from transaction.delete.updated_fragments
-        case "update":
-            yield from transaction.update.updated_fragments
-            yield from transaction.update.new_fragments
-        case "merge":
-            yield from transaction.merge.fragments
-        case "rewrite":
-            for group in transaction.rewrite.groups:
-                yield from group.new_fragments
+def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed) -> None:
+    """What only some operations have."""
+    match kind:
+        case Kind.OVERWRITE:
+            _require_allowed_bases("Overwrite.initial_bases", transaction.overwrite.initial_bases, allowed.bases)
+            require_readable(transaction.overwrite.schema)
+        case Kind.UPDATE_BASES:
+            _require_allowed_bases("UpdateBases", transaction.update_bases.new_bases, allowed.bases)
+        case Kind.CLONE:
+            _require_allowed_base("Clone", transaction.clone.ref_path, allowed.bases)
+        case Kind.MERGE:
+            require_readable(transaction.merge.schema)
+        case Kind.PROJECT:
+            require_readable(transaction.project.schema)
+        case Kind.CREATE_INDEX:
+            _require_indices(transaction.create_index)
+        case Kind.REWRITE:
+            _require_rewritten_indices(transaction.rewrite)
+        case Kind.UPDATE:
+            _require_generations(transaction.update.merged_generations)
+            for fragment_id in transaction.update.updated_fragment_offset_bitmaps:
+                updated_offsets(transaction.update, fragment_id)
+        case Kind.UPDATE_MEM_WAL_STATE:
+            _require_generations(transaction.update_mem_wal_state.merged_generations)
         case _:
             pass
 
 
-def staged_files(transaction: Transaction) -> Iterator[DataFile]:
+def staged_fragments(transaction: Transaction) -> Sequence[DataFragment]:
+    """Fragments that the next version would have as they stand here, but for their ids."""
+    match transaction.WhichOneof("operation"):
+        case "append":
+            return transaction.append.fragments
+        case "overwrite":
+            return transaction.overwrite.fragments
+        case "delete":
+            return transaction.delete.updated_fragments
+        case "update":
+            return [*transaction.update.updated_fragments, *transaction.update.new_fragments]
+        case "merge":
+            return transaction.merge.fragments
+        case "rewrite":
+            return [fragment for group in transaction.rewrite.groups for fragment in group.new_fragments]
+        case _:
+            return ()
+
+
+def staged_files(transaction: Transaction) -> list[DataFile]:
     """Their data files, and those of a DataReplacement."""
-    for fragment in staged_fragments(transaction):
-        yield from fragment.files
-    for group in transaction.data_replacement.replacements:
-        yield group.new_file
+    if transaction.HasField("data_replacement"):
+        return [group.new_file for group in transaction.data_replacement.replacements]
+    return [file for fragment in staged_fragments(transaction) for file in fragment.files]
 
 
 def _operation(transaction: Transaction) -> Kind:
@@ -177,16 +197,18 @@ def _require_read_version(transaction: Transaction, kind: Kind, latest_version: 
         )
 
 
-def _require_foreign_keys(transaction: Transaction) -> None:
-    config = transaction.update_config
-    updates: dict[str, Iterable[Transaction.UpdateMapEntry]] = {
-        "config_updates": config.config_updates.update_entries,
-        "table_metadata_updates": config.table_metadata_updates.update_entries,
-        "schema_metadata_updates": config.schema_metadata_updates.update_entries,
-    }
-    keys: dict[str, Iterable[str]] = {name: [entry.key for entry in entries] for name, entries in updates.items()}
-    keys["transaction_properties"] = transaction.transaction_properties
-    keys["config_upsert_values"] = transaction.overwrite.config_upsert_values
+def _require_foreign_keys(transaction: Transaction, kind: Kind) -> None:
+    keys: dict[str, Iterable[str]] = {"transaction_properties": transaction.transaction_properties}
+    if kind is Kind.UPDATE_CONFIG:
+        config = transaction.update_config
+        updates: dict[str, Iterable[Transaction.UpdateMapEntry]] = {
+            "config_updates": config.config_updates.update_entries,
+            "table_metadata_updates": config.table_metadata_updates.update_entries,
+            "schema_metadata_updates": config.schema_metadata_updates.update_entries,
+        }
+        keys |= {name: [entry.key for entry in entries] for name, entries in updates.items()}
+    elif kind is Kind.OVERWRITE:
+        keys["config_upsert_values"] = transaction.overwrite.config_upsert_values
     for where, names in keys.items():
         for key in names:
             if key.startswith(KEY_PREFIX):
@@ -197,23 +219,19 @@ def _require_foreign_keys(transaction: Transaction) -> None:
                 )
 
 
-def _require_allowed_bases(transaction: Transaction, bases: Collection[str] | None) -> None:
-    named = {
-        "UpdateBases": [base.path for base in transaction.update_bases.new_bases],
-        "Overwrite.initial_bases": [base.path for base in transaction.overwrite.initial_bases],
-        "Clone": [transaction.clone.ref_path] if transaction.HasField("clone") else [],
-    }
-    for where, paths in named.items():
-        for path in paths:
-            if not path or ".." in path.split("/") or not path.isprintable():
-                raise InvalidRequest(
-                    f"{where} names {path!r}; a full path or URI without `..` is needed", code="base_path"
-                )
-            if bases is not None and not any(_is_below(path, base) for base in bases):
-                raise UnsupportedRequest(
-                    f"{where} names {path!r}, which is outside what the operator allows (setting allowed_bases)",
-                    code="base_not_allowed",
-                )
+def _require_allowed_bases(where: str, named: Iterable[BasePath], bases: Collection[str] | None) -> None:
+    for base in named:
+        _require_allowed_base(where, base.path, bases)
+
+
+def _require_allowed_base(where: str, path: str, bases: Collection[str] | None) -> None:
+    if not path or ".." in path.split("/") or not path.isprintable():
+        raise InvalidRequest(f"{where} names {path!r}; a full path or URI without `..` is needed", code="base_path")
+    if bases is not None and not any(_is_below(path, base) for base in bases):
+        raise UnsupportedRequest(
+            f"{where} names {path!r}, which is outside what the operator allows (setting allowed_bases)",
+            code="base_not_allowed",
+        )
 
 
 def _is_below(path: str, base: str) -> bool:
@@ -221,8 +239,8 @@ def _is_below(path: str, base: str) -> bool:
     return path == base or path.startswith(base + "/")
 
 
-def _require_fragments(transaction: Transaction) -> None:
-    _require_distinct_fragments(transaction)
+def _require_fragments(transaction: Transaction, kind: Kind) -> None:
+    _require_distinct_fragments(transaction, kind)
     seen: set[tuple[str, int]] = set()
     for file in staged_files(transaction):
         _require_path(file.path, "data file")
@@ -240,9 +258,10 @@ def _require_fragments(transaction: Transaction) -> None:
             )
     for fragment in staged_fragments(transaction):
         _require_fragment(fragment)
-    for group in transaction.rewrite.groups:
-        for fragment in group.old_fragments:
-            _require_deletion_file(fragment)
+    if kind is Kind.REWRITE:
+        for group in transaction.rewrite.groups:
+            for fragment in group.old_fragments:
+                _require_deletion_file(fragment)
 
 
 def _require_fragment(fragment: DataFragment) -> None:
@@ -259,11 +278,8 @@ def _require_fragment(fragment: DataFragment) -> None:
             f"{name} has {fragment.physical_rows} rows; row offsets have 32 bits", code="physical_rows_too_many"
         )
     _require_deletion_file(fragment)
-    for sequence in (
-        fragment.WhichOneof("row_id_sequence"),
-        fragment.WhichOneof("last_updated_at_version_sequence"),
-        fragment.WhichOneof("created_at_version_sequence"),
-    ):
+    for kind in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
+        sequence = fragment.WhichOneof(kind)
         if sequence is not None and sequence.startswith("external_"):
             raise UnsupportedRequest(
                 f"{name} has its {sequence} in a file of their own; no Lance writes that", code="external_sequences"
@@ -272,30 +288,29 @@ def _require_fragment(fragment: DataFragment) -> None:
 
 def _require_deletion_file(fragment: DataFragment) -> None:
     # Lance 4.0.0 can't open a version whose transaction has another.
-    if fragment.deletion_file.file_type not in _DELETION_FILE_TYPES:
+    if fragment.HasField("deletion_file") and fragment.deletion_file.file_type not in _DELETION_FILE_TYPES:
         raise InvalidRequest(
             f"fragment {fragment.id} has a deletion file of type {fragment.deletion_file.file_type}, unknown to us",
             code="deletion_file_type",
         )
 
 
-def _require_distinct_fragments(transaction: Transaction) -> None:
-    listed: list[int] = []
-    match transaction.WhichOneof("operation"):
-        case "delete":
+def _require_distinct_fragments(transaction: Transaction, kind: Kind) -> None:
+    match kind:
+        case Kind.DELETE:
             listed = [one.id for one in transaction.delete.updated_fragments]
             listed += transaction.delete.deleted_fragment_ids
-        case "update":
+        case Kind.UPDATE:
             listed = [one.id for one in transaction.update.updated_fragments]
             listed += transaction.update.removed_fragment_ids
-        case "merge":
+        case Kind.MERGE:
             listed = [one.id for one in transaction.merge.fragments]
-        case "rewrite":
+        case Kind.REWRITE:
             listed = [one.id for group in transaction.rewrite.groups for one in group.old_fragments]
-        case "data_replacement":
+        case Kind.DATA_REPLACEMENT:
             listed = [one.fragment_id for one in transaction.data_replacement.replacements]
         case _:
-            pass
+            return
     if twice := sorted(one for one, times in Counter(listed).items() if times > 1):
         raise InvalidRequest(
             f"fragments {twice} are listed more than once; say once what becomes of each",
@@ -311,16 +326,14 @@ def _require_path(path: str, what: str) -> None:
         )
 
 
-def _require_indices(transaction: Transaction) -> None:
-    create, rewrite = transaction.create_index, transaction.rewrite
+def _require_indices(create: Transaction.CreateIndex) -> None:
     for index in (*create.new_indices, *create.removed_indices):
         _require_index(index)
-    for name, uuids in (
-        ("new_indices", [index.uuid.uuid for index in create.new_indices]),
-        ("rewritten_indices", [one.old_id.uuid for one in rewrite.rewritten_indices]),
-    ):
-        if len(set(uuids)) != len(uuids):
-            raise InvalidRequest(f"{name} lists one index twice", code="duplicate_index")
+    _require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
+
+
+def _require_rewritten_indices(rewrite: Transaction.Rewrite) -> None:
+    _require_distinct_indices("rewritten_indices", [one.old_id.uuid for one in rewrite.rewritten_indices])
     for one in rewrite.rewritten_indices:
         if not _is_uuid(one.old_id.uuid) or not _is_uuid(one.new_id.uuid) or not one.HasField("new_index_details"):
             # Lance 4.0.0 can't open a version whose transaction lacks one of them.
@@ -330,6 +343,11 @@ def _require_indices(transaction: Transaction) -> None:
             )
         for file in one.new_index_files:
             _require_path(file.path, "index file")
+
+
+def _require_distinct_indices(name: str, uuids: Sequence[bytes]) -> None:
+    if len(set(uuids)) != len(uuids):
+        raise InvalidRequest(f"{name} lists one index twice", code="duplicate_index")
 
 
 def _require_index(index: IndexMetadata) -> None:
@@ -355,11 +373,7 @@ def _require_index(index: IndexMetadata) -> None:
         _require_path(file.path, "index file")
 
 
-def _require_generations(transaction: Transaction) -> None:
-    merged: Iterable[MergedGeneration] = (
-        *transaction.update.merged_generations,
-        *transaction.update_mem_wal_state.merged_generations,
-    )
+def _require_generations(merged: Iterable[MergedGeneration]) -> None:
     if not all(_is_uuid(one.region_id.uuid) for one in merged):
         # Lance 4.0.0 can't open a version whose transaction has another.
         raise InvalidRequest("each of merged_generations needs a region_id of 16 bytes", code="region_id")

@@ -186,8 +186,8 @@ def test_two_tables_are_two() -> None:
 
 
 def test_an_alias_is_another_name_of_the_table() -> None:
-    assert names_same_table("s3://old/t", served="s3://new/t", aliases=["s3a://old/t/"])
-    assert not names_same_table("s3://other/t", served="s3://new/t", aliases=["s3a://old/t/"])
+    assert names_same_table("s3://old/t", served="s3://new/t", aliases=("s3a://old/t/",))
+    assert not names_same_table("s3://other/t", served="s3://new/t", aliases=("s3a://old/t/",))
 
 
 def test_the_objects_of_a_table_with_a_manifest_store_mean_it_too() -> None:

@@ -95,7 +95,7 @@ class TestCommit:
             path.unlink()
         judged = await judge(table, await table.read(4), append(1), options=ANY, world=world())
         assert not isinstance(judged, Rejected)
-        assert [one.version for one in judged.checked] == [2, 3, 4]
+        assert [one.version for one in judged.found.checked] == [2, 3, 4]
 
     async def test_entries_of_the_queue_come_with_the_version(self, scene: Scene) -> None:
         scene.write_versions(1, table_metadata={"committerd.position": "old", "mine": "1"})
@@ -142,7 +142,7 @@ class TestRefusals:
         assert isinstance(answer, Rejected)
         assert (answer.status, answer.reason, answer.rule) == (Status.INCOMPATIBLE, "conflict", "incompatible")
         assert (answer.conflicting_version, answer.conflicting_operation) == (2, "overwrite")
-        assert explain(answer.checked) == [
+        assert explain(answer.found.checked) == [
             "version 2 overwrite: incompatible -> incompatible: Always conflict, for good: theirs replaced what ours "
             "was meant for."
         ]
@@ -166,7 +166,7 @@ class TestRefusals:
             "unknown_operation",
             "",
         )
-        assert explain(answer.checked)[0].startswith("version 2 unreadable: unknown_operation")
+        assert explain(answer.found.checked)[0].startswith("version 2 unreadable: unknown_operation")
 
 
 class TestGap:
