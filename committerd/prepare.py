@@ -41,6 +41,7 @@ __all__ = [
     "Rejected",
     "World",
     "build_version",
+    "complete",
     "create_options",
     "duplicate",
     "explain",
@@ -48,6 +49,8 @@ __all__ = [
     "prepare",
     "put",
     "write_files",
+    "write_referenced",
+    "write_transaction",
 ]
 
 
@@ -198,6 +201,12 @@ def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]
 
 async def write_files(table: Table, prepared: Prepared) -> None:
     """Write all that the version refers to; it can be done again."""
+    await write_referenced(table, prepared)
+    await write_transaction(table, prepared)
+
+
+async def write_referenced(table: Table, prepared: Prepared) -> None:
+    """Write what no reader can do without; it can be done again."""
     for copy in prepared.copies:
         body = await copy.store.get(copy.source)
         if body is None:
@@ -205,7 +214,21 @@ async def write_files(table: Table, prepared: Prepared) -> None:
         await table.store.put(copy.target, body)
     for key, body in prepared.files.items():
         await table.store.put(key, body)
+
+
+async def write_transaction(table: Table, prepared: Prepared) -> None:
+    """Write the transaction file, of which the manifest has a copy inside; it can be done again."""
     await table.store.put(prepared.transaction_key, prepared.transaction_body)
+
+
+async def complete(table: Table, version: int) -> None:
+    """Write the transaction file of a version whose writer died before it had."""
+    file = await table.read(version)
+    if file is None or file.transaction_bytes is None or not file.manifest.transaction_file:
+        return
+    key = transaction_key(file.manifest.transaction_file)
+    if await table.store.head(key) is None:
+        await table.store.put(key, file.transaction_bytes)
 
 
 async def put(table: Table, prepared: Prepared) -> Created | Exists:

@@ -287,6 +287,10 @@ class Table:
         version below it.
         """
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
+        self.expect(file, before=before)
+
+    def expect(self, file: ManifestFile, *, before: Manifest | None) -> None:
+        """Judge as if this version, which we are about to create, were there; until `expect_no_more`."""
         self._note(
             Committed(
                 version=file.version,
@@ -294,6 +298,11 @@ class Table:
                 settled=decode_settled(file.transaction, version=file.version),
             )
         )
+
+    def expect_no_more(self, version: int) -> None:
+        """It was not created, or not by us: what is there is read."""
+        if self._committed.pop(version, None) is not None:
+            self._met_by_appends.clear()
 
     def forget(self) -> None:
         """Drop all that was read: what comes next is read anew."""

@@ -81,8 +81,10 @@ class Answerer:
         topic, timings = position.topic.encode(), timings or {}
         for settled, entry in entries:
             timing = timings.get(entry.offset)
-            is_member = isinstance(entry, Member)
-            outcome = committed(entry, settled, position, timing) if is_member else refused(entry, position, timing)
+            if isinstance(entry, Member):
+                outcome = committed(entry, settled, position, timing)
+            else:
+                outcome = refused(entry, position, timing)
             told.append(outcome)
             outcomes.append(
                 Publication(
@@ -92,7 +94,7 @@ class Answerer:
                     partition=entry.outcome_partition,
                 )
             )
-            if not is_member and status_of(entry).is_dead_letter:
+            if not isinstance(entry, Member) and status_of(entry).is_dead_letter:
                 record = records.get(entry.offset)
                 if record is None:
                     _log.warning(

@@ -19,6 +19,7 @@ from committerd.committer.answering import Answerer, Entry, status_of
 from committerd.committer.forming import Former
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
+from committerd.committer.pipeline import Pipeline
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Backoff, Draft, Putter, Settlement
 from committerd.committer.starting import Starter
@@ -71,6 +72,7 @@ class Committer:
         self._last_refusals = float("-inf")
         self._refusal_interval = pace.refusal_interval
         self._holding = Holding(parts.telemetry, hold_max=pace.hold_max)
+        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake)
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
         self.state = State()
@@ -135,7 +137,8 @@ class Committer:
                 self._refused_code = ""
                 if view.latest is not None:
                     try:
-                        await self._commit_groups(generation, view)
+                        async with self._pipeline.open():
+                            await self._commit_groups(generation, view)
                     finally:
                         await self._tell(self._holding.end(), view, generation)
                 else:
@@ -183,7 +186,9 @@ class Committer:
         if not held:
             await self._tell(self._holding.begin(), view, generation)
             held = self._holding.seconds_left(intake.retries())
-        draft = await self._parts.former.form(view, intake, held_for=self._holding.promised if held else None)
+        draft = await self._pipeline.take(view) if not held and not intake.waiting_retries() else None
+        if draft is None:
+            draft = await self._parts.former.form(view, intake, held_for=self._holding.promised if held else None)
         if draft is None and held:
             await intake.changed(since=moment, timeout=held)
             return None
@@ -204,7 +209,7 @@ class Committer:
         """Put one version, learn what came of it, and answer every record that it or another's settled."""
         parts, started = self._parts, anyio.current_time()
         before = view.base
-        settlement = await parts.putter.put(draft, view)
+        settlement = await self._pipeline.put(draft, view)
         seconds = anyio.current_time() - started
         self._last_put = started
         parts.telemetry.commit_duration.observe(seconds, stage="put")

@@ -10,6 +10,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import anyio.lowlevel
+
 from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Fingerprints, Intake, Pending
 from committerd.committer.putting import Draft
@@ -49,6 +51,8 @@ from committerd.rules.settle import Found
 from committerd.rules.turns import goes_ahead
 from committerd.telemetry import Telemetry
 
+_AT_ONCE = 64
+"""Records that are judged without a pause: some milliseconds."""
 STALE_MS = 5 * 24 * 3600 * 1000
 """Lance's cleanup deletes files that no version names after 7 days; a record older than 5 is looked at closely."""
 
@@ -103,8 +107,9 @@ class Former:
         unbuildable: dict[int, Refused] = {}
         assert view.position is not None
         # As they are now: more may arrive, or the assignment end, while we read. More than these the position can't
-        # pass: so many can be settled now, and so many were settled ahead.
-        waiting = intake.first(self.options.limits.records + len(view.position.settled) + 1)
+        # pass: so many can be settled now, so many were settled ahead, and so many are in the version being put.
+        most = 2 * self.options.limits.records + len(view.position.settled) + 1
+        waiting = [one for one in intake.first(most) if not view.position.passes(one.offset)]
         turns = _in_turn(view, waiting, intake.waiting_retries(), only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
         while True:
@@ -159,7 +164,9 @@ class Former:
         assert view.position is not None
         limits = replace(self.options.limits, coalesce_appends=coalesce)
         forming = _Forming(marks=dict(view.marks), now_ms=self._now_ms())
-        for pending in turns:
+        for number, pending in enumerate(turns, start=1):
+            if number % _AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
             if view.position.passes(pending.offset):
                 continue
             if len(forming.requests) + len(forming.refusals) >= limits.records:

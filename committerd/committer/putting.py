@@ -2,25 +2,33 @@
 
 Created is ours. Taken is read back: `rules.settle.race` says whose it is. A lost answer is unknown, and stays so
 until the number is occupied: the same bytes are tried and read back, and nothing that was staged is deleted meanwhile.
+
+The transaction file is written beside the manifest, which has the transaction inside, so no reader misses it. Whoever
+goes on from a version of the queue sees first that it is there: so only the newest can lack it, after a crash.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import anyio
 
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
 from committerd.ports import Created, Queue
-from committerd.prepare import Prepared, put, write_files
+from committerd.prepare import Prepared, complete, put, write_referenced, write_transaction
 from committerd.rules.grouping import Group
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import refuse_other_topic
+from committerd.table import Table
 from committerd.telemetry import STARTED_AGAIN, Telemetry
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +86,36 @@ class _Unknown:
         self._open = False
 
 
+class _Beside:
+    """A write of what belongs to a draft, beside another call. Both are waited for."""
+
+    def __init__(self, write: Callable[[Table, Prepared], Awaitable[None]], view: View, draft: Draft) -> None:
+        self._write = partial(write, view.table, draft.prepared)
+        self.done = False
+        self.failed: CommitterError | None = None
+
+    async def of(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """What `call` returns or raises."""
+        results: list[_T] = []
+        error: CommitterError | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._run)
+            try:
+                results.append(await call())
+            except CommitterError as raised:  # not as a group
+                error = raised
+        if error is not None:
+            raise error
+        return results[0]
+
+    async def _run(self) -> None:
+        try:
+            await self._write()
+            self.done = True
+        except CommitterError as error:
+            self.failed = error
+
+
 class Putter:
     """Puts drafts, one at a time."""
 
@@ -108,10 +146,13 @@ class Putter:
                 if await self._still_latest(view):
                     self._telemetry.commit_attempts.add()
                     sent_at = view.monotonic()
-                    answer = await put(view.table, draft.prepared)
+                    transaction = _Beside(write_transaction, view, draft)
+                    answer = await transaction.of(partial(put, view.table, draft.prepared))
                     if isinstance(answer, Created):
                         unknown.settled("created")
                         view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
+                        if not transaction.done:
+                            await self._complete(draft, view, [draft.own])
                         return Settlement(race=Race.OURS, found=[draft.own])
                 taken = True
             except OutcomeUnknown as error:
@@ -125,8 +166,21 @@ class Putter:
             settlement = await self._read_back(draft, view, taken=taken)
             if settlement is not None:
                 unknown.settled(settlement.race.value)
+                await self._complete(draft, view, settlement.found)
                 return settlement
             await backoff.wait()
+
+    async def _complete(self, draft: Draft, view: View, found: Sequence[Found]) -> None:
+        """See that the transaction files of what was found are there: only then its records may be answered."""
+        backoff = Backoff(self._dice)
+        versions = [one.settled.version for one in found if one.settled.ours]
+        while versions:
+            try:
+                await complete(view.table, versions[0])
+                versions.pop(0)
+            except StoreUnavailable as error:
+                self._tell(draft, error)
+                await backoff.wait()
 
     async def _still_latest(self, view: View) -> bool:
         """Whether the version that we build on is still the latest, read anew when we last knew too long ago.
@@ -146,25 +200,13 @@ class Putter:
         return True
 
     async def _ready(self, draft: Draft, view: View) -> None:
-        """Check the topic while everything that the version refers to is written."""
+        """Check the topic while everything that a reader of the version needs is written."""
         assert view.position is not None
-        identity = view.position.identity
-        failures: list[CommitterError] = []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._write_before, draft, view, failures)
-            try:
-                identity = await self._queue.identity()
-            except CommitterError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        beside = _Beside(write_referenced, view, draft)
+        identity = await beside.of(self._queue.identity)
+        if beside.failed is not None:
+            raise beside.failed
         refuse_other_topic(view.position, identity)
-
-    async def _write_before(self, draft: Draft, view: View, failures: list[CommitterError]) -> None:
-        try:
-            await write_files(view.table, draft.prepared)
-        except CommitterError as error:
-            failures.append(error)
 
     async def _read_back(self, draft: Draft, view: View, *, taken: bool) -> Settlement | None:
         """Whose the version is; None while nothing is there, or while it can't be read."""

@@ -21,6 +21,7 @@ from committerd.errors import RequestError
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
 from committerd.ports import Acknowledged, Queue, Record
+from committerd.prepare import complete
 from committerd.rules.answers import Settled, marked_member, undecided_refusal
 from committerd.rules.position import AppMark, Position
 from committerd.rules.settle import Found
@@ -57,6 +58,9 @@ class Starter:
             before = await self.queue.read(position.last_offset, position.last_offset + 1)
             refuse_rewritten_log(position, before)
         view.position = position
+        newest = next((one.settled.version for one in found if one.settled.ours), None)
+        if newest is not None:
+            await complete(view.table, newest)
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if view.base:
             await self._publish_again(found, view, owed, generation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 import anyio.lowlevel
@@ -133,6 +133,22 @@ class View:
         self.latest, self.carried, self.carried_marks = file, own.position, dict(own.marks)
         self.read_at = read_at
         self.learn([own])
+
+    def ahead(self, file: ManifestFile, own: Found) -> View:
+        """What this will be once it has taken in a version that we are about to create."""
+        assert own.position is not None
+        marks = dict(self.marks)
+        merge_marks(marks, own.marks)
+        return replace(
+            self,
+            base=own.settled.version,
+            latest=file,
+            position=own.position,
+            marks=marks,
+            ledger=self.ledger.ahead(own.settled),
+            carried=own.position,
+            carried_marks=dict(own.marks),
+        )
 
     def lacks_ours(self, *, now_ms: int, marks_max: int) -> bool:
         """Whether the latest version carries less than an earlier one did: our keys have to be put back."""

@@ -36,6 +36,13 @@ class Ledger:
 
     _committed: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, Refusal] = field(default_factory=dict)
+    _below: Ledger | None = None
+
+    def ahead(self, settled: Settled) -> Ledger:
+        """What this one will be once it has learned of a version; itself it does not change."""
+        ahead = Ledger(_below=self)
+        ahead.add(settled)
+        return ahead
 
     def add(self, settled: Settled) -> None:
         """Learn what one version says; in any order."""
@@ -50,11 +57,14 @@ class Ledger:
     def committed_after(self, uuid: str, read_version: int) -> int | None:
         """The version above `read_version` that has this uuid."""
         version = self._committed.get(uuid)
-        return version if version is not None and version > read_version else None
+        if version is not None and version > read_version:
+            return version
+        return self._below.committed_after(uuid, read_version) if self._below is not None else None
 
     def refused(self, uuid: str) -> Refusal | None:
         """How this uuid was refused."""
-        return self._refused.get(uuid)
+        refusal = self._refused.get(uuid)
+        return self._below.refused(uuid) if refusal is None and self._below is not None else refusal
 
     def __len__(self) -> int:
         return len(self._committed) + len(self._refused)

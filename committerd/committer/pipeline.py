@@ -1,0 +1,106 @@
+"""The next version, formed while the one before it is put.
+
+Only where a full group waits: whatever arrives meanwhile would not have joined it. It is formed on what the put is
+expected to make. Where that came true it is put next; else it is thrown away, as forming changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.abc import TaskGroup
+
+from committerd.committer.forming import Former
+from committerd.committer.intake import Intake
+from committerd.committer.putting import Draft, Putter, Settlement
+from committerd.committer.view import View
+from committerd.errors import CommitterError
+from committerd.rules.settle import Race
+
+
+class _Ahead:
+    """One group that is formed ahead."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        """As it will be."""
+        self.draft: Draft | None = None
+        self.ended = anyio.Event()
+        self.scope = anyio.CancelScope()
+
+
+class Pipeline:
+    """Puts drafts and forms those that follow, in one task each."""
+
+    def __init__(self, former: Former, putter: Putter, intake: Intake) -> None:
+        self._former = former
+        self._putter = putter
+        self._intake = intake
+        self._tasks: TaskGroup | None = None
+        self._ahead: _Ahead | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Groups may be formed ahead in here; what is left of them at the end is dropped."""
+        error: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            except Exception as raised:  # noqa: BLE001  # raised below, as it is and not as a group
+                error = raised
+            finally:
+                self._tasks, self._ahead = None, None
+                tasks.cancel_scope.cancel()
+        if error is not None:
+            raise error
+
+    async def put(self, draft: Draft, view: View) -> Settlement:
+        """As `Putter.put`."""
+        self._drop()
+        version, settlement = draft.group.version, None
+        if self._tasks is not None and self._full_group_waits(draft):
+            view.table.expect(draft.prepared.file, before=draft.prepared.before)
+            ahead = self._ahead = _Ahead(view.ahead(draft.prepared.file, draft.own))
+            self._tasks.start_soon(self._form, ahead)
+        try:
+            settlement = await self._putter.put(draft, view)
+        finally:
+            if self._ahead is not None and (settlement is None or settlement.race is not Race.OURS):
+                self._drop()
+                view.table.expect_no_more(version)
+        return settlement
+
+    async def take(self, view: View) -> Draft | None:
+        """What was formed ahead, if it follows what the table is now; None when it has to be formed anew."""
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        await ahead.ended.wait()
+        self._drop()
+        expected = ahead.view
+        if view.latest is not expected.latest or (view.position, view.marks) != (expected.position, expected.marks):
+            return None
+        return ahead.draft
+
+    def _drop(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.scope.cancel()
+
+    def _full_group_waits(self, draft: Draft) -> bool:
+        if draft.prepared.before is None or self._intake.waiting_retries():
+            return False
+        waiting = len(self._intake.pending) - draft.group.settles
+        return waiting >= self._former.options.limits.records
+
+    async def _form(self, ahead: _Ahead) -> None:
+        try:
+            with ahead.scope:
+                ahead.draft = await self._former.form(ahead.view, self._intake)
+        except CommitterError:
+            ahead.draft = None  # met again when it is formed on what is there
+        finally:
+            ahead.ended.set()
