@@ -124,6 +124,9 @@ CREATED_AND_DEAD = Hunt(
 HUNTS: Mapping[Mutate, Hunt] = {
     m.believes_that_a_taken_number_is_foreign: ANYWHERE,
     m.takes_a_lost_answer_for_a_good_one: ANYWHERE,
+    m.leaves_transaction_files_to_who_died: ANYWHERE,
+    m.answers_without_the_transaction_file: ANYWHERE,
+    m.believes_in_what_it_expected: ANYWHERE,
     m.acknowledges_before_it_publishes: ANYWHERE,
     m.acknowledges_what_no_version_carries: ANYWHERE,
     m.carries_no_position: ANYWHERE,

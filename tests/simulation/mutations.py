@@ -15,6 +15,7 @@ import pytest
 
 from committerd import staged_files
 from committerd.committer import committer, forming, intake, putting, starting, view
+from committerd.committer.pipeline import Pipeline, _Ahead
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.starting import Starter
@@ -51,6 +52,42 @@ def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
             return Created()
 
     patch.setattr(putting, "put", optimistic)
+
+
+def leaves_transaction_files_to_who_died(patch: pytest.MonkeyPatch) -> None:
+    async def left_out(table: Table, version: int) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(starting, "complete", left_out)
+
+
+def answers_without_the_transaction_file(patch: pytest.MonkeyPatch) -> None:
+    async def content(self: Putter, draft: Draft, view: View, found: Sequence[Found]) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(Putter, "_complete", content)
+
+
+def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
+    """What was formed ahead is put, whatever was found at the number before."""
+
+    async def stubborn(self: Pipeline, view: View) -> Draft | None:
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        await ahead.ended.wait()
+        self._drop()
+        return ahead.draft
+
+    async def put(self: Pipeline, draft: Draft, view: View) -> Settlement:
+        self._drop()
+        self._ahead = _Ahead(view.ahead(draft.prepared.file, draft.own)) if draft.prepared.before else None
+        if self._ahead is not None:
+            await self._form(self._ahead)
+        return await self._putter.put(draft, view)
+
+    patch.setattr(Pipeline, "take", stubborn)
+    patch.setattr(Pipeline, "put", put)
 
 
 def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
