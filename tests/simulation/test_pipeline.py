@@ -44,9 +44,9 @@ def backlog(world: World) -> None:
     world.producers.plan = [world.producers.plain() for _ in range(40)]
 
 
-def run(seed: int, *, group: int, foreign_seconds: float | None = None) -> Report:
+def run(seed: int, *, group: int, seconds: float = 0.1, foreign_seconds: float | None = None) -> Report:
     scenario = Scenario(
-        records=40, seconds=0.1, rates=SLOW, foreign_seconds=foreign_seconds, settings={"group_records_max": group}
+        records=40, seconds=seconds, rates=SLOW, foreign_seconds=foreign_seconds, settings={"group_records_max": group}
     )
     return simulate(seed, scenario, prepare=backlog)
 
@@ -68,7 +68,7 @@ def test_nothing_is_formed_ahead_while_less_than_a_group_waits(monkeypatch: pyte
 def test_what_a_foreign_version_made_wrong_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Taken(monkeypatch)
     for seed in range(5):
-        report = run(seed, group=1, foreign_seconds=0.3)
+        report = run(seed, group=1, seconds=10, foreign_seconds=1)
         assert report.violation is None, report.text()
     assert taken.used > 5
     assert taken.wrong > 0
