@@ -224,9 +224,9 @@ async def write_transaction(table: Table, prepared: Prepared) -> None:
 async def complete(table: Table, version: int) -> None:
     """Write the transaction file of a version whose writer died before it had."""
     file = await table.read(version)
-    if file is None or file.transaction_bytes is None or not file.manifest.transaction_file:
+    if file is None or file.transaction_bytes is None or not file.outline.transaction_file:
         return
-    key = transaction_key(file.manifest.transaction_file)
+    key = transaction_key(file.outline.transaction_file)
     if await table.store.head(key) is None:
         await table.store.put(key, file.transaction_bytes)
 

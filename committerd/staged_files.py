@@ -91,7 +91,7 @@ def staged_keys(transaction: Transaction, latest: ManifestFile | None) -> list[s
             wanted += [index_prefix(index.uuid.uuid) + file.path for file in index.files]
     for one in transaction.rewrite.rewritten_indices:
         wanted += [index_prefix(one.new_id.uuid) + file.path for file in one.new_index_files]
-    known = set(_fragment_keys(latest.manifest.fragments, staged=False)) if latest else set()
+    known = set(_fragment_keys(latest.fragments, staged=False)) if latest else set()
     return [key for key in dict.fromkeys(wanted) if key not in known]
 
 
@@ -180,7 +180,7 @@ class Copy:
 async def copies_of(source: ManifestFile, places: Places) -> list[Copy]:
     """All that a deep clone of a version copies: data files, deletion files, index files."""
     wanted: list[tuple[str, int | None]] = []
-    for fragment in source.manifest.fragments:
+    for fragment in source.fragments:
         for file in fragment.files:
             base_id = file.base_id if file.HasField("base_id") else None
             wanted.append((data_key(file.path), base_id))

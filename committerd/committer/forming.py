@@ -311,7 +311,7 @@ class Former:
             return only, []
         if len(forming.requests) == 1:
             transaction = forming.judged[0].transaction
-            latest = view.latest.manifest if view.latest else None
+            latest = view.latest.outline if view.latest else None
             reserved = reserved_range(latest, transaction)
             members = [member_of(forming.requests[0], shared=False, reserved=reserved)]
             return sole(transaction, members, forming.refusals, topic_id=position.topic_id), members

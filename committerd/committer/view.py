@@ -219,7 +219,7 @@ class View:
 
 def _carried(file: ManifestFile, settled: Settled) -> tuple[Position | None, dict[str, AppMark]]:
     """What a version carries. What a foreign writer made unreadable counts as dropped, and is put back."""
-    metadata = file.manifest.table_metadata
+    metadata = file.outline.table_metadata
     try:
         return decode_position(metadata), decode_marks(metadata)
     except CorruptTable as error:

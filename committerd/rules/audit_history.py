@@ -276,7 +276,7 @@ def audited_version(file: ManifestFile, transaction: Transaction | None) -> Audi
     Raises `CorruptTable` for keys of the queue that can't be read in a version of the queue, `RefusedToRun` for those
     of a newer format. What a foreign writer has spoilt counts as dropped: the next version of the queue puts it back.
     """
-    settled, metadata = decode_settled(transaction, version=file.version), file.manifest.table_metadata
+    settled, metadata = decode_settled(transaction, version=file.version), file.outline.table_metadata
     if settled.ours:
         return AuditedVersion(
             settled=settled,

@@ -307,7 +307,7 @@ async def by_us(root: Path, staged: list[Transaction]) -> tuple[str, str]:
     assert answer is not None
     if isinstance(answer, Prepared):
         return "committed", "committed"
-    conflicts = [one.verdict for one in answer.checked if one.verdict >= Verdict.RETRYABLE]
+    conflicts = [one.verdict for one in answer.found.checked if one.verdict >= Verdict.RETRYABLE]
     mine = answer.status.value.lower()
     return mine, conflicts[0].name.lower() if conflicts else mine
 

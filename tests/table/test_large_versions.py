@@ -124,7 +124,7 @@ async def test_a_change_on_an_old_version_is_judged_without_reading(scene: Scene
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[fragment(700)], deleted_fragment_ids=[5]))
     judged = await judge(table, latest, staged, options=ANY, world=world())
     assert not isinstance(judged, Rejected)
-    assert len(judged.checked) == behind
+    assert len(judged.found.checked) == behind
 
 
 PARTS = [b"", *(bytes([number % 256]) * number for number in range(3000)), b""]
