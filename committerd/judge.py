@@ -6,11 +6,8 @@ it was read, how it has to change for that, whether what it brings is there.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from uuid import UUID
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from committerd.errors import (
     CorruptTable,
@@ -24,16 +21,15 @@ from committerd.format.fragment_reuse import Content
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
 from committerd.format.support import require_supported
+from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
 from committerd.ports import ObjectStore
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import NOTHING_FOUND, Checked, Findings, Verdict, hold, reason
 from committerd.rules.content import require_fits
-from committerd.rules.draft import CreateOptions
 from committerd.rules.excerpt import excerpt
 from committerd.rules.footprint import AN_APPEND, Footprint, footprint_of_ours
 from committerd.rules.invariants import require_sound_table
 from committerd.rules.kind import Kind
-from committerd.rules.ledger import Refused
 from committerd.rules.normalise import normalised
 from committerd.rules.rebase import (
     Rebased,
@@ -44,10 +40,8 @@ from committerd.rules.rebase import (
     rebase_indices,
     rebase_reuse,
 )
-from committerd.rules.validation import DEFAULT_OPERATIONS, Allowed, require_valid
+from committerd.rules.validation import Allowed, require_valid
 from committerd.staged_files import (
-    Copy,
-    OpenStore,
     Places,
     copies_of,
     missing_file,
@@ -61,57 +55,6 @@ from committerd.table import History, Table
 
 _NEEDS_READ_VERSION = frozenset({Kind.DELETE, Kind.UPDATE, Kind.MERGE, Kind.PROJECT, Kind.REWRITE, Kind.CREATE_INDEX})
 _CREATES = frozenset({Kind.OVERWRITE, Kind.CLONE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareOptions:
-    """What is asked and allowed beside the transaction itself."""
-
-    allowed_operations: frozenset[Kind] = DEFAULT_OPERATIONS
-    allowed_bases: tuple[str, ...] | None = ()
-    """URIs below which bases and clone sources may lie; None = anywhere."""
-    verify_files: bool = False
-    """Look whether the files are there that it brings."""
-    rules_out_duplicate: bool = False
-    """Something else than the history knows that it was not committed before."""
-    create: CreateOptions = field(default_factory=CreateOptions)
-    create_only: bool = False
-    copy_clone: bool = False
-    """A deep Clone copies the files; else they must be there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What comes from outside: clock, dice, ids, and a way to other tables."""
-
-    wall_clock: Callable[[], datetime]
-    random: random.Random
-    new_uuid: Callable[[], UUID]
-    open_store: OpenStore | None = None
-    """None = bases and clone sources can't be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A transaction that may be committed on top of the version that it was judged against."""
-
-    transaction: Transaction
-    """Normalised, rebased."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """To be written before, by key."""
-    copies: Sequence[Copy] = ()
-    found: Findings = NOTHING_FOUND
-    create: CreateOptions = field(default_factory=CreateOptions)
-    restored: ManifestFile | None = None
-    source: ManifestFile | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected(Refused):
-    """A transaction that is not committed, and how that was found."""
-
-    rule: str = ""
-    found: Findings = NOTHING_FOUND
 
 
 async def judge(
@@ -414,15 +357,4 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
         conflicting_operation=deciding.theirs or "",
         rule=deciding.rule,
         found=since.found,
-    )
-
-
-def refused_by(error: RequestError, found: Findings = NOTHING_FOUND) -> Rejected:
-    """How a request that can never succeed is answered."""
-    unsupported = isinstance(error, UnsupportedRequest)
-    return Rejected(
-        status=Status.UNSUPPORTED if unsupported else Status.INVALID,
-        reason=error.code,
-        message=str(error),
-        found=found,
     )

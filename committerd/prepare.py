@@ -19,7 +19,8 @@ from committerd.format.manifest_file import Body, ManifestFile, assemble
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 from committerd.format.support import DATA_FORMATS
-from committerd.judge import Judged, PrepareOptions, Rejected, World, explain, judge, refused_by
+from committerd.judge import explain, judge
+from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
 from committerd.ports import Created, Exists
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Findings

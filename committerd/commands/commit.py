@@ -18,7 +18,7 @@ from committerd.committer import direct
 from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.format.request import decode_transaction
-from committerd.judge import refused_by
+from committerd.judged import refused_by
 from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World, create_options, explain
 from committerd.rules.answers import Status
 from committerd.settings import load_storage_settings

@@ -13,7 +13,7 @@ from committerd.errors import InvalidRequest, RequestError
 from committerd.format.paths import transaction_key
 from committerd.format.request import ClaimCheck, Request, decode_envelope, decode_transaction
 from committerd.format.uris import names_same_table
-from committerd.judge import refused_by
+from committerd.judged import refused_by
 from committerd.prepare import create_options
 from committerd.rules.ledger import Refused
 from committerd.table import Table

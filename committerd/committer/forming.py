@@ -19,7 +19,7 @@ from committerd.committer.view import View
 from committerd.errors import RequestError
 from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.request import Envelope, Request, who_asked
-from committerd.judge import refused_by
+from committerd.judged import refused_by
 from committerd.prepare import (
     Judged,
     PrepareOptions,

@@ -77,9 +77,7 @@ class Footprint:
     files: Mapping[int, tuple[FileIdentity, ...]] = field(default_factory=dict)
     """Data files, by fragment, of those that it leaves changed (Delete, Update)."""
     files_read: Mapping[int, tuple[FileIdentity, ...]] | None = None
-    """The same fragments at our read version; None = that version can't be read, or this is
-    theirs.
-    """
+    """The same fragments at our read version; None = that version can't be read, or this is theirs."""
     moves_rows: bool = False
     """An Update whose changed rows are in new fragments."""
     fields_modified: frozenset[int] = frozenset()
@@ -125,8 +123,7 @@ class Footprint:
     def by_old_lance(self) -> bool:
         """Whether a Lance committed it that doesn't ask what a concurrent index is built on.
 
-        Observed of 4.0.0. Such a version is judged as that Lance would: its writers go by its
-        rules.
+        Observed of 4.0.0. Such a version is judged as that Lance would: its writers go by its rules.
         """
         return self.lance_major is not None and self.lance_major < _LANCE_ASKS_OF_INDICES
 
@@ -206,9 +203,7 @@ def footprint_of_ours(
     read: Manifest | None,
     read_indices: Iterable[IndexMetadata] = (),
 ) -> Footprint:
-    """What our transaction touches, with what the table was at its read version (None = that
-    can't be read).
-    """
+    """What our transaction touches, with what the table was at its read version (None = that can't be read)."""
     bare = footprint(transaction, staged=True)
     if read is None:
         return bare
@@ -232,8 +227,7 @@ def footprint_of_theirs(
 ) -> Footprint:
     """What a committed transaction touched.
 
-    `before` is the version below it (None = can't be read), `after` and `indices` are the version
-    that it made.
+    `before` is the version below it (None = can't be read), `after` and `indices` are the version that it made.
     """
     bare = replace(footprint(transaction, staged=False), lance_major=_lance_major(after))
     match bare.kind:

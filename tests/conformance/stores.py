@@ -30,7 +30,7 @@ from committerd.committer.putting import Backoff
 from committerd.errors import RequestError
 from committerd.format.paths import VERSIONS, parse_manifest_name
 from committerd.format.request import decode_transaction
-from committerd.judge import refused_by
+from committerd.judged import refused_by
 from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World, create_options
 from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_s3 import S3Settings

@@ -1,0 +1,82 @@
+"""What `judge` is asked, and what it answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from committerd.errors import RequestError, UnsupportedRequest
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.messages import Transaction
+from committerd.rules.answers import Status
+from committerd.rules.conflicts import NOTHING_FOUND, Findings
+from committerd.rules.draft import CreateOptions
+from committerd.rules.kind import Kind
+from committerd.rules.ledger import Refused
+from committerd.rules.validation import DEFAULT_OPERATIONS
+from committerd.staged_files import Copy, OpenStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """What is asked and allowed beside the transaction itself."""
+
+    allowed_operations: frozenset[Kind] = DEFAULT_OPERATIONS
+    allowed_bases: tuple[str, ...] | None = ()
+    """URIs below which bases and clone sources may lie; None = anywhere."""
+    verify_files: bool = False
+    """Look whether the files are there that it brings."""
+    rules_out_duplicate: bool = False
+    """Something else than the history knows that it was not committed before."""
+    create: CreateOptions = field(default_factory=CreateOptions)
+    create_only: bool = False
+    copy_clone: bool = False
+    """A deep Clone copies the files; else they must be there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What comes from outside: clock, dice, ids, and a way to other tables."""
+
+    wall_clock: Callable[[], datetime]
+    random: random.Random
+    new_uuid: Callable[[], UUID]
+    open_store: OpenStore | None = None
+    """None = bases and clone sources can't be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A transaction that may be committed on top of the version that it was judged against."""
+
+    transaction: Transaction
+    """Normalised, rebased."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """To be written before, by key."""
+    copies: Sequence[Copy] = ()
+    found: Findings = NOTHING_FOUND
+    create: CreateOptions = field(default_factory=CreateOptions)
+    restored: ManifestFile | None = None
+    source: ManifestFile | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected(Refused):
+    """A transaction that is not committed, and how that was found."""
+
+    rule: str = ""
+    found: Findings = NOTHING_FOUND
+
+
+def refused_by(error: RequestError, found: Findings = NOTHING_FOUND) -> Rejected:
+    """How a request that can never succeed is answered."""
+    unsupported = isinstance(error, UnsupportedRequest)
+    return Rejected(
+        status=Status.UNSUPPORTED if unsupported else Status.INVALID,
+        reason=error.code,
+        message=str(error),
+        found=found,
+    )
