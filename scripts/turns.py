@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "producers")]
 
 from committerd_client import CommitClient  # noqa: E402
-from tests.e2e.upserts_under_appends import Load, Measured, create, run, wrong_rows  # noqa: E402
+from tests.e2e.upserts_under_appends import Load, Measured, Place, create, run, wrong_rows  # noqa: E402
 from tests.parts.daemon import Daemon  # noqa: E402
 from tests.parts.kafka import kafka_broker  # noqa: E402
 
@@ -44,8 +44,8 @@ def main() -> int:
     parser.add_argument(
         "--ahead",
         type=int,
-        default=20_000,
-        help="appends whose files are written before the clock; default %(default)s",
+        default=5_000,
+        help="appends whose files are kept written ahead; default %(default)s",
     )
     parser.add_argument("--hold", default="2", help="the committer's commit.hold_seconds_max; default %(default)s")
     chosen = parser.parse_args()
@@ -81,14 +81,15 @@ def main() -> int:
 
 
 async def _run(servers: str, name: str, uri: str, load: Load) -> Measured:
-    async with CommitClient(servers, dataset=name, dataset_uri=uri, max_in_flight=50_000) as client:
-        return await run(client, uri, load, tell=lambda line: print(line, flush=True))
+    async with CommitClient(servers, dataset=name, dataset_uri=uri) as client:
+        place = Place(servers=servers, dataset=name, uri=uri)
+        return await run(client, place, load, tell=lambda line: print(line, flush=True))
 
 
 def verdict(load: Load, measured: Measured) -> list[str]:
     """What is not as it must be."""
     wrong = [f"an upsert lost after {error.attempts} attempts: {error}" for error in measured.lost]
-    wrong += [f"an append was not committed: {error}" for error in measured.not_appended[:5]]
+    wrong += [f"an append was not committed: {error}" for error in list(measured.not_appended.values())[:5]]
     wrong += [f"a compaction lost after {error.attempts} attempts: {error}" for error in measured.not_compacted]
     attempts = measured.attempts()
     if len(attempts) + len(measured.lost) != load.upserts:

@@ -108,7 +108,8 @@ class Former:
         assert view.position is not None
         # As they are now: more may arrive, or the assignment end, while we read. More than these the position can't
         # pass: so many can be settled now, so many were settled ahead, and so many are in the version being put.
-        most = 2 * self.options.limits.records + len(view.position.settled) + 1
+        records = self.options.limits.records if coalesce else min(self.options.limits.records, _AT_ONCE)
+        most = 2 * records + len(view.position.settled) + 1
         waiting = [one for one in intake.first(most) if not view.position.passes(one.offset)]
         turns = _in_turn(view, waiting, intake.waiting_retries(), only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}

@@ -24,6 +24,10 @@ _log = logging.getLogger(__name__)
 _WAITING_MAX = 64
 """Groups of answers that wait for Kafka before the committer waits too."""
 _BACKOFF_SECONDS_MAX = 5.0
+_ACKNOWLEDGE_SECONDS = 0.25
+"""At least, between two acknowledgements. Each keeps the thread that polls for records waiting for Kafka, and all that
+one saves is answers that are told again after a crash.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ class Publisher:
         self._idle.set()
         self._due: Answers | None = None
         self._acknowledge_due = anyio.Event()
+        self._draining = anyio.Event()
 
     async def give(self, answers: Answers) -> None:
         """Hand over answers; waits while many are unsent."""
@@ -65,7 +70,8 @@ class Publisher:
         await self._send.send(answers)
 
     async def drained(self) -> None:
-        """Wait until everything given so far was taken, and its acknowledgement tried."""
+        """Wait until everything given so far was taken, and its acknowledgement tried. Nothing is given after that."""
+        self._draining.set()
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -108,9 +114,13 @@ class Publisher:
 
     async def _acknowledge_all(self) -> None:
         """Acknowledge the last offset that is due. Apart from publishing, because a commit of offsets is slower."""
+        acknowledged_at = float("-inf")
         while True:
             await self._acknowledge_due.wait()
             self._acknowledge_due = anyio.Event()
+            with anyio.move_on_after(acknowledged_at + _ACKNOWLEDGE_SECONDS - anyio.current_time()):
+                await self._draining.wait()
+            acknowledged_at = anyio.current_time()
             due, failed = self._due, False
             if due is not None and due.acknowledge is not None:
                 failed = not await self._acknowledge(due.generation, due.acknowledge, due.metadata)

@@ -150,8 +150,9 @@ async def test_upserts_win_while_others_append(scene: Scene) -> None:
     load.create(scene.table.uri, chosen)
     scene.started(COMMIT__HOLD_SECONDS_MAX="10")
     async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
-        measured = await load.run(client, scene.table.uri, chosen)
-    assert (len(measured.upserts), measured.lost, measured.not_appended) == (6, [], [])
+        place = load.Place(servers=scene.topics.servers, dataset=scene.name, uri=scene.table.uri)
+        measured = await load.run(client, place, chosen)
+    assert (len(measured.upserts), measured.lost, measured.not_appended) == (6, [], {})
     assert len(measured.appended) > 10
     assert not load.wrong_rows(scene.table.uri, chosen, measured)
 

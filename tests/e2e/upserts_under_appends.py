@@ -1,6 +1,6 @@
-"""Upserts that have to win against a stream of appends, through one client; used by the tests and by `make turns`.
+"""Upserts that have to win against a stream of appends; used by the tests and by `make turns`.
 
-The appends are real rows in files of their own, written ahead; no two have a key in common. Beside them, where it is
+The appends come from a process of their own (`appending`), in which no upsert takes its time. Beside them, where it is
 wanted, small fragments are compacted again and again, as in any table that so many write to.
 Each upsert rewrites keys that are there and adds a new one, and names what it wrote, so that the table can be checked
 against a dict.
@@ -9,22 +9,21 @@ against a dict.
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import lance
-import pyarrow as pa
-from lance.fragment import write_fragments
 
 from committerd_client import ClientError, CommitClient, CommitResult, Reexecution, staging
 from committerd_client.compacting import CompactionResult, compact
+from tests.e2e.appending import FIRST_KEY, table
 
-SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("value", pa.int64(), nullable=False)])
-_FIRST_APPENDED = 1_000_000_000
-_TICK_SECONDS = 0.02
-_WRITTEN_AT_ONCE = 500
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +37,20 @@ class Load:
     keys_each: int = 5
     attempts_max: int = 20
     timeout: float = 120.0
-    ahead: int = _WRITTEN_AT_ONCE
+    ahead: int = 500
     """Appends whose files are there before the first upsert; the others are written meanwhile."""
     compact_seconds: float | None = None
     """Between two compactions; None = there are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where it happens."""
+
+    servers: str
+    """Kafka's."""
+    dataset: str
+    uri: str
 
 
 @dataclass(slots=True)
@@ -55,7 +64,8 @@ class Measured:
     not_compacted: list[ClientError] = field(default_factory=list)
     appended: list[int] = field(default_factory=list)
     """The keys whose appends were committed."""
-    not_appended: list[ClientError] = field(default_factory=list)
+    not_appended: dict[int, str] = field(default_factory=dict)
+    """Those that were not, and why."""
     model: dict[int, int] = field(default_factory=dict)
     """What upserts that won have written."""
     seconds: float = 0.0
@@ -65,23 +75,32 @@ class Measured:
         return sorted(result.attempts for result, _ in self.upserts)
 
 
-def table(rows: dict[int, int]) -> pa.Table:
-    return pa.table({"key": list(rows), "value": list(rows.values())}, schema=SCHEMA)
-
-
 def create(uri: str, load: Load) -> None:
     """The table with those of the keys that every upsert finds."""
     lance.write_dataset(table(dict.fromkeys(range(load.upserters * load.keys_each), -1)), uri)
 
 
-async def run(client: CommitClient, uri: str, load: Load, *, tell: Callable[[str], None] = lambda _: None) -> Measured:
+async def run(
+    client: CommitClient, place: Place, load: Load, *, tell: Callable[[str], None] = lambda _: None
+) -> Measured:
     """Append at the given rate for as long as the upserts take."""
     measured = Measured()
-    tasks = _Load(client, uri, load, measured, tell)
-    ahead: asyncio.Queue[Any] = asyncio.Queue(maxsize=load.ahead + _WRITTEN_AT_ONCE)
-    writing = asyncio.create_task(tasks.write_ahead(ahead))
-    await tasks.written_ahead.wait()
-    beside = [writing, asyncio.create_task(tasks.append(ahead)), asyncio.create_task(tasks.compact())]
+    tasks = _Load(client, place.uri, load, measured, tell)
+    arguments = (load.appends_per_second, load.ahead, load.timeout)
+    appending = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.e2e.appending", place.servers, place.dataset, place.uri),
+        *map(str, arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=_ROOT,
+    )
+    assert appending.stdin is not None
+    assert appending.stdout is not None
+    said = await appending.stdout.readline()
+    if said != b"ready\n":
+        raise RuntimeError(f"the process that appends ended with code {await appending.wait()}")
+    appending.stdin.write(b"go\n")
+    compacting = asyncio.create_task(tasks.compact())
     started = time.monotonic()
     numbers = iter(range(load.upserts))
     try:
@@ -90,10 +109,16 @@ async def run(client: CommitClient, uri: str, load: Load, *, tell: Callable[[str
                 group.create_task(tasks.upsert(upserter, numbers))
     finally:
         measured.seconds = time.monotonic() - started
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-    await tasks.appended()
+        compacting.cancel()
+        await asyncio.gather(compacting, return_exceptions=True)
+        appending.stdin.close()
+        told = await appending.stdout.read()
+        code = await appending.wait()
+    if code:
+        raise RuntimeError(f"the process that appends ended with code {code}")
+    first, count, failed = json.loads(told)
+    measured.not_appended = {int(key): error for key, error in failed.items()}
+    measured.appended = [key for key in range(first, first + count) if key not in measured.not_appended]
     return measured
 
 
@@ -102,40 +127,6 @@ class _Load:
         self, client: CommitClient, uri: str, load: Load, measured: Measured, tell: Callable[[str], None]
     ) -> None:
         self._client, self._uri, self._load, self._measured, self._tell = client, uri, load, measured, tell
-        self._pending: set[asyncio.Task[None]] = set()
-        self.written_ahead = asyncio.Event()
-
-    async def write_ahead(self, ahead: asyncio.Queue[Any]) -> None:
-        """Files of one row each, so that every append brings its own."""
-        key = _FIRST_APPENDED
-        while True:
-            if ahead.qsize() >= self._load.ahead:
-                self.written_ahead.set()
-            rows = table(dict.fromkeys(range(key, key + _WRITTEN_AT_ONCE), 0))
-            fragments = await asyncio.to_thread(write_fragments, rows, self._uri, mode="append", max_rows_per_file=1)
-            for fragment in fragments:
-                await ahead.put((key, fragment))
-                key += 1
-
-    async def append(self, ahead: asyncio.Queue[Any]) -> None:
-        """At the rate, a few each tick; late ones are made up for."""
-        started, sent = time.monotonic(), 0
-        while True:
-            due = int((time.monotonic() - started) * self._load.appends_per_second)
-            while sent < due:
-                key, fragment = await ahead.get()
-                task = asyncio.create_task(self._append(key, fragment))
-                self._pending.add(task)
-                task.add_done_callback(self._pending.discard)
-                sent += 1
-            await asyncio.sleep(_TICK_SECONDS)
-
-    async def _append(self, key: int, fragment: Any) -> None:
-        try:
-            await self._client.commit(staging.append([fragment]), timeout=self._load.timeout)
-            self._measured.appended.append(key)
-        except ClientError as error:
-            self._measured.not_appended.append(error)
 
     async def compact(self) -> None:
         """Rewrite what is small, again and again."""
@@ -154,10 +145,6 @@ class _Load:
             if done is not None:
                 self._measured.compactions.append(done)
 
-    async def appended(self) -> None:
-        """Until all that were sent are answered."""
-        await asyncio.gather(*self._pending)
-
     async def upsert(self, upserter: int, numbers: Iterator[int]) -> None:
         """One after the other, while there are any left."""
         first = upserter * self._load.keys_each
@@ -165,7 +152,7 @@ class _Load:
         for number in numbers:
             # All but one are there; one is new.
             rows = dict.fromkeys(range(first, first + self._load.keys_each), number)
-            rows[_FIRST_APPENDED - 1 - number] = number
+            rows[FIRST_KEY - 1 - number] = number
 
             def execute(_: Reexecution | None, rows: dict[int, int] = rows) -> Any:
                 opened.checkout_latest()
