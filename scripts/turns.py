@@ -38,16 +38,21 @@ def main() -> int:
     parser.add_argument(
         "--compact",
         type=float,
-        default=3.0,
+        default=1.0,
         help="seconds between two compactions, as a table with so many fragments needs; 0 = none; default %(default)s",
     )
     parser.add_argument(
         "--ahead",
         type=int,
-        default=5_000,
-        help="appends whose files are kept written ahead; default %(default)s",
+        default=40_000,
+        help="appends whose files are written before the clock, as other machines would; default %(default)s",
     )
-    parser.add_argument("--hold", default="2", help="the committer's commit.hold_seconds_max; default %(default)s")
+    parser.add_argument(
+        "--hold",
+        default="5",
+        help="the committer's commit.hold_seconds_max, longer than an upsert takes on a table with so many fragments; "
+        "default %(default)s",
+    )
     chosen = parser.parse_args()
     load = Load(
         upserts=chosen.upserts,

@@ -7,7 +7,7 @@ refused meanwhile are waited for together, and each is committed as it arrives.
 
 Held is at most `hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited. What is
 left of that quarter is saved up until it is enough for the work, and so long the refusal itself is not told: told
-earlier, it would only start work that comes too late again. How many get their turn together follows from how it went:
+earlier, it would only start work that comes too late again. A first refusal joins those that wait so. How many get their turn together follows from how it went:
 half as many after a hold that ran out, one more after one that did not.
 """
 
@@ -63,9 +63,9 @@ class Turns:
 
     def refused(self, uuid: str, *, attempt: int) -> bool:
         """A record was refused RETRYABLE. Returns whether that is to be told only when `begin` says so."""
-        if attempt < ATTEMPT_TO_HOLD_FOR or self.hold_max <= 0:
+        if self.hold_max <= 0 or (attempt < ATTEMPT_TO_HOLD_FOR and not self._due):
             return False
-        if self._awaited and len(self.promised) < self._together:
+        if self._awaited and attempt >= ATTEMPT_TO_HOLD_FOR and len(self.promised) < self._together:
             self._awaited.add(uuid)
             self.promised.add(uuid)
             return False

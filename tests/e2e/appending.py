@@ -44,7 +44,7 @@ class Appends:
         self.failed: dict[int, str] = {}
 
     async def write_ahead(self, count: int, ready: asyncio.Event) -> None:
-        """Keep so many files written."""
+        """Write so many files; when those are used up, a few more."""
         while True:
             while self._written.qsize() < count:
                 rows = table(dict.fromkeys(range(self._next_key, self._next_key + _WRITTEN_AT_ONCE), 0))
@@ -55,6 +55,7 @@ class Appends:
                     self._written.put_nowait((self._next_key, fragment))
                     self._next_key += 1
             ready.set()
+            count = min(count, 2 * _WRITTEN_AT_ONCE)
             self._room.clear()
             await self._room.wait()
 

@@ -154,9 +154,14 @@ class _Load:
             rows = dict.fromkeys(range(first, first + self._load.keys_each), number)
             rows[FIRST_KEY - 1 - number] = number
 
-            def execute(_: Reexecution | None, rows: dict[int, int] = rows) -> Any:
+            took: list[float] = []
+
+            def execute(_: Reexecution | None, rows: dict[int, int] = rows, took: list[float] = took) -> Any:
+                began = time.monotonic()
                 opened.checkout_latest()
-                return staging.merge_insert(opened, table(rows), on="key")
+                staged = staging.merge_insert(opened, table(rows), on="key")
+                took.append(time.monotonic() - began)
+                return staged
 
             started = time.monotonic()
             work = await asyncio.to_thread(execute, None)
@@ -170,7 +175,11 @@ class _Load:
             seconds = time.monotonic() - started
             self._measured.upserts.append((result, seconds))
             self._measured.model.update(rows)
-            self._tell(f"upsert {number}: version {result.version}, {result.attempts} attempts, {seconds:.2f} s")
+            executions = ", ".join(f"{one:.2f}" for one in took)
+            self._tell(
+                f"upsert {number}: version {result.version}, {result.attempts} attempts, {seconds:.2f} s; "
+                f"executed in {executions} s, last on {len(opened.get_fragments())} fragments"
+            )
 
 
 def wrong_rows(uri: str, load: Load, measured: Measured) -> list[str]:

@@ -78,6 +78,18 @@ def test_a_refusal_waits_until_time_for_a_hold_is_saved_up() -> None:
     assert turns.seconds_left(10.5) == 1.5
 
 
+def test_a_first_refusal_waits_with_those_that_wait_for_a_hold() -> None:
+    turns = Turns(hold_max=2.0)
+    held_for(turns, "a", now=0.0)
+    turns.end(["a"], 2.0)
+    assert not turns.refused("alone", attempt=1)
+    assert turns.refused("b", attempt=2)
+    assert turns.refused("first", attempt=1), "its next try would come too late as well"
+    assert turns.begin(10.0) == ["b", "first"]
+    assert not turns.refused("during", attempt=1)
+    assert turns.promised == {"b", "first"}
+
+
 def test_half_as_many_get_their_turn_after_a_hold_that_ran_out_and_one_more_after_another() -> None:
     turns, many = Turns(hold_max=2.0), [str(number) for number in range(20)]
     first = held_for(turns, *many, now=0.0)
