@@ -7,8 +7,10 @@ refused meanwhile are waited for together, and each is committed as it arrives.
 
 Held is at most `hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited. What is
 left of that quarter is saved up until it is enough for the work, and so long the refusal itself is not told: told
-earlier, it would only start work that comes too late again. A first refusal joins those that wait so. How many get their turn together follows from how it went:
-half as many after a hold that ran out, one more after one that did not.
+earlier, it would only start work that comes too late again. A first refusal joins those that wait so.
+
+How many get their turn together follows from how it went: half as many after a hold that ran out, one more after one
+that did not.
 """
 
 from __future__ import annotations
