@@ -1,6 +1,6 @@
 """Upserts under a stream of appends: each must win, and soon.
 
-    python scripts/turns.py                     100 upserts by 4 tasks, under 500 appends a second
+    python scripts/turns.py                     100 upserts by 2 tasks, under 500 appends a second
     python scripts/turns.py --upserters 1       one after the other
 
 Starts Apache Kafka and the daemon (`KAFKA_BOOTSTRAP_SERVERS` names a Kafka that runs already). Exit code 1 when an
@@ -33,7 +33,7 @@ ATTEMPTS_P99_MAX = 3
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upserts", type=int, default=100, help="how many; default %(default)s")
-    parser.add_argument("--upserters", type=int, default=4, help="tasks that do them; default %(default)s")
+    parser.add_argument("--upserters", type=int, default=2, help="tasks that do them; default %(default)s")
     parser.add_argument("--appends", type=int, default=500, help="appends a second; default %(default)s")
     parser.add_argument(
         "--compact",
