@@ -26,19 +26,24 @@ CONFIG: Final = {
 }
 
 
-@contextlib.contextmanager
-def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """One for many tests. A task is tried twice."""
+def small_session(name: str, folder: Path, *, cores: int, tries: int = 1) -> SparkSession:
+    """A Spark in this process and a JVM of its own; both end together. `tries`: of one task."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder: SparkSession.Builder = SparkSession.builder  # a class property, which mypy takes for a function
-    builder = builder.master("local[2,2]").appName("tests")
+    builder = builder.master(f"local[{cores},{tries}]").appName(name)
     folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
     for key, value in {**CONFIG, **folders}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # PySpark starts Java from between fork and exec, where pylance warns of every fork.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
-        session = builder.getOrCreate()
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """One for many tests. A task is tried twice."""
+    session = small_session("tests", folder, cores=2, tries=2)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     with warnings.catch_warnings():
