@@ -169,8 +169,8 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
         # The damage is in an old version: as if that one could not be read.
         read, ours = None, footprint_of_ours(transaction, None)
     found = hold(ours, [(one.version, one.footprint) for one in history.committed], before)
-    if is_append:
-        case.table.note_met_by_appends(after, found)
+    if is_append and history.committed:
+        case.table.note_met_by_appends(after, found, history.committed[-1])
     return _Since(ours=ours, read=read, history=history, found=found)
 
 

@@ -223,12 +223,15 @@ async def write_transaction(table: Table, prepared: Prepared) -> None:
 
 
 async def complete(table: Table, version: int) -> None:
-    """Write the transaction file of a version whose writer died before it had."""
+    """Write the transaction file of a version whose writer died before it had.
+
+    One of an earlier try, which was made for another version, may be there under the same name.
+    """
     file = await table.read(version)
     if file is None or file.transaction_bytes is None or not file.outline.transaction_file:
         return
     key = transaction_key(file.outline.transaction_file)
-    if await table.store.head(key) is None:
+    if await table.store.get(key) != file.transaction_bytes:
         await table.store.put(key, file.transaction_bytes)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.format.manifest_file import (
@@ -49,6 +49,8 @@ COMMITTED_MAX = 100_000
 
 _READ_VERSIONS_MAX = 32
 """Read versions whose Appends' findings are kept: producers stage at few at a time."""
+_CHECKED_MAX = 1000
+"""Of what was looked at so far: one that stays at its read version for days has passed a million versions."""
 _LISTED_FIRST = 16
 """Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
 _READERS_MAX = 16
@@ -71,9 +73,7 @@ class History:
 
     committed: Sequence[Committed] = ()
     gap: int | None = None
-    """The highest version that was asked for and can't be read; those above it are in
-    `committed`.
-    """
+    """The highest version that was asked for and can't be read; those above it are in `committed`."""
 
 
 class Table:
@@ -257,9 +257,14 @@ class Table:
         """What an Append read at version `after` met in the versions behind it, as far as that was noted."""
         return self._met_by_appends.get(after, NOTHING_FOUND)
 
-    def note_met_by_appends(self, after: int, found: Findings) -> None:
-        """Keep what an Append read at version `after` met, for others of that version."""
-        self._met_by_appends[after] = found
+    def note_met_by_appends(self, after: int, found: Findings, last: Committed) -> None:
+        """Keep what an Append read at version `after` met, up to `last`, for others of that version.
+
+        Not where something else than `last` has turned out to be its version meanwhile.
+        """
+        if self._committed.get(found.through) is not last:
+            return
+        self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:])
         self._met_by_appends.move_to_end(after)
         if len(self._met_by_appends) > _READ_VERSIONS_MAX:
             self._met_by_appends.popitem(last=False)
@@ -292,6 +297,7 @@ class Table:
 
     def expect(self, file: ManifestFile, *, before: Manifest | None) -> None:
         """Judge as if this version, which we are about to create, were there; until `expect_no_more`."""
+        self.vetted = file
         self._note(
             Committed(
                 version=file.version,

@@ -136,11 +136,12 @@ class Committer:
                 backoff = self._parts.backoff()
                 self._refused_code = ""
                 if view.latest is not None:
+                    self._holding.note_answered(None)
                     try:
                         async with self._pipeline.open():
                             await self._commit_groups(generation, view)
                     finally:
-                        await self._tell(self._holding.end(), view, generation)
+                        await self._tell(self._holding.end(), generation)
                 else:
                     await self._wait_for_table(generation, view)
             except StartAgain as reason:
@@ -184,7 +185,7 @@ class Committer:
             await anyio.sleep(wait)
         moment, held = intake.moment(), self._holding.seconds_left(intake.retries())
         if not held:
-            await self._tell(self._holding.begin(), view, generation)
+            await self._tell(self._holding.begin(), generation)
             held = self._holding.seconds_left(intake.retries())
         draft = await self._pipeline.take(view) if not held and not intake.waiting_retries() else None
         if draft is None:
@@ -254,22 +255,21 @@ class Committer:
 
         for of, entry in entries:
             if entry.offset in later:
-                self._holding.keep(entry.uuid, told([(of, entry)]))
+                self._holding.keep(entry.offset, entry.uuid, told([(of, entry)]))
+        self._holding.note_answered(view.acknowledgeable())
         room = parts.intake.settle(view.position)
         await parts.answerer.give(
             told([one for one in entries if one[1].offset not in later] if later else entries),
             generation=generation,
-            acknowledge=view.acknowledgeable() if self._holding.all_told else None,
+            acknowledge=self._holding.acknowledgeable(),
             room=(room.records, room.bytes),
         )
 
-    async def _tell(self, untold: Sequence[Answers], view: View, generation: int) -> None:
+    async def _tell(self, untold: Sequence[Answers], generation: int) -> None:
         """Give answers that were kept back, and acknowledge what waited for them."""
         for place, answers in enumerate(untold, start=1):
-            last = place == len(untold) and self._holding.all_told
-            await self._parts.answerer.give(
-                answers, generation=generation, acknowledge=view.acknowledgeable() if last else None
-            )
+            upto = self._holding.acknowledgeable() if place == len(untold) else None
+            await self._parts.answerer.give(answers, generation=generation, acknowledge=upto)
 
     async def _let_go(self, generation: int, view: View) -> None:
         """Make room for records that were delivered although another committer had settled them."""

@@ -1,6 +1,6 @@
 """Turns as the committer's loop gives them: refusals that are not told yet, and the holds that they wait for.
 
-Such a refusal stands in the table already. As long as one is not told, the group's offset stays where it is, so that
+Such a refusal stands in the table already. As long as one is not told, the group's offset does not pass it, so that
 whoever starts next tells it.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import anyio
 
@@ -16,6 +17,7 @@ from committerd.committer.intake import Pending
 from committerd.committer.publisher import Answers
 from committerd.format.request import Request
 from committerd.rules.answers import Status
+from committerd.rules.position import Position
 from committerd.rules.turns import Turns
 from committerd.telemetry import Telemetry
 
@@ -26,18 +28,26 @@ class Holding:
     def __init__(self, telemetry: Telemetry, *, hold_max: float) -> None:
         self._telemetry = telemetry
         self._turns = Turns(hold_max)
-        self._untold: dict[str, list[Answers]] = {}
-        """By uuid of the refused transaction; the same may have been staged twice."""
+        self._untold: dict[str, list[tuple[int, Answers]]] = {}
+        """Offset and answer, by uuid of the refused transaction; the same may have been staged twice."""
+        self._answered: tuple[Position, int] | None = None
 
     @property
     def promised(self) -> AbstractSet[str]:
         """Refused uuids whose next tries alone are committed during the hold that goes on."""
         return self._turns.promised
 
-    @property
-    def all_told(self) -> bool:
-        """Whether no refusal waits for its turn."""
-        return not self._untold
+    def note_answered(self, upto: tuple[Position, int] | None) -> None:
+        """All that this position passes is answered, or kept here; with the version that carries it."""
+        self._answered = upto
+
+    def acknowledgeable(self) -> tuple[Position, int] | None:
+        """Position and version that may be acknowledged: nothing that is not told yet, and nothing behind it."""
+        if self._answered is None:
+            return None
+        position, version = self._answered
+        first = min((offset for some in self._untold.values() for offset, _ in some), default=position.next_offset)
+        return replace(position, next_offset=min(first, position.next_offset)), version
 
     def to_tell_later(self, entries: Iterable[Entry], pending: Iterable[Pending]) -> set[int]:
         """Offsets of those refused records whose answers are to be kept back."""
@@ -49,17 +59,17 @@ class Holding:
             for one in pending
             if one.offset in refused
             and isinstance(one.decoded, Request)
-            and self._turns.refused(one.decoded.uuid, attempt=one.decoded.envelope.attempt)
+            and self._turns.refused(one.decoded.uuid, attempt=one.decoded.envelope.attempt, now=anyio.current_time())
         }
 
-    def keep(self, uuid: str, answers: Answers) -> None:
+    def keep(self, offset: int, uuid: str, answers: Answers) -> None:
         """Keep an answer back."""
-        self._untold.setdefault(uuid, []).append(answers)
+        self._untold.setdefault(uuid, []).append((offset, answers))
 
     def begin(self) -> list[Answers]:
         """Begin a hold where one is due; returns the answers that are to be given now."""
         turns = self._turns.begin(anyio.current_time())
-        return [answers for uuid in turns for answers in self._untold.pop(uuid, ())]
+        return [answers for uuid in turns for _, answers in self._untold.pop(uuid, ())]
 
     def seconds_left(self, retries: Iterable[str]) -> float:
         """How long the next tries of refused records are still waited for; 0 = go on."""
@@ -78,6 +88,6 @@ class Holding:
     def end(self) -> list[Answers]:
         """The assignment is over: returns all that was kept back."""
         self._turns.forget()
-        untold = [answers for some in self._untold.values() for answers in some]
+        untold = [answers for some in self._untold.values() for _, answers in some]
         self._untold.clear()
         return untold

@@ -13,7 +13,7 @@ from committerd.committer.starting import read_facts
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError
 from committerd.ports import Created, Queue
-from committerd.prepare import Judged, World, build_version, put, write_files
+from committerd.prepare import Judged, World, build_version, complete, put, write_files
 from committerd.rules.answers import Settled
 from committerd.rules.grouping import position_only
 from committerd.rules.position import AppMark, Position, encode_metadata, kept_marks, start_of
@@ -134,6 +134,8 @@ async def write(
             position=position,
             marks=marks,
         )
+        if view.newest_ours:
+            await complete(view.table, view.newest_ours)
         await write_files(view.table, prepared)
         try:
             if isinstance(await put(view.table, prepared), Created):

@@ -1,7 +1,8 @@
 """The next version, formed while the one before it is put.
 
 Only where a full group waits: whatever arrives meanwhile would not have joined it. It is formed on what the put is
-expected to make. Where that came true it is put next; else it is thrown away, as forming changes nothing.
+expected to make. Where that came true, and soon, it is put next; else it is thrown away, as forming changes nothing. A
+version whose files are still being written can't be built upon: behind such a one nothing is formed ahead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from committerd.committer.view import View
 from committerd.errors import CommitterError
 from committerd.rules.settle import Race
 
+_FRESH_SECONDS = 1.0
+"""How late a draft may be put that was formed ahead: records in it have deadlines."""
+
 
 class _Ahead:
     """One group that is formed ahead."""
@@ -27,6 +31,8 @@ class _Ahead:
         self.view = view
         """As it will be."""
         self.draft: Draft | None = None
+        self.formed_at = view.monotonic()
+        """When it was begun."""
         self.ended = anyio.Event()
         self.scope = anyio.CancelScope()
 
@@ -63,13 +69,16 @@ class Pipeline:
         version, settlement = draft.group.version, None
         if self._tasks is not None and self._full_group_waits(draft):
             view.table.expect(draft.prepared.file, before=draft.prepared.before)
-            ahead = self._ahead = _Ahead(view.ahead(draft.prepared.file, draft.own))
-            self._tasks.start_soon(self._form, ahead)
+            self._ahead = _Ahead(view.ahead(draft.prepared.file, draft.own))
+            self._tasks.start_soon(self._form, self._ahead)
         try:
             settlement = await self._putter.put(draft, view)
         finally:
-            if self._ahead is not None and (settlement is None or settlement.race is not Race.OURS):
+            ahead = self._ahead
+            if ahead is not None and (settlement is None or settlement.race is not Race.OURS):
                 self._drop()
+                # It may be at a read that can't be interrupted, and note what it found once that returns.
+                await ahead.ended.wait()
                 view.table.expect_no_more(version)
         return settlement
 
@@ -83,6 +92,8 @@ class Pipeline:
         expected = ahead.view
         if view.latest is not expected.latest or (view.position, view.marks) != (expected.position, expected.marks):
             return None
+        if view.monotonic() - ahead.formed_at > _FRESH_SECONDS:
+            return None
         return ahead.draft
 
     def _drop(self) -> None:
@@ -91,10 +102,12 @@ class Pipeline:
             ahead.scope.cancel()
 
     def _full_group_waits(self, draft: Draft) -> bool:
-        if draft.prepared.before is None or self._intake.waiting_retries():
+        prepared = draft.prepared
+        if prepared.before is None or prepared.files or prepared.copies or self._intake.waiting_retries():
             return False
+        limits = self._former.options.limits
         waiting = len(self._intake.pending) - draft.group.settles
-        return waiting >= self._former.options.limits.records
+        return waiting >= (limits.records if limits.coalesce_appends else 1)
 
     async def _form(self, ahead: _Ahead) -> None:
         try:

@@ -152,7 +152,7 @@ class Putter:
                         unknown.settled("created")
                         view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
                         if not transaction.done:
-                            await self._complete(draft, view, [draft.own])
+                            await self._write(draft, partial(write_transaction, view.table, draft.prepared))
                         return Settlement(race=Race.OURS, found=[draft.own])
                 taken = True
             except OutcomeUnknown as error:
@@ -172,12 +172,16 @@ class Putter:
 
     async def _complete(self, draft: Draft, view: View, found: Sequence[Found]) -> None:
         """See that the transaction files of what was found are there: only then its records may be answered."""
+        for one in found:
+            if one.settled.ours:
+                await self._write(draft, partial(complete, view.table, one.settled.version))
+
+    async def _write(self, draft: Draft, work: Callable[[], Awaitable[None]]) -> None:
+        """Try until it is done."""
         backoff = Backoff(self._dice)
-        versions = [one.settled.version for one in found if one.settled.ours]
-        while versions:
+        while True:
             try:
-                await complete(view.table, versions[0])
-                versions.pop(0)
+                return await work()
             except StoreUnavailable as error:
                 self._tell(draft, error)
                 await backoff.wait()

@@ -58,9 +58,8 @@ class Starter:
             before = await self.queue.read(position.last_offset, position.last_offset + 1)
             refuse_rewritten_log(position, before)
         view.position = position
-        newest = next((one.settled.version for one in found if one.settled.ours), None)
-        if newest is not None:
-            await complete(view.table, newest)
+        if view.newest_ours:
+            await complete(view.table, view.newest_ours)
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if view.base:
             await self._publish_again(found, view, owed, generation)

@@ -60,6 +60,8 @@ class View:
     carried: Position | None = None
     """What the latest version itself carries."""
     carried_marks: dict[str, AppMark] = field(default_factory=dict)
+    newest_ours: int = 0
+    """The newest readable version of the queue; 0 = there is none. It alone may lack its transaction file."""
     read_at: float = 0.0
     """When the latest version was last known to be the latest (monotonic seconds)."""
 
@@ -76,6 +78,7 @@ class View:
             raise StartAgain(f"version {self.base} vanished while it was read")
         for version in found:
             self.ledger.add(version.settled)
+        self.newest_ours = max((one.settled.version for one in found if one.settled.ours), default=0)
         self.position = highest(f.position for f in found if f.position is not None)
         self.ever_carried = self.position is not None
         for version in found:
@@ -120,6 +123,8 @@ class View:
         """Take in versions that follow `base`, ascending. Raises `StartAgain` when an operator set the position."""
         for one in found:
             self.ledger.add(one.settled)
+            if one.settled.ours:
+                self.newest_ours = one.settled.version
             merge_marks(self.marks, one.marks)
             if one.position is not None:
                 if self.position is not None and one.position.era != self.position.era:

@@ -63,8 +63,8 @@ class Ledger:
 
     def refused(self, uuid: str) -> Refusal | None:
         """How this uuid was refused."""
-        refusal = self._refused.get(uuid)
-        return self._below.refused(uuid) if refusal is None and self._below is not None else refusal
+        earlier = self._below.refused(uuid) if self._below is not None else None
+        return earlier or self._refused.get(uuid)
 
     def __len__(self) -> int:
         return len(self._committed) + len(self._refused)

@@ -7,7 +7,8 @@ refused meanwhile are waited for together, and each is committed as it arrives.
 
 Held is at most `hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited. What is
 left of that quarter is saved up until it is enough for the work, and so long the refusal itself is not told: told
-earlier, it would only start work that comes too late again. A first refusal joins those that wait so.
+earlier, it would only start work that comes too late again. A first refusal joins those that wait so. None waits for
+longer than it takes to save up for a full hold.
 
 How many get their turn together follows from how it went: half as many after a hold that ran out, one more after one
 that did not.
@@ -45,6 +46,13 @@ class HoldEnding(StrEnum):
     EXPIRED = "expired"
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    refused_at: float
+    again: bool
+    """Whether it was a re-execution: those are waited for. A first try's next may come in the same hold."""
+
+
 @dataclass(slots=True)
 class Turns:
     """Holds of one committer. Times are seconds on one clock that only goes forward."""
@@ -52,8 +60,8 @@ class Turns:
     hold_max: float
     promised: set[str] = field(default_factory=set)
     """Refused uuids whose next tries may be committed during this hold."""
-    _due: dict[str, None] = field(default_factory=dict)
-    """Refused uuids whose hold has not begun, in the order of their refusals."""
+    _due: dict[str, _Due] = field(default_factory=dict)
+    """Refused uuids that are not told yet, in the order of their refusals."""
     _awaited: set[str] = field(default_factory=set)
     _since: float = 0.0
     _until: float = 0.0
@@ -63,37 +71,43 @@ class Turns:
     _budget: float | None = None
     _budget_at: float = 0.0
 
-    def refused(self, uuid: str, *, attempt: int) -> bool:
+    def refused(self, uuid: str, *, attempt: int, now: float) -> bool:
         """A record was refused RETRYABLE. Returns whether that is to be told only when `begin` says so."""
-        if self.hold_max <= 0 or (attempt < ATTEMPT_TO_HOLD_FOR and not self._due):
+        again = attempt >= ATTEMPT_TO_HOLD_FOR
+        if self.hold_max <= 0 or not (again or self._due):
             return False
-        if self._awaited and attempt >= ATTEMPT_TO_HOLD_FOR and len(self.promised) < self._together:
+        if again and self._awaited and len(self.promised) < self._together:
             self._awaited.add(uuid)
             self.promised.add(uuid)
             return False
         if len(self._due) >= DUE_MAX:
             return False
-        self._due[uuid] = None
+        self._due[uuid] = _Due(refused_at=now, again=again)
         return True
 
     def begin(self, now: float) -> list[str]:
-        """Begin a hold, if one is due and there is time for it. Returns the uuids whose refusals are to be told now."""
+        """Begin a hold, if one is due and there is time for it. Returns the uuids whose refusals are to be told now:
+        those that it is for, and those that have waited for longer than saving up for a full hold takes.
+        """
+        told = [uuid for uuid, due in self._due.items() if now - due.refused_at > self.hold_max / HELD_SHARE]
         seconds = min(self.hold_max, self._accrued(now))
-        if not self._due or self._awaited or seconds <= 0 or seconds < self._needed:
-            return []
-        first = list(self._due)[: self._together]
-        for uuid in first:
+        if not self._awaited and 0 < seconds >= self._needed and any(due.again for due in self._due.values()):
+            first = list(self._due)[: self._together]
+            self._since, self._until = now, now + seconds
+            self._awaited.update(uuid for uuid in first if self._due[uuid].again)
+            self.promised.update(first)
+            told = list(dict.fromkeys((*first, *told)))
+        for uuid in told:
             del self._due[uuid]
-        self._since, self._until = now, now + seconds
-        self._awaited.update(first)
-        self.promised.update(first)
-        return first
+        return told
 
     def seconds_until(self, now: float) -> float | None:
-        """How long until `begin` may begin one; None when none is due, or one goes on."""
-        if not self._due or self._awaited:
+        """How long until `begin` may have something to tell; None when nothing is due."""
+        if not self._due:
             return None
-        return max(self._needed - self._accrued(now), 0.0) / HELD_SHARE
+        patience = next(iter(self._due.values())).refused_at + self.hold_max / HELD_SHARE - now
+        saved_up = (self._needed - self._accrued(now)) / HELD_SHARE
+        return max(patience if self._awaited else min(patience, saved_up), 0.0)
 
     def seconds_left(self, now: float) -> float:
         """How long nothing else is to be committed; 0 = go on."""

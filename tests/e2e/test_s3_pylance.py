@@ -47,8 +47,10 @@ def test_pylance_creates_reads_and_commits_in_between(
         try:
             offsets: list[int] = []
             for start in range(0, _QUEUED, 10):
+                before = len(foreign)
                 offsets += scene.stage(*transactions[start : start + 10])
                 scene.topics.wait_answers(offsets, timeout=180)
+                until(lambda before=before: len(foreign) > before, seconds=60)  # type: ignore[misc]
         finally:
             stop.set()
             other.join()
