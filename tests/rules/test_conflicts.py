@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from committerd.format.messages import DataFragment, Transaction
 from committerd.rules.conflicts import (
     MATRIX,
+    NOTHING_FOUND,
     Checked,
     Matrix,
     Row,
     Unreadable,
     Verdict,
     check,
+    hold,
     reason,
     rule,
     worst,
@@ -226,3 +228,17 @@ def test_more_history_never_makes_a_verdict_better(kind: Kind, history: list[Foo
 
 def test_a_cell_is_found_by_row_and_column() -> None:
     assert rule(Kind.UPDATE, Kind.REWRITE).__name__ == "frg"
+
+
+def test_what_was_found_goes_on_from_what_was_found_before() -> None:
+    ours = Footprint(kind=Kind.DELETE, fragments=frozenset({1}))
+    append, rewrite = Footprint(kind=Kind.APPEND), Footprint(kind=Kind.REWRITE, fragments=frozenset({1}))
+    first = hold(ours, [(5, append)])
+    assert (first.through, first.conflicts, first.deciding) == (5, (), check(ours, 5, append))
+    assert hold(ours, [], first) is first
+    both = hold(ours, [(6, rewrite), (7, append)], first)
+    assert [one.version for one in both.checked] == [5, 6, 7]
+    assert [one.version for one in both.conflicts] == [6]
+    assert both.deciding == check(ours, 6, rewrite)
+    assert both == hold(ours, [(5, append), (6, rewrite), (7, append)])
+    assert hold(ours, []) is NOTHING_FOUND

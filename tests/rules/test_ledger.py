@@ -115,3 +115,28 @@ def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version() -> None
     assert twice.refused("f") is None
     twice.add(Settled(version=8, uuid="", operation="", ours=False))
     assert len(twice) == 1
+
+
+def test_a_ledger_ahead_knows_one_version_more_and_changes_nothing() -> None:
+    below = ledger(FOREIGN)
+    ahead = below.ahead(OURS)
+    assert (ahead.committed_after("f", 1), ahead.committed_after("a", 1)) == (6, 5)
+    assert ahead.committed_after("nobody", 1) is None
+    assert below.committed_after("a", 1) is None
+    assert below.refused("bad") is None
+    refusal = ahead.refused("bad")
+    assert refusal is not None
+    assert refusal.reason == "path_invalid"
+
+
+def test_an_earlier_refusal_speaks_for_one_ahead_too() -> None:
+    earlier = Settled(
+        version=4,
+        uuid="v4",
+        operation="append",
+        ours=True,
+        refusals=[Refusal(offset=0, uuid="bad", status=INVALID, reason="file_version")],
+    )
+    refusal = ledger(earlier).ahead(OURS).refused("bad")
+    assert refusal is not None
+    assert refusal.reason == "file_version"
