@@ -19,7 +19,7 @@ from committerd.errors import (
 )
 from committerd.format.fragment_reuse import Content
 from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import Transaction
+from committerd.format.messages import Manifest, Transaction
 from committerd.format.support import require_supported
 from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
 from committerd.ports import ObjectStore
@@ -144,6 +144,8 @@ class _Since:
     ours: Footprint
     read: ManifestFile | None
     """The version it was read at; None when it can't be read, or nothing is asked of it."""
+    then: Manifest | None
+    """Its excerpt."""
     history: History
     found: Findings
 
@@ -157,7 +159,7 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     is_append = case.kind is Kind.APPEND
     before = case.table.met_by_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
-        return _Since(ours=AN_APPEND, read=None, history=History(), found=before)
+        return _Since(ours=AN_APPEND, read=None, then=None, history=History(), found=before)
     history = await case.table.history(max(before.through, after), latest.version)
     if history.gap is not None:
         return _gap(transaction, history.gap, latest.version, case.options)
@@ -167,11 +169,11 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
         ours = footprint_of_ours(transaction, then, read.indices if read else ())
     except CorruptTable:
         # The damage is in an old version: as if that one could not be read.
-        read, ours = None, footprint_of_ours(transaction, None)
+        read, then, ours = None, None, footprint_of_ours(transaction, None)
     found = hold(ours, [(one.version, one.footprint) for one in history.committed], before)
     if is_append and history.committed:
         case.table.note_met_by_appends(after, found, history.committed[-1])
-    return _Since(ours=ours, read=read, history=history, found=found)
+    return _Since(ours=ours, read=read, then=then, history=history, found=found)
 
 
 async def _over_history(case: _Case, transaction: Transaction, since: _Since) -> Judged | Rejected:
@@ -191,8 +193,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
 async def _with_deletions(case: _Case, transaction: Transaction, since: _Since) -> Judged | Rejected:
     latest, read = case.latest, since.read
     assert latest is not None
-    then = excerpt(read, transaction) if read else None
-    merges = plan_deletions(transaction, then, excerpt(latest, transaction))
+    merges = plan_deletions(transaction, since.then, excerpt(latest, transaction))
     deletions = [
         await read_merge(
             merge,

@@ -241,7 +241,6 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
     if isinstance(answer, Created):
         table.scheme = prepared.scheme
         table.remember(prepared.file, prepared.body, before=prepared.before)
-        table.vetted = prepared.file
     return answer
 
 

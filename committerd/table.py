@@ -293,7 +293,8 @@ class Table:
         version below it.
         """
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
-        self.expect(file, before=before)
+        if self.vetted is not file:  # else it was expected
+            self.expect(file, before=before)
 
     def expect(self, file: ManifestFile, *, before: Manifest | None) -> None:
         """Judge as if this version, which we are about to create, were there; until `expect_no_more`."""

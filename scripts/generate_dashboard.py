@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from typing import TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -27,6 +28,8 @@ ALERTS_COPY = ROOT / "deploy" / "prometheus" / "alerts.yml"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _STAT_WIDTH, _STAT_HEIGHT = 3, 4
 _LINES_WIDTH, _LINES_HEIGHT = 8, 8
+
+_PanelT = TypeVar("_PanelT", stat.Panel, timeseries.Panel)
 
 
 def document() -> str:
@@ -82,6 +85,14 @@ def _target(query: Query, number: int) -> prometheus.Dataquery:
     return made.ref_id(chr(ord("A") + number))
 
 
+def _filled(made: _PanelT, panel: Panel) -> _PanelT:
+    if panel.description:
+        made = made.description(panel.description)
+    for index, query in enumerate(panel.queries):
+        made = made.with_target(_target(query, index))
+    return made
+
+
 def _stat(panel: Panel, number: int) -> stat.Panel:
     made = (
         stat.Panel()
@@ -95,11 +106,7 @@ def _stat(panel: Panel, number: int) -> stat.Panel:
         .span(_STAT_WIDTH)
         .height(_STAT_HEIGHT)
     )
-    if panel.description:
-        made = made.description(panel.description)
-    for index, query in enumerate(panel.queries):
-        made = made.with_target(_target(query, index))
-    return made
+    return _filled(made, panel)
 
 
 def _lines(panel: Panel, number: int) -> timeseries.Panel:
@@ -123,13 +130,9 @@ def _lines(panel: Panel, number: int) -> timeseries.Panel:
         .span(_LINES_WIDTH)
         .height(_LINES_HEIGHT)
     )
-    if panel.description:
-        made = made.description(panel.description)
     if panel.stacked:
         made = made.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL))
-    for index, query in enumerate(panel.queries):
-        made = made.with_target(_target(query, index))
-    return made
+    return _filled(made, panel)
 
 
 def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:

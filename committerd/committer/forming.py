@@ -111,7 +111,8 @@ class Former:
         records = self.options.limits.records if coalesce else min(self.options.limits.records, _AT_ONCE)
         most = 2 * records + len(view.position.settled) + 1
         waiting = [one for one in intake.first(most) if not view.position.passes(one.offset)]
-        turns = _in_turn(view, waiting, intake.waiting_retries(), only_retries=held_for is not None)
+        retries = [one for one in intake.waiting_retries() if not view.position.passes(one.offset)]
+        turns = _in_turn(view, waiting, retries, only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
         while True:
             started = view.monotonic()
@@ -168,8 +169,6 @@ class Former:
         for number, pending in enumerate(turns, start=1):
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
-            if view.position.passes(pending.offset):
-                continue
             if len(forming.requests) + len(forming.refusals) >= limits.records:
                 break
             request = await self.decoder.decode(pending, view.table)

@@ -108,6 +108,10 @@ class Bench:
             log=self.folder / f"{name}.log",
         )
 
+    def queue(self, daemon: Daemon, uri: str) -> dict[str, Any]:
+        """What a worker process takes to commit through the queue of this daemon, to the table that it serves."""
+        return {"pool": self.pool, "servers": self.kafka, "dataset": dataset_of(daemon), "uri": uri}
+
     def _remove_topics(self) -> None:
         admin: Any = KafkaAdminClient(bootstrap_servers=self._kafka)
         wanted = {f"{name}.{role}" for name in self._datasets for role in ("staged", "outcomes", "dead")}

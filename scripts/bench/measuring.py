@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scripts.bench.bench import Bench, dataset_of
+from scripts.bench.bench import Bench
 from scripts.bench.pool import parts, require_once
-from scripts.bench.producer_side import Produced, Producers
+from scripts.bench.producer_side import Producers
 from scripts.bench.results import Side, percentile
 from scripts.bench.workers import results
+from scripts.bench.written import Written
 from tests.parts.daemon import Daemon
 from tests.parts.places import StorePlace
 
@@ -87,10 +88,7 @@ def through_queue(
     for worker, numbers in zip(workers, parts(count, processes), strict=True):
         worker.begin_make(
             Producers,
-            pool=bench.pool,
-            servers=bench.kafka,
-            dataset=dataset_of(daemon),
-            uri=place.uri,
+            **bench.queue(daemon, place.uri),
             numbers=numbers,
             producers=producers // processes,
             in_flight=bench.plan.in_flight,
@@ -98,7 +96,7 @@ def through_queue(
     results(workers)
     for worker in workers:
         worker.start("produce", seconds=seconds)
-    produced: list[Produced] = results(workers)
+    produced: list[Written] = results(workers)
     for worker in workers:
         worker.start("close")
     results(workers)

@@ -5,28 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from committerd.format.messages import Transaction
 from committerd_client import ClientError, CommitClient
 from scripts.bench.pool import Pool
+from scripts.bench.written import Written
 
 _TIMEOUT_SECONDS = 120.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Produced:
-    """What the producers of one process did. Times are of the monotonic clock, which is one for all processes."""
-
-    began: float
-    ended: float = 0.0
-    seconds: list[float] = field(default_factory=list)
-    """Of each commit but the first, from submit to outcome."""
-    committed: list[int] = field(default_factory=list)
-    """Which files, with the first."""
-    failed: list[int] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    """The first few."""
 
 
 class Producers:
@@ -53,11 +38,11 @@ class Producers:
         self._runner.run(self._client.start())
         self._first = self._runner.run(self._commit_first())
 
-    def produce(self, *, seconds: float | None = None) -> Produced:
+    def produce(self, *, seconds: float | None = None) -> Written:
         """All files but the first, or as many as are submitted in the time."""
         return self._runner.run(self._produce(seconds))
 
-    def one_by_one(self) -> Produced:
+    def one_by_one(self) -> Written:
         """The same, each when the one before is answered: nobody else is in the queue."""
         self._tasks = 1
         return self.produce()
@@ -67,8 +52,8 @@ class Producers:
         self._runner.run(self._client.aclose())
         self._runner.close()
 
-    async def _produce(self, seconds: float | None) -> Produced:
-        made = Produced(began=time.monotonic(), committed=[self._first])
+    async def _produce(self, seconds: float | None) -> Written:
+        made = Written(began=time.monotonic(), committed=[self._first])
         until = float("inf") if seconds is None else made.began + seconds
         files = iter(self._ready[1:])
         async with asyncio.TaskGroup() as group:
@@ -82,7 +67,7 @@ class Producers:
         await self._client.commit(transaction, timeout=_TIMEOUT_SECONDS)
         return number
 
-    async def _commit(self, files: Iterator[tuple[int, Transaction]], until: float, made: Produced) -> None:
+    async def _commit(self, files: Iterator[tuple[int, Transaction]], until: float, made: Written) -> None:
         for number, transaction in files:
             began = time.monotonic()
             if began >= until:
@@ -90,8 +75,6 @@ class Producers:
             try:
                 await self._client.commit(transaction, timeout=_TIMEOUT_SECONDS)
             except ClientError as error:
-                made.failed.append(number)
-                made.errors = [*made.errors, str(error)][:3]
+                made.note_failed(number, error)
                 continue
-            made.seconds.append(time.monotonic() - began)
-            made.committed.append(number)
+            made.note_committed(number, began=began)

@@ -15,24 +15,15 @@ import lance
 
 from scripts.bench.machine import peak_memory_bytes
 from scripts.bench.pool import Pool
+from scripts.bench.written import Written
 
 
 @dataclass(slots=True, kw_only=True)
-class Raced:
-    """What one writer did. Times are of the monotonic clock, which is one for all processes."""
+class Raced(Written):
+    """What one writer did; `failed` is where pylance gave up."""
 
-    began: float
-    ended: float = 0.0
-    seconds: list[float] = field(default_factory=list)
-    """Of each commit but the first that succeeded, its own retries included."""
-    committed: list[int] = field(default_factory=list)
-    """Which files, with the first."""
-    failed: list[int] = field(default_factory=list)
-    """Which files, where pylance gave up."""
     doubtful: list[int] = field(default_factory=list)
     """The first file, where pylance gave up."""
-    errors: list[str] = field(default_factory=list)
-    """The first few."""
 
 
 class Racer:
@@ -67,11 +58,9 @@ class Racer:
                 self._uri, operation, read_version=self._version, storage_options=self._options
             )
         except Exception as error:  # noqa: BLE001  # pylance raises OSError, RuntimeError and others
-            raced.failed.append(number)
-            raced.errors = [*raced.errors, str(error)][:3]
+            raced.note_failed(number, error)
             return
-        raced.seconds.append(time.monotonic() - began)
-        raced.committed.append(number)
+        raced.note_committed(number, began=began)
         self._version = int(table.version)
 
 

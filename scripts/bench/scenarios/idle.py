@@ -21,9 +21,10 @@ from kafka.admin import NewTopic
 
 from committerd.edges.local import LocalStore
 from committerd.ports import Created
-from scripts.bench.bench import Bench, dataset_of, mode
+from scripts.bench.bench import Bench, mode
 from scripts.bench.pool import newest_manifest, require_once
-from scripts.bench.producer_side import Produced, Producers
+from scripts.bench.producer_side import Producers
+from scripts.bench.written import Written
 from tests.parts.places import StorePlace
 
 NAME = "idle"
@@ -46,15 +47,12 @@ def _measure(bench: Bench, *, durable: bool) -> None:
         daemon.wait_ready(text="active")
         worker.make(
             Producers,
-            pool=bench.pool,
-            servers=bench.kafka,
-            dataset=dataset_of(daemon),
-            uri=uri,
+            **bench.queue(daemon, uri),
             numbers=range(bench.plan.idle_commits + 1),
             producers=1,
             in_flight=1,
         )
-        produced: Produced = worker.call("one_by_one")
+        produced: Written = worker.call("one_by_one")
         worker.call("close")
         daemon.stop()
         require_once(uri, [bench.pool.file_name(number) for number in produced.committed])

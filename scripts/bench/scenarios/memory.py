@@ -13,13 +13,14 @@ from pathlib import Path
 
 import psutil
 
-from scripts.bench.bench import Bench, dataset_of
+from scripts.bench.bench import Bench
 from scripts.bench.committerd_side import InProcess
 from scripts.bench.machine import peak_memory_bytes
 from scripts.bench.pool import enlarge_table, require_count
-from scripts.bench.producer_side import Produced, Producers
+from scripts.bench.producer_side import Producers
 from scripts.bench.results import Side
 from scripts.bench.workers import Worker
+from scripts.bench.written import Written
 from tests.parts.daemon import Daemon
 from tests.parts.places import StorePlace
 
@@ -57,15 +58,12 @@ def _daemons(bench: Bench, uri: str) -> int:
         daemon.wait_ready(text="active")
         worker.make(
             Producers,
-            pool=bench.pool,
-            servers=bench.kafka,
-            dataset=dataset_of(daemon),
-            uri=uri,
+            **bench.queue(daemon, uri),
             numbers=range(bench.plan.memory_appends),
             producers=1,
             in_flight=1,
         )
-        produced: Produced = worker.call("one_by_one")
+        produced: Written = worker.call("one_by_one")
         worker.call("close")
         assert not produced.failed, produced.errors
         peak = peak_memory_bytes(_pid(daemon))

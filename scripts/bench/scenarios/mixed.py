@@ -15,7 +15,7 @@ from pathlib import Path
 
 import lance
 
-from scripts.bench.bench import Bench, dataset_of, mode
+from scripts.bench.bench import Bench, mode
 from scripts.bench.measuring import PROCESSES_MAX
 from scripts.bench.mixed_side import KEYS_EACH, Direct, Mixed, Queued
 from scripts.bench.pool import APPENDED_ID, WrongTable
@@ -61,10 +61,7 @@ def _queued(bench: Bench, uri: str, *, durable: bool) -> list[Mixed]:
         for number, worker in enumerate(workers):
             worker.begin_make(
                 Queued,
-                pool=bench.pool,
-                servers=bench.kafka,
-                dataset=dataset_of(daemon),
-                uri=uri,
+                **bench.queue(daemon, uri),
                 writers=range(number, plan.mixed_writers, len(workers)),
                 rounds=plan.mixed_rounds,
             )
