@@ -76,8 +76,7 @@ def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
         _conflicts(scene)
         scene.table.write()
         scene.committed(5)
-    _backlog(members)
-    _seen(prometheus, "committerd_queue_lag_records > 0")
+    _backlog(members, prometheus)
     until(lambda: members.active.metric("committerd_queue_lag_records") == 0, seconds=120)
 
 
@@ -136,10 +135,12 @@ def _upsert(scene: Scene) -> Transaction:
     return made
 
 
-def _backlog(members: Members) -> None:
+def _backlog(members: Members, prometheus: Prometheus) -> None:
     """Staged while the committer can't put: there is a lag to be seen."""
-    members.s3.fault(answer(503), method="PUT", times=6)
+    members.s3.fault(answer(503), method="PUT", times=None)
     members.scene.append(50)
+    _seen(prometheus, "committerd_queue_lag_records > 0")
+    members.s3.clear()
 
 
 def _ask(scene: Scene, transaction: Transaction | bytes, **headers: str) -> int:
