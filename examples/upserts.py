@@ -19,7 +19,7 @@ from itertools import islice
 import lance
 import pyarrow as pa
 
-from committerd_client import App, RetryableConflict, Staged, SyncCommitClient, staging
+from committerd_client import App, Reexecution, RetryableConflict, Staged, SyncCommitClient, staging
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
@@ -41,12 +41,15 @@ def batches(lines: Iterable[str], size: int) -> Iterator[dict[int, str | None]]:
         yield {change["id"]: change["name"] for change in changes}
 
 
-def merge(uri: str, changes: dict[int, str | None]) -> Staged:
-    """What makes the table's latest version follow these changes: rows to set, or rows to delete."""
+def merge(uri: str, changes: dict[int, str | None], again: Reexecution | None) -> Staged:
+    """What makes the table's latest version follow these changes: rows to set, or rows to delete.
+
+    `again`: none at first; where that was refused, only what has been appended since is looked through.
+    """
     table = lance.dataset(uri)
     if None not in changes.values():
         rows = pa.table({"id": list(changes), "name": list(changes.values())}, schema=SCHEMA)
-        return staging.merge_insert(table, rows, on="id")
+        return staging.merge_insert(table, rows, on="id", again=again)
     return staging.merge_insert(
         table,
         pa.table({"id": list(changes)}, schema=pa.schema([SCHEMA.field("id")])),
@@ -54,6 +57,7 @@ def merge(uri: str, changes: dict[int, str | None]) -> Staged:
         when_matched_update_all=False,
         when_matched_delete=True,
         when_not_matched_insert_all=False,
+        again=again,
     )
 
 
@@ -80,8 +84,8 @@ def main() -> None:
         for number, changes in enumerate(batches(sys.stdin, chosen.batch)):
             for half, part in enumerate(parts(changes)):
 
-                def execute(_: object = None, part: dict[int, str | None] = part) -> Staged:
-                    return merge(chosen.uri, part)
+                def execute(again: Reexecution | None = None, part: dict[int, str | None] = part) -> Staged:
+                    return merge(chosen.uri, part, again)
 
                 # Two transactions at most come from a batch: 2 n and 2 n + 1.
                 unit = App(chosen.source, 2 * number + half)

@@ -13,7 +13,7 @@ import lance
 from demo_member import Job, client_of, commit_change, opened, own_job, started, storage_options, tell
 from demo_rows import KEYS, deleted, upserted
 
-from committerd_client import Staged, staging
+from committerd_client import Reexecution, Staged, staging
 
 
 async def change(job: Job) -> None:
@@ -28,13 +28,13 @@ async def change(job: Job) -> None:
             await commit_change(client, partial(delete, job, number), kind="delete")
 
 
-def upsert(job: Job, number: int) -> Staged:
+def upsert(job: Job, number: int, again: Reexecution | None) -> Staged:
     """Half of the rows are there since the round before; the others are new."""
     table = lance.dataset(job.uri, storage_options=storage_options())
-    return staging.merge_insert(table, upserted(job.number, number), on=KEYS)
+    return staging.merge_insert(table, upserted(job.number, number), on=KEYS, again=again)
 
 
-def delete(job: Job, number: int) -> Staged:
+def delete(job: Job, number: int, _again: Reexecution | None) -> Staged:
     """Some of those that are there."""
     gone = deleted(number)
     table = lance.dataset(job.uri, storage_options=storage_options())

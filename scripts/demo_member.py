@@ -117,16 +117,13 @@ async def commit(client: CommitClient, staged: Work, *, kind: str) -> None:
         tell_refused(kind, error)
 
 
-async def commit_change(client: CommitClient, make: Callable[[], Work], *, kind: str) -> None:
+async def commit_change(client: CommitClient, make: Callable[[Reexecution | None], Work], *, kind: str) -> None:
     """The same for what contradicts others' commits: refused, it is made again on the latest version."""
     submitted = time.monotonic()
 
-    async def again(_refused: Reexecution) -> Work:
-        return await asyncio.to_thread(make)
-
     try:
-        first = await asyncio.to_thread(make)
-        result = await client.commit(first, reexecute=again, attempts=ATTEMPTS_MAX, timeout=120)
+        first = await asyncio.to_thread(make, None)
+        result = await client.commit(first, reexecute=make, attempts=ATTEMPTS_MAX, timeout=120)
         tell_answered(kind, result, submitted)
     except ClientError as error:
         tell_refused(kind, error)

@@ -95,7 +95,7 @@ def verdict(load: Load, measured: Measured) -> list[str]:
     """What is not as it must be."""
     wrong = [f"an upsert lost after {error.attempts} attempts: {error}" for error in measured.lost]
     wrong += [f"an append was not committed: {error}" for error in list(measured.not_appended.values())[:5]]
-    wrong += [f"a compaction lost after {error.attempts} attempts: {error}" for error in measured.not_compacted]
+    wrong += [f"a compaction was {error}" for error in measured.not_compacted]
     attempts = measured.attempts()
     if len(attempts) + len(measured.lost) != load.upserts:
         wrong.append(f"{len(attempts)} of {load.upserts} upserts were answered")
@@ -115,9 +115,9 @@ def report(measured: Measured, daemon: Daemon) -> None:
         print(f"seconds from first execution to outcome: p50 {statistics.median(seconds):.2f}, max {seconds[-1]:.2f}")
     print(f"{appended} appends committed: {appended / measured.seconds:.0f} a second")
     if measured.compactions:
-        done = [compaction.attempts for compaction in measured.compactions]
-        removed = sum(compaction.fragments_removed for compaction in measured.compactions)
-        print(f"{len(done)} compactions of {removed} fragments won, at most {max(done)} attempts")
+        removed = sum(count for _, count in measured.compactions)
+        most = max(tried for tried, _ in measured.compactions)
+        print(f"{len(measured.compactions)} compactions of {removed} fragments won, at most {most} attempts")
     held = daemon.metric("committerd_hold_seconds_total")
     print(
         f"holds: {daemon.metric('committerd_holds_total', ended='arrived'):.0f} ended by an arrival, "

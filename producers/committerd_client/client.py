@@ -185,16 +185,15 @@ class CommitClient:
         """
         seconds = self._seconds(timeout)
         until = _until(seconds)
-        tries = Attempts(Asking(**asked), most=attempts)
+        tries = Attempts(transaction, Asking(**asked), most=attempts)
         while True:
             try:
-                return tries.counted(await self._commit(transaction, tries.asking, seconds, until))
+                return tries.counted(await self._commit(tries.work, tries.asking, seconds, until))
             except ClientError as error:
                 if reexecute is None:
                     raise
                 wanted = tries.after(error, seconds_left=_left(until))
-            work = await ask(reexecute, wanted)
-            transaction = tries.take(work, wanted, seconds_left=_left(until))
+            tries.take(await ask(reexecute, wanted), wanted, seconds_left=_left(until))
 
     async def submit(
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]

@@ -34,6 +34,8 @@ class Reexecution:
 
     error: RetryableConflict
     """Why the try before was refused: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
+    work: Work
+    """What was refused, as it was given to `commit` or returned by `reexecute`."""
     attempt: int
     """Number of the try that is wanted; the first execution was 1."""
     attempts_max: int
@@ -49,10 +51,10 @@ AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
 class Attempts:
     """The tries of one commit. Holds no clock and does no I/O: both faces of the client drive it."""
 
-    def __init__(self, asking: Asking, *, most: int) -> None:
+    def __init__(self, work: Work, asking: Asking, *, most: int) -> None:
         if most < 1:
             raise ValueError(f"attempts={most}: the first execution counts, so at least 1 is needed")
-        self.asking = asking
+        self.work, self.asking = work, asking
         """Of the try that is due."""
         self._most = most
         self._count = 1
@@ -72,12 +74,13 @@ class Attempts:
             raise self._ended(error, f"; the time was up after {self._count} attempts")
         return Reexecution(
             error=error,
+            work=self.work,
             attempt=self._first + self._count,
             attempts_max=self._most,
             seconds_left=seconds_left,
         )
 
-    def take(self, work: Work | None, asked: Reexecution, *, seconds_left: float | None) -> Work:
+    def take(self, work: Work | None, asked: Reexecution, *, seconds_left: float | None) -> None:
         """The next try is this work. Raises the refusal when there is none, or the time is up."""
         if work is None:
             raise self._ended(asked.error, f"; given up by reexecute after {self._count} attempts")
@@ -100,7 +103,7 @@ class Attempts:
             attempt=asked.attempt,
             retry_of=asked.error.uuid,
         )
-        return work
+        self.work = work
 
     def _ended(self, error: ClientError, said: str) -> ClientError:
         error.attempts = self._count

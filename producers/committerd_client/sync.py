@@ -137,16 +137,16 @@ class SyncCommitClient:
         running = self._started()
         seconds = running.client._seconds(timeout)
         until = None if seconds is None else time.monotonic() + seconds
-        tries = Attempts(Asking(**asked), most=attempts)
+        tries = Attempts(transaction, Asking(**asked), most=attempts)
         while True:
-            once = partial(_commit_once, transaction, tries.asking, seconds=seconds, left=_left(until))
+            once = partial(_commit_once, tries.work, tries.asking, seconds=seconds, left=_left(until))
             try:
                 return tries.counted(running.call(once))
             except ClientError as error:
                 if reexecute is None:
                     raise
                 wanted = tries.after(error, seconds_left=_left(until))
-            transaction = tries.take(reexecute(wanted), wanted, seconds_left=_left(until))
+            tries.take(reexecute(wanted), wanted, seconds_left=_left(until))
 
     def submit(
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]

@@ -1,7 +1,7 @@
 """Upserts that have to win against a stream of appends; used by the tests and by `make turns`.
 
 The appends come from a process of their own (`appending`), in which no upsert takes its time. Beside them, where it is
-wanted, small fragments are compacted again and again, as in any table that so many write to.
+wanted, another one compacts small fragments again and again (`compactions`), as any table needs that so many write to.
 Each upsert rewrites keys that are there and adds a new one, and names what it wrote, so that the table can be checked
 against a dict.
 """
@@ -12,7 +12,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from typing import Any
 import lance
 
 from committerd_client import ClientError, CommitClient, CommitResult, Reexecution, staging
-from committerd_client.compacting import CompactionResult, compact
 from tests.e2e.appending import FIRST_KEY, table
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +61,10 @@ class Measured:
     upserts: list[tuple[CommitResult, float]] = field(default_factory=list)
     """Each that won, and the seconds from its first execution to its outcome."""
     lost: list[ClientError] = field(default_factory=list)
-    compactions: list[CompactionResult] = field(default_factory=list)
-    not_compacted: list[ClientError] = field(default_factory=list)
+    compactions: list[tuple[int, int]] = field(default_factory=list)
+    """The attempts of each that won, and the fragments that it removed."""
+    not_compacted: list[str] = field(default_factory=list)
+    """Why others were not committed."""
     appended: list[int] = field(default_factory=list)
     """The keys whose appends were committed."""
     not_appended: dict[int, str] = field(default_factory=dict)
@@ -86,40 +89,56 @@ async def run(
     """Append at the given rate for as long as the upserts take."""
     measured = Measured()
     tasks = _Load(client, place.uri, load, measured, tell)
-    arguments = (load.appends_per_second, load.ahead, load.timeout)
-    appending = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.e2e.appending", place.servers, place.dataset, place.uri),
-        *map(str, arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=_ROOT,
-    )
-    assert appending.stdin is not None
-    assert appending.stdout is not None
-    said = await appending.stdout.readline()
-    if said != b"ready\n":
-        raise RuntimeError(f"the process that appends ended with code {await appending.wait()}")
-    appending.stdin.write(b"go\n")
-    compacting = asyncio.create_task(tasks.compact())
-    started = time.monotonic()
     numbers = iter(range(load.upserts))
-    try:
+    told: dict[str, Any] = {}
+    async with AsyncExitStack() as beside:
+        if load.compact_seconds is not None:
+            arguments = (load.compact_seconds, load.attempts_max, load.timeout)
+            await beside.enter_async_context(_beside("compactions", place, told, *arguments))
+        arguments = (load.appends_per_second, load.ahead, load.timeout)
+        appending = await beside.enter_async_context(_beside("appending", place, told, *arguments))
+        assert appending.stdout is not None
+        assert appending.stdin is not None
+        if await appending.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"the process that appends ended with code {await appending.wait()}")
+        appending.stdin.write(b"go\n")
+        started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for upserter in range(load.upserters):
                 group.create_task(tasks.upsert(upserter, numbers))
-    finally:
         measured.seconds = time.monotonic() - started
-        compacting.cancel()
-        await asyncio.gather(compacting, return_exceptions=True)
-        appending.stdin.close()
-        told = await appending.stdout.read()
-        code = await appending.wait()
-    if code:
-        raise RuntimeError(f"the process that appends ended with code {code}")
-    first, count, failed = json.loads(told)
+    first, count, failed = told["appending"]
     measured.not_appended = {int(key): error for key, error in failed.items()}
     measured.appended = [key for key in range(first, first + count) if key not in measured.not_appended]
+    for came in told.get("compactions", []):
+        if isinstance(came, str):
+            measured.not_compacted.append(came)
+        else:
+            measured.compactions.append((came[0], came[1]))
     return measured
+
+
+@asynccontextmanager
+async def _beside(name: str, place: Place, told: dict[str, Any], *arguments: float) -> AsyncIterator[Process]:
+    """A module of this folder as a process, until its input ends; what it says last, under its name."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"tests.e2e.{name}", place.servers, place.dataset, place.uri),
+        *map(str, arguments),
+        stdin=PIPE,
+        stdout=PIPE,
+        cwd=_ROOT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        said = await process.stdout.read()
+        code = await process.wait()
+    if code:
+        raise RuntimeError(f"tests.e2e.{name} ended with code {code}")
+    told[name] = json.loads(said)
 
 
 class _Load:
@@ -127,23 +146,6 @@ class _Load:
         self, client: CommitClient, uri: str, load: Load, measured: Measured, tell: Callable[[str], None]
     ) -> None:
         self._client, self._uri, self._load, self._measured, self._tell = client, uri, load, measured, tell
-
-    async def compact(self) -> None:
-        """Rewrite what is small, again and again."""
-        while self._load.compact_seconds is not None:
-            await asyncio.sleep(self._load.compact_seconds)
-            try:
-                done = await compact(
-                    self._client,
-                    lambda: lance.dataset(self._uri),
-                    attempts=self._load.attempts_max,
-                    timeout=self._load.timeout,
-                )
-            except ClientError as error:
-                self._measured.not_compacted.append(error)
-                continue
-            if done is not None:
-                self._measured.compactions.append(done)
 
     async def upsert(self, upserter: int, numbers: Iterator[int]) -> None:
         """One after the other, while there are any left."""
@@ -156,10 +158,10 @@ class _Load:
 
             took: list[float] = []
 
-            def execute(_: Reexecution | None, rows: dict[int, int] = rows, took: list[float] = took) -> Any:
+            def execute(again: Reexecution | None, rows: dict[int, int] = rows, took: list[float] = took) -> Any:
                 began = time.monotonic()
                 opened.checkout_latest()
-                staged = staging.merge_insert(opened, table(rows), on="key")
+                staged = staging.merge_insert(opened, table(rows), on="key", again=again)
                 took.append(time.monotonic() - began)
                 return staged
 

@@ -136,23 +136,26 @@ def conflict(uuid: str = UUID) -> RetryableConflict:
 
 def test_when_the_time_is_up_nothing_more_is_asked_or_sent() -> None:
     with pytest.raises(RetryableConflict, match="refused; the time was up after 1 attempts"):
-        Attempts(Asking(), most=9).after(conflict(), seconds_left=0.0)
-    tries = Attempts(Asking(), most=9)
+        Attempts(append(), Asking(), most=9).after(conflict(), seconds_left=0.0)
+    tries = Attempts(append(), Asking(), most=9)
     wanted = tries.after(conflict(), seconds_left=1.0)
     with pytest.raises(RetryableConflict, match="the re-execution that came then was not sent"):
         tries.take(append(), wanted, seconds_left=0.0)
 
 
 def test_a_caller_that_counts_by_itself_is_continued() -> None:
-    tries = Attempts(Asking(attempt=4, retry_of=UUID), most=9)
+    tries = Attempts(append(), Asking(attempt=4, retry_of=UUID), most=9)
     wanted = tries.after(conflict(), seconds_left=None)
-    tries.take(append().SerializeToString(), wanted, seconds_left=None)
+    again = append().SerializeToString()
+    tries.take(again, wanted, seconds_left=None)
+    assert tries.work == again
     assert (tries.asking.attempt, tries.asking.retry_of) == (5, UUID)
 
 
 def test_bytes_under_the_old_uuid_are_noticed_too() -> None:
-    tries = Attempts(Asking(), most=9)
+    tries = Attempts(append(), Asking(), most=9)
     wanted = tries.after(conflict(), seconds_left=None)
     with pytest.raises(ValueError, match="under a new uuid"):
         tries.take(append(UUID).SerializeToString(), wanted, seconds_left=None)
-    assert tries.take(b"\xff", wanted, seconds_left=None) == b"\xff", "said when it is submitted"
+    tries.take(b"\xff", wanted, seconds_left=None)
+    assert tries.work == b"\xff", "said when it is submitted"

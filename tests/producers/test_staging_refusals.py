@@ -190,7 +190,7 @@ async def test_a_change_of_a_table_that_was_made_anew_names_the_one_that_was_rea
 
 def refusal(staged: Staged) -> Reexecution:
     error = RetryableConflict("the table exists", code="table_exists", uuid=staged.transaction.uuid)
-    return Reexecution(error=error, attempt=2, attempts_max=10, seconds_left=None)
+    return Reexecution(error=error, work=staged, attempt=2, attempts_max=10, seconds_left=None)
 
 
 async def test_a_create_becomes_an_append_where_the_table_exists(tmp_path: Path) -> None:

@@ -54,12 +54,20 @@ class KeyHashes:
         self.nulls = self.nulls or any(batch.column(field.name).null_count for _, field in self._columns)
         if self._too_many:
             return
-        columns = [_encoded(batch, field) for _, field in self._columns]
-        for parts in zip(*columns, strict=True):
-            self._hashes.add(int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little"))
+        self._hashes.update(self._of(batch))
         if len(self._hashes) > self._most:
             self._too_many = True
             self._hashes.clear()
+
+    def has_one_of(self, batch: pa.RecordBatch) -> bool:
+        """Whether one of the batch's rows may have a key that was added; True for sure if one has."""
+        return self._too_many or not self._hashes.isdisjoint(self._of(batch))
+
+    def _of(self, batch: pa.RecordBatch) -> Iterator[int]:
+        """The hash of each row's key."""
+        columns = [_encoded(batch, field) for _, field in self._columns]
+        for parts in zip(*columns, strict=True):
+            yield int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little")
 
     def filter(self) -> Transaction.KeyExistenceFilter:
         """Over all keys that were added; of too many one that shares a key with every other filter."""

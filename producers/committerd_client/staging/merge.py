@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from committerd.format.messages import Transaction
 from committerd_client.headers import Staged
+from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes
+from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
-
-Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
 
 _UPDATE_MODES = {
     "rewrite_rows": Transaction.REWRITE_ROWS,
@@ -47,6 +47,8 @@ class StagedMerge(Staged):
     """Rows."""
     updated: int
     deleted: int
+    merge: Merge = field(repr=False, compare=False)
+    """What was executed, and on which version."""
 
     @property
     def changes(self) -> bool:
@@ -66,6 +68,7 @@ def merge_insert(
     when_not_matched_by_source_delete: bool | str = False,
     use_index: bool = True,
     keys_max: int = KEYS_MAX,
+    again: Reexecution | None = None,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> StagedMerge:
@@ -80,6 +83,11 @@ def merge_insert(
     A merge that may insert names its keys (`keys.py`), so that of two which insert the same one the second is
     RETRYABLE, and so is one after an Append. Above `keys_max` keys it contradicts every other such merge.
 
+    `again`: what a `reexecute` callback is given. Where the same merge was refused because rows were appended, what it
+    found in the rest of the table still holds: only what is new is looked through, and the files that are written
+    already are staged once more (`merge_again.py`). Whatever does not allow that is executed in full; so is a source
+    that is a reader.
+
     Two rows of the source with one key that the table does not have are both inserted, as pylance does.
 
     Raises `StagingError` for blob columns, legacy files, unknown columns, keys that can't be compared, and nulls in
@@ -92,34 +100,35 @@ def merge_insert(
     names = _key_columns(table, on)
     columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
     _check_source(source, names)
-    builder: Any = dataset.merge_insert(names)
-    builder.use_index(use_index)
-    clauses = {
-        "when_matched_update_all": when_matched_update_all,
-        "when_matched_delete": when_matched_delete,
-        "when_matched_fail": when_matched_fail,
-        "when_not_matched_insert_all": when_not_matched_insert_all,
-        "when_not_matched_by_source_delete": when_not_matched_by_source_delete,
-    }
-    for clause, wish in clauses.items():
-        if wish:
-            getattr(builder, clause)(*([wish] if isinstance(wish, str) else []))
-    hashes = None
-    if when_not_matched_insert_all:
-        hashes = KeyHashes(columns, most=keys_max)
-        planned, counts = _execute(builder, source, hashes)
+    merge = Merge(
+        uri=dataset.uri,
+        table=table,
+        columns=tuple(columns),
+        source=source,
+        keys_max=keys_max,
+        clauses={
+            "when_matched_update_all": when_matched_update_all,
+            "when_matched_delete": when_matched_delete,
+            "when_matched_fail": when_matched_fail,
+            "when_not_matched_insert_all": when_not_matched_insert_all,
+            "when_not_matched_by_source_delete": when_not_matched_by_source_delete,
+        },
+    )
+    refused = again.work if again is not None else None
+    if isinstance(refused, StagedMerge) and still_holds(refused.merge, refused.transaction.update, merge, dataset):
+        update, counts = refused.transaction.update, (refused.inserted, refused.updated, refused.deleted)
     else:
-        planned, counts = builder.execute_uncommitted(source)
+        update, counts = _executed(merge, dataset, use_index=use_index)
     transaction = table.transaction(uuid, properties)
-    transaction.update.CopyFrom(_update(planned.operation))
-    if hashes is not None:
-        transaction.update.inserted_rows.CopyFrom(hashes.filter())
+    transaction.update.CopyFrom(update)
+    inserted, updated, deleted = counts
     return StagedMerge(
         transaction=transaction,
         read_uuid=table.read_uuid,
-        inserted=counts["num_inserted_rows"],
-        updated=counts["num_updated_rows"],
-        deleted=counts["num_deleted_rows"],
+        inserted=inserted,
+        updated=updated,
+        deleted=deleted,
+        merge=merge,
     )
 
 
@@ -146,6 +155,27 @@ def _check_source(source: Rows, names: Sequence[str]) -> None:
             f"{', '.join(source.schema.names)}",
             code="keys_missing",
         )
+
+
+def _executed(
+    merge: Merge, dataset: lance.LanceDataset, *, use_index: bool
+) -> tuple[Transaction.Update, tuple[int, int, int]]:
+    """The change, with its files written, and the numbers of rows inserted, updated and deleted."""
+    builder: Any = dataset.merge_insert(merge.names)
+    builder.use_index(use_index)
+    for clause, wish in merge.clauses.items():
+        if wish:
+            getattr(builder, clause)(*([wish] if isinstance(wish, str) else []))
+    hashes = None
+    if merge.inserts:
+        hashes = KeyHashes(merge.columns, most=merge.keys_max)
+        planned, counts = _execute(builder, merge.source, hashes)
+    else:
+        planned, counts = builder.execute_uncommitted(merge.source)
+    update = _update(planned.operation)
+    if hashes is not None:
+        update.inserted_rows.CopyFrom(hashes.filter())
+    return update, (counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
 
 
 def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:

@@ -1,0 +1,146 @@
+"""A merge executed again by looking only at what is new since it was refused.
+
+To execute a merge is to look for its keys in the whole table, which takes as long as the table is large. What it
+found in a fragment holds for as long as the fragment is as it was. So a merge that was refused, mostly because rows
+were appended meanwhile, is staged once more for a later version, with the files that it has written, when
+
+* the table has the same columns,
+* each fragment that it changes is there as it was (neither compacted nor deleted from),
+* no row with one of its keys is in a fragment that is new, or that has other data files.
+
+Rows that vanished elsewhere don't matter if the merge changes each row that it matches: those it has matched are in
+the fragments that it changes. Otherwise (a condition, or matched rows that are left alone) a row that kept a key from
+being inserted may be gone; then no fragment may be gone, or have lost rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from committerd.format.messages import DataFragment, Transaction
+from committerd_client.staging.keys import KeyHashes
+from committerd_client.staging.transactions import ReadTable
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
+
+_ROWS_MAX = 100_000
+"""New rows to look through here. pylance looks through more of them faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A merge as it was asked for, and the version on which it is executed."""
+
+    uri: str
+    table: ReadTable
+    columns: tuple[tuple[int, pa.Field], ...]
+    """Field id and Arrow field of each column of the key."""
+    source: Rows
+    keys_max: int
+    clauses: Mapping[str, bool | str]
+    """By the names of pylance's builder."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the key's columns."""
+        return [column.name for _, column in self.columns]
+
+    @property
+    def inserts(self) -> bool:
+        return bool(self.clauses["when_not_matched_insert_all"])
+
+    @property
+    def changes_all_it_matches(self) -> bool:
+        return any(
+            self.clauses[clause] is True
+            for clause in ("when_matched_update_all", "when_matched_delete", "when_matched_fail")
+        )
+
+    def equals(self, other: Merge) -> bool:
+        """Whether both would do the same to one version of one table."""
+        return (
+            (self.uri, self.columns, self.keys_max) == (other.uri, other.columns, other.keys_max)
+            and dict(self.clauses) == dict(other.clauses)
+            and list(self.table.manifest.fields) == list(other.table.manifest.fields)
+            and self.table.manifest.data_format == other.table.manifest.data_format
+            and _same_rows(self.source, other.source)
+        )
+
+
+def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: lance.LanceDataset) -> bool:
+    """Whether the change that came of it before is what it would do to the version at which the dataset is open.
+
+    Reads the key columns of new fragments.
+    """
+    if not now.equals(before) or now.clauses["when_not_matched_by_source_delete"] or _names_versions(update):
+        return False
+    changed = {one.id for one in update.updated_fragments} | set(update.removed_fragment_ids)
+    new = to_look_through(
+        before.table.manifest.fragments,
+        now.table.manifest.fragments,
+        changed,
+        may_lose_rows=now.changes_all_it_matches,
+    )
+    if new is None or sum(one.physical_rows for one in new) > _ROWS_MAX:
+        return False
+    if not new:
+        return True
+    keys = KeyHashes(now.columns, most=now.keys_max)
+    for batch in _batches(now.source):
+        keys.add(batch)
+    numbers = {one.id for one in new}
+    fragments = [one for one in dataset.get_fragments() if one.fragment_id in numbers]
+    rows = dataset.scanner(columns=now.names, fragments=fragments, scan_in_order=False).to_table()
+    return not any(keys.has_one_of(batch) for batch in rows.combine_chunks().to_batches())
+
+
+def to_look_through(
+    before: Iterable[DataFragment], now: Iterable[DataFragment], changed: Collection[int], *, may_lose_rows: bool
+) -> list[DataFragment] | None:
+    """The fragments of a later version in which an earlier one's merge may find more; None: it is to be executed anew.
+
+    `changed`: ids of the fragments that it changes. `may_lose_rows`: whether others may be gone, or have lost rows.
+    """
+    rest, new = {one.id: one for one in before}, []
+    for one in now:
+        was = rest.pop(one.id, None)
+        if was == one:
+            continue
+        if was is not None and (one.id in changed or not may_lose_rows):
+            return None
+        if was is None or list(was.files) != list(one.files):
+            new.append(one)
+    if rest and (not may_lose_rows or not rest.keys().isdisjoint(changed)):
+        return None
+    return new
+
+
+def _names_versions(update: Transaction.Update) -> bool:
+    """Whether its fragments say in which version their rows were made or changed."""
+    return any(
+        one.WhichOneof("created_at_version_sequence") or one.WhichOneof("last_updated_at_version_sequence")
+        for one in (*update.updated_fragments, *update.new_fragments)
+    )
+
+
+def _same_rows(one: Rows, other: Rows) -> bool:
+    """Readers are used up: nobody can tell."""
+    import pyarrow as pa
+
+    if isinstance(one, pa.Table) and isinstance(other, pa.Table):
+        return one is other or one.equals(other, check_metadata=True)
+    if isinstance(one, pa.RecordBatch) and isinstance(other, pa.RecordBatch):
+        return one is other or one.equals(other, check_metadata=True)
+    return False
+
+
+def _batches(source: Rows) -> Iterable[pa.RecordBatch]:
+    import pyarrow as pa
+
+    return [source] if isinstance(source, pa.RecordBatch) else source.to_batches()

@@ -1,0 +1,249 @@
+"""Merges that were refused: what may be staged once more as it is, and what has to be executed anew."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from committerd.format.messages import DataFile, DataFragment, DeletionFile
+from committerd.rules.answers import Status
+from committerd_client import Reexecution, RetryableConflict, staging
+from committerd_client.staging import StagedMerge, merge_again
+from committerd_client.staging.merge_again import to_look_through
+from tests.producers.direct_commit import commit
+
+pytestmark = pytest.mark.pylance
+
+DELETE: dict[str, Any] = {
+    "when_matched_update_all": False,
+    "when_matched_delete": True,
+    "when_not_matched_insert_all": False,
+}
+ADD: dict[str, Any] = {"when_matched_update_all": False}
+"""Rows with new keys; the others are left alone."""
+CHANGE: dict[str, Any] = {"when_not_matched_insert_all": False}
+CONDITION: dict[str, Any] = {"when_matched_update_all": "target.value < 0"}
+REPLACE: dict[str, Any] = {"when_not_matched_by_source_delete": True}
+
+
+def rows(*keys: int, value: int = 1) -> pa.Table:
+    return pa.table({"key": pa.array(keys, pa.int64()), "value": pa.array([value] * len(keys), pa.int64())})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Keys 0 to 11 in four fragments."""
+    lance.write_dataset(rows(*range(12), value=0), tmp_path / "t.lance", max_rows_per_file=3)
+    return str(tmp_path / "t.lance")
+
+
+def refused(work: StagedMerge) -> Reexecution:
+    error = RetryableConflict("refused", uuid=work.transaction.uuid)
+    return Reexecution(error=error, work=work, attempt=2, attempts_max=10, seconds_left=None)
+
+
+def merged(uri: str, source: Any, again: StagedMerge | None = None, **clauses: Any) -> StagedMerge:
+    asked = None if again is None else refused(again)
+    return staging.merge_insert(lance.dataset(uri), source, on="key", again=asked, **clauses)
+
+
+def written(work: StagedMerge) -> list[str]:
+    return [file.path for one in work.transaction.update.new_fragments for file in one.files]
+
+
+def contents(uri: str) -> dict[int, int]:
+    found = lance.dataset(uri).to_table()
+    made = dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
+    assert len(made) == found.num_rows, "a key is there twice"
+    return made
+
+
+def append(uri: str, *keys: int) -> None:
+    lance.write_dataset(rows(*keys, value=-1), uri, mode="append")
+
+
+def compact(uri: str) -> None:
+    lance.dataset(uri).optimize.compact_files(target_rows_per_fragment=1_000)
+
+
+def delete(uri: str, predicate: str) -> None:
+    lance.dataset(uri).delete(predicate)
+
+
+def rename(uri: str, key: int, to: int) -> None:
+    lance.dataset(uri).update({"key": f"{to}"}, f"key = {key}")
+
+
+def add_column(uri: str) -> None:
+    lance.dataset(uri).add_columns(pa.field("more", pa.int64()))
+
+
+async def test_after_appends_of_other_keys_the_same_files_are_staged_again(uri: str) -> None:
+    first = merged(uri, rows(1, 5, 20))
+    append(uri, 30, 31)
+    assert (await commit(uri, first)).status is Status.RETRYABLE
+    second = merged(uri, rows(1, 5, 20), first)
+    assert written(second) == written(first)
+    assert second.transaction.uuid != first.transaction.uuid
+    assert second.transaction.read_version == first.transaction.read_version + 1
+    assert second.read_uuid != first.read_uuid
+    assert (second.inserted, second.updated, second.deleted) == (1, 2, 0)
+    append(uri, 32)
+    assert (await commit(uri, second)).status is Status.RETRYABLE
+    third = merged(uri, rows(1, 5, 20), second)
+    assert written(third) == written(first)
+    assert (await commit(uri, third)).status is Status.COMMITTED
+    assert contents(uri) == dict.fromkeys(range(12), 0) | dict.fromkeys((30, 31, 32), -1) | dict.fromkeys((1, 5, 20), 1)
+
+
+async def test_after_an_append_of_one_of_its_keys_it_is_executed_anew(uri: str) -> None:
+    first = merged(uri, rows(1, 20))
+    append(uri, 20)
+    second = merged(uri, rows(1, 20), first)
+    assert (second.inserted, second.updated) == (0, 2)
+    assert (await commit(uri, second)).status is Status.COMMITTED
+    assert contents(uri)[20] == 1
+
+
+Change = Callable[[str], Any]
+
+
+@pytest.mark.parametrize(
+    ("clauses", "change", "stays"),
+    [
+        pytest.param({}, compact, False, id="the fragments that it changes are compacted"),
+        pytest.param({}, lambda uri: delete(uri, "key = 0"), False, id="a row beside one that it changes is deleted"),
+        pytest.param({}, lambda uri: delete(uri, "key < 3"), False, id="a fragment that it changes is deleted"),
+        pytest.param({}, lambda uri: delete(uri, "key = 9"), True, id="a row elsewhere is deleted"),
+        pytest.param({}, lambda uri: delete(uri, "key >= 9"), True, id="a fragment elsewhere is deleted"),
+        pytest.param({}, lambda uri: rename(uri, 9, 20), False, id="a key comes there"),
+        pytest.param({}, lambda uri: rename(uri, 9, 40), True, id="another key comes"),
+        pytest.param({}, add_column, False, id="a column is added"),
+        pytest.param(DELETE, lambda uri: append(uri, 30), True, id="deletion by keys"),
+        pytest.param(CHANGE, lambda uri: append(uri, 30), True, id="update alone"),
+        pytest.param(ADD, lambda uri: append(uri, 30), True, id="insertion alone, rows appended"),
+        pytest.param(ADD, lambda uri: delete(uri, "key = 1"), False, id="insertion alone, rows deleted"),
+        pytest.param(ADD, lambda uri: delete(uri, "key < 3"), False, id="insertion alone, a fragment deleted"),
+        pytest.param(CONDITION, lambda uri: append(uri, 30), True, id="condition, rows appended"),
+        pytest.param(CONDITION, lambda uri: delete(uri, "key = 1"), False, id="condition, rows deleted"),
+        pytest.param(REPLACE, lambda uri: append(uri, 30), False, id="what the rows don't name is deleted"),
+    ],
+)  # fmt: skip
+def test_what_came_since_decides(uri: str, clauses: dict[str, Any], change: Change, stays: bool) -> None:
+    source = rows(1, 20)
+    first = merged(uri, source.select(["key"]) if clauses is DELETE else source, **clauses)
+    change(uri)
+    second = merged(uri, source.select(["key"]) if clauses is DELETE else source, first, **clauses)
+    assert (second.transaction.update == first.transaction.update) is stays
+    assert second.transaction.read_version == lance.dataset(uri).version
+
+
+def test_a_batch_is_compared_as_a_table_is(uri: str) -> None:
+    (batch,) = rows(1, 20).to_batches()
+    first = merged(uri, batch)
+    append(uri, 30)
+    assert written(merged(uri, batch, first)) == written(first)
+    assert written(merged(uri, rows(1, 20).to_batches()[0], first)) == written(first)
+
+
+def test_other_work_is_executed_anew(uri: str, tmp_path: Path) -> None:
+    first = merged(uri, rows(1, 20))
+    append(uri, 30)
+    for other in (
+        merged(uri, rows(1, 21), first),
+        merged(uri, rows(1, 20, value=2), first),
+        merged(uri, rows(1, 20).to_reader(), first),
+        merged(uri, rows(1, 20).to_batches()[0], first),
+        merged(uri, rows(1, 20), first, keys_max=1),
+        merged(uri, rows(1, 20), first, **CHANGE),
+        staging.merge_insert(lance.dataset(uri), rows(1, 20), on=["key", "value"], again=refused(first)),
+    ):
+        assert set(written(other)).isdisjoint(written(first))
+    copy = str(tmp_path / "copy.lance")
+    shutil.copytree(uri, copy)
+    assert set(written(merged(copy, rows(1, 20), first))).isdisjoint(written(first))
+    error = RetryableConflict("refused", uuid=first.transaction.uuid)
+    bare = Reexecution(error=error, work=first.transaction, attempt=2, attempts_max=9, seconds_left=None)
+    again = staging.merge_insert(lance.dataset(uri), rows(1, 20), on="key", again=bare)
+    assert set(written(again)).isdisjoint(written(first))
+
+
+def test_too_much_is_left_to_pylance(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = merged(uri, rows(1, 20, 21), keys_max=2)
+    append(uri, 30)
+    assert set(written(merged(uri, rows(1, 20, 21), many, keys_max=2))).isdisjoint(written(many))
+    monkeypatch.setattr(merge_again, "_ROWS_MAX", 3)
+    first = merged(uri, rows(1, 20))
+    append(uri, 31, 32, 33)
+    assert written(merged(uri, rows(1, 20), first)) == written(first)
+    append(uri, 34)
+    assert set(written(merged(uri, rows(1, 20), first))).isdisjoint(written(first))
+
+
+# Against execution anew
+
+CHANGES: list[Callable[[str, random.Random], Any]] = [
+    lambda uri, dice: append(uri, 100 + dice.randrange(10**6)),
+    lambda uri, dice: append(uri, 100 + dice.randrange(10**6)),
+    lambda uri, dice: None if (key := dice.randrange(12, 24)) in contents(uri) else append(uri, key),
+    lambda uri, dice: delete(uri, f"key = {dice.randrange(24)}"),
+    lambda uri, dice: delete(uri, f"key >= {dice.randrange(9, 12)} and key < 12"),
+    lambda uri, dice: lance.dataset(uri).update({"value": "-5"}, f"key = {dice.randrange(24)}"),
+    lambda uri, dice: compact(uri),
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_it_does_what_an_execution_anew_does(uri: str, seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    clauses = dice.choice([{}, {}, ADD, CHANGE, CONDITION, REPLACE])
+    source = rows(*sorted(dice.sample(range(24), 3)))
+    work = merged(uri, source, **clauses)
+    for _ in range(dice.randrange(1, 4)):
+        for _ in range(dice.randrange(1, 3)):
+            dice.choice(CHANGES)(uri, dice)
+        work = merged(uri, source, work, **clauses)
+    copy = str(tmp_path / "copy.lance")
+    shutil.copytree(uri, copy)
+    assert (await commit(uri, work)).status is Status.COMMITTED
+    assert (await commit(copy, merged(copy, source, **clauses))).status is Status.COMMITTED
+    assert contents(uri) == contents(copy)
+
+
+# The decision
+
+
+def fragment(number: int, *, file: str = "", deleted: int = 0) -> DataFragment:
+    made = DataFragment(id=number, files=[DataFile(path=file or f"{number}.lance")], physical_rows=10)
+    if deleted:
+        made.deletion_file.CopyFrom(DeletionFile(num_deleted_rows=deleted, id=deleted))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("now", "changed", "all_matched", "others"),
+    [
+        ([fragment(1), fragment(2)], {1}, [], []),
+        ([fragment(1), fragment(2), fragment(3)], {1}, [3], [3]),
+        ([fragment(1), fragment(2, deleted=1)], {1}, [], None),
+        ([fragment(1), fragment(2, file="other")], {1}, [2], None),
+        ([fragment(1, deleted=1), fragment(2)], {1}, None, None),
+        ([fragment(1, file="other"), fragment(2)], {1}, None, None),
+        ([fragment(1), fragment(3)], {1}, [3], None),
+        ([fragment(2), fragment(3)], {1}, None, None),
+        ([], set(), [], None),
+    ],
+)
+def test_what_is_to_be_looked_through(
+    now: list[DataFragment], changed: set[int], all_matched: list[int] | None, others: list[int] | None
+) -> None:
+    for may_lose_rows, wanted in ((True, all_matched), (False, others)):
+        found = to_look_through([fragment(1), fragment(2)], now, changed, may_lose_rows=may_lose_rows)
+        assert (found if found is None else [one.id for one in found]) == wanted
