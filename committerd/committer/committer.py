@@ -72,7 +72,7 @@ class Committer:
         self._last_refusals = float("-inf")
         self._refusal_interval = pace.refusal_interval
         self._holding = Holding(parts.telemetry, hold_max=pace.hold_max)
-        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake)
+        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, identity=parts.queue.identity)
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
         self.state = State()
@@ -189,7 +189,7 @@ class Committer:
             held = self._holding.seconds_left(intake.retries())
         draft = await self._pipeline.take(view) if not held and not intake.waiting_retries() else None
         if draft is None:
-            draft = await self._parts.former.form(view, intake, held_for=self._holding.promised if held else None)
+            draft = await self._pipeline.form(view, held_for=self._holding.promised if held else None)
         if draft is None and held:
             await intake.changed(since=moment, timeout=held)
             return None

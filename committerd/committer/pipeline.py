@@ -7,17 +7,21 @@ version whose files are still being written can't be built upon: behind such a o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
+from committerd.committer.beside import Beside
 from committerd.committer.forming import Former
 from committerd.committer.intake import Intake
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.view import View
 from committerd.errors import CommitterError
+from committerd.ports import TopicIdentity
 from committerd.rules.settle import Race
 
 _FRESH_SECONDS = 1.0
@@ -40,10 +44,13 @@ class _Ahead:
 class Pipeline:
     """Puts drafts and forms those that follow, in one task each."""
 
-    def __init__(self, former: Former, putter: Putter, intake: Intake) -> None:
+    def __init__(
+        self, former: Former, putter: Putter, intake: Intake, *, identity: Callable[[], Awaitable[TopicIdentity]]
+    ) -> None:
         self._former = former
         self._putter = putter
         self._intake = intake
+        self._identity = identity
         self._tasks: TaskGroup | None = None
         self._ahead: _Ahead | None = None
 
@@ -62,6 +69,22 @@ class Pipeline:
                 tasks.cancel_scope.cancel()
         if error is not None:
             raise error
+
+    async def form(self, view: View, *, held_for: Container[str] | None = None) -> Draft | None:
+        """As `Former.form`; beside it the broker is asked which topic it is.
+
+        That is early enough: the records of the draft are here, and so they are of the topic that it says, or of one
+        that was there before, which is noticed.
+        """
+        if not self._intake.pending:
+            return None
+        asked = Beside(self._identity)
+        draft = await asked.of(partial(self._former.form, view, self._intake, held_for=held_for))
+        if draft is None:
+            return None
+        if asked.failed is not None:
+            raise asked.failed
+        return replace(draft, identity=asked.result)
 
     async def put(self, draft: Draft, view: View) -> Settlement:
         """As `Putter.put`."""
@@ -112,7 +135,7 @@ class Pipeline:
     async def _form(self, ahead: _Ahead) -> None:
         try:
             with ahead.scope:
-                ahead.draft = await self._former.form(ahead.view, self._intake)
+                ahead.draft = await self.form(ahead.view)
         except CommitterError:
             ahead.draft = None  # met again when it is formed on what is there
         finally:

@@ -14,21 +14,18 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import anyio
 
+from committerd.committer.beside import Beside
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
-from committerd.ports import Created, Queue
+from committerd.ports import Created, Queue, TopicIdentity
 from committerd.prepare import Prepared, complete, put, write_referenced, write_transaction
 from committerd.rules.grouping import Group
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import refuse_other_topic
-from committerd.table import Table
 from committerd.telemetry import STARTED_AGAIN, Telemetry
-
-_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +43,8 @@ class Draft:
     prepared: Prepared
     own: Found
     """What it will say of the queue, to tell it from another's."""
+    identity: TopicIdentity | None = None
+    """The topic's, asked for when the records were there already; None = to be asked for before it is put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,36 +85,6 @@ class _Unknown:
         self._open = False
 
 
-class _Beside:
-    """A write of what belongs to a draft, beside another call. Both are waited for."""
-
-    def __init__(self, write: Callable[[Table, Prepared], Awaitable[None]], view: View, draft: Draft) -> None:
-        self._write = partial(write, view.table, draft.prepared)
-        self.done = False
-        self.failed: CommitterError | None = None
-
-    async def of(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """What `call` returns or raises."""
-        results: list[_T] = []
-        error: CommitterError | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run)
-            try:
-                results.append(await call())
-            except CommitterError as raised:  # not as a group
-                error = raised
-        if error is not None:
-            raise error
-        return results[0]
-
-    async def _run(self) -> None:
-        try:
-            await self._write()
-            self.done = True
-        except CommitterError as error:
-            self.failed = error
-
-
 class Putter:
     """Puts drafts, one at a time."""
 
@@ -139,14 +108,15 @@ class Putter:
         return settlement
 
     async def _settle(self, draft: Draft, view: View, unknown: _Unknown) -> Settlement:
-        backoff = Backoff(self._dice)
+        backoff, identity = Backoff(self._dice), draft.identity
         while True:
             try:
-                await self._ready(draft, view)
+                await self._ready(draft, view, identity)
+                identity = None  # before another try it is asked for anew
                 if await self._still_latest(view):
                     self._telemetry.commit_attempts.add()
                     sent_at = view.monotonic()
-                    transaction = _Beside(write_transaction, view, draft)
+                    transaction = Beside(partial(write_transaction, view.table, draft.prepared))
                     answer = await transaction.of(partial(put, view.table, draft.prepared))
                     if isinstance(answer, Created):
                         unknown.settled("created")
@@ -203,13 +173,17 @@ class Putter:
             view.read_at, age_max = read_at, _ANSWER_AGE_SECONDS_MAX
         return True
 
-    async def _ready(self, draft: Draft, view: View) -> None:
+    async def _ready(self, draft: Draft, view: View, identity: TopicIdentity | None) -> None:
         """Check the topic while everything that a reader of the version needs is written."""
         assert view.position is not None
-        beside = _Beside(write_referenced, view, draft)
-        identity = await beside.of(self._queue.identity)
-        if beside.failed is not None:
-            raise beside.failed
+        write = partial(write_referenced, view.table, draft.prepared)
+        if identity is None:
+            written = Beside(write)
+            identity = await written.of(self._queue.identity)
+            if written.failed is not None:
+                raise written.failed
+        else:
+            await write()
         refuse_other_topic(view.position, identity)
 
     async def _read_back(self, draft: Draft, view: View, *, taken: bool) -> Settlement | None:
