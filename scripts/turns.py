@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--compact",
         type=float,
-        default=1.0,
+        default=0.5,
         help="seconds between two compactions, as a table with so many fragments needs; 0 = none; default %(default)s",
     )
     parser.add_argument(
@@ -49,9 +49,8 @@ def main() -> int:
     )
     parser.add_argument(
         "--hold",
-        default="5",
-        help="the committer's commit.hold_seconds_max, longer than an upsert takes on a table with so many fragments; "
-        "default %(default)s",
+        default="2",
+        help="the committer's commit.hold_seconds_max; default %(default)s, which is the committer's own",
     )
     chosen = parser.parse_args()
     load = Load(

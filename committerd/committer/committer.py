@@ -68,17 +68,16 @@ class Committer:
         self._parts = parts
         self._pace = pace
         self._stopping = False
-        self._last_put = float("-inf")
-        self._last_refusals = float("-inf")
+        self._last_put = self._last_refusals = float("-inf")
         self._refusal_interval = pace.refusal_interval
         self._holding = Holding(parts.telemetry, hold_max=pace.hold_max)
         self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, identity=parts.queue.identity)
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
         self.state = State()
-        intake, telemetry = parts.intake, parts.telemetry
-        telemetry.queue_depth_records.track(lambda: len(intake.pending))
-        telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in intake.pending))
+        telemetry = parts.telemetry
+        telemetry.queue_depth_records.track(lambda: len(parts.intake.pending))
+        telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in parts.intake.pending))
         telemetry.oldest_pending_age.track(self._oldest_pending_seconds)
 
     def stop(self) -> None:
@@ -183,22 +182,21 @@ class Committer:
         wait = self._last_put + self._pace.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
-        moment, held = intake.moment(), self._holding.seconds_left(intake.retries())
-        if not held:
-            await self._tell(self._holding.begin(), generation)
-            held = self._holding.seconds_left(intake.retries())
-        draft = await self._pipeline.take(view) if not held and not intake.waiting_retries() else None
+        moment, turn = intake.moment(), self._holding.turn(intake.retries())
+        await self._tell(turn.tell, generation)
+        draft = await self._pipeline.take(view) if not turn.promised and not intake.waiting_retries() else None
         if draft is None:
-            draft = await self._pipeline.form(view, held_for=self._holding.promised if held else None)
-        if draft is None and held:
-            await intake.changed(since=moment, timeout=held)
+            draft = await self._pipeline.form(view, held_for=turn.promised or None)
+        if draft is None and turn.promised:
+            await intake.changed(since=moment, timeout=turn.seconds)
             return None
         if draft is None:
             patience = self._holding.patience(self._pace.recheck)
             if not await intake.changed(since=moment, timeout=patience) and patience == self._pace.recheck:
                 await self._look_for_foreign(view)
             return None
-        if not held and not draft.group.members and draft.group.settles < self._parts.former.options.limits.records:
+        few = draft.group.settles < self._parts.former.options.limits.records
+        if few and not draft.group.members and not turn.promised:
             wait = self._last_refusals + self._refusal_interval - anyio.current_time()
             # Refusals alone are worth a version only now and then; under load they ride along with the next commit.
             # During a hold there is none, and whoever is refused then is to come back while it lasts.
@@ -383,8 +381,8 @@ class Committer:
         if view.latest is not None:
             telemetry.table_fragments.set(len(view.latest.fragments))
         self._show("active", "commits")
-        self.state.version = view.base
-        self.state.position = view.position.next_offset if view.position else None
+        position = view.position.next_offset if view.position else None
+        self.state.version, self.state.position = view.base, position
 
     def _show(self, name: str, text: str, *, code: str = "") -> None:
         self.state.name, self.state.text, self.state.code = name, text, code

@@ -6,9 +6,8 @@ whoever starts next tells it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -22,6 +21,18 @@ from committerd.rules.turns import Turns
 from committerd.telemetry import Telemetry
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the loop does next."""
+
+    tell: Sequence[Answers]
+    """To be given first."""
+    promised: frozenset[str]
+    """Refused uuids whose next tries alone may be committed; none = whatever waits."""
+    seconds: float
+    """How long those are waited for; 0 = what has arrived is all."""
+
+
 class Holding:
     """`Turns` with a clock, metrics, and the answers that wait."""
 
@@ -31,11 +42,6 @@ class Holding:
         self._untold: dict[str, list[tuple[int, Answers]]] = {}
         """Offset and answer, by uuid of the refused transaction; the same may have been staged twice."""
         self._answered: tuple[Position, int] | None = None
-
-    @property
-    def promised(self) -> AbstractSet[str]:
-        """Refused uuids whose next tries alone are committed during the hold that goes on."""
-        return self._turns.promised
 
     def note_answered(self, upto: tuple[Position, int] | None) -> None:
         """All that this position passes is answered, or kept here; with the version that carries it."""
@@ -54,25 +60,35 @@ class Holding:
         refused = {entry.offset for _, entry in entries if status_of(entry) is Status.RETRYABLE}
         if not refused:
             return refused
+        now = anyio.current_time()
         return {
             one.offset
             for one in pending
-            if one.offset in refused
-            and isinstance(one.decoded, Request)
-            and self._turns.refused(one.decoded.uuid, attempt=one.decoded.envelope.attempt, now=anyio.current_time())
+            if one.offset in refused and isinstance(one.decoded, Request) and self._waits(one.decoded, now)
         }
+
+    def _waits(self, request: Request, now: float) -> bool:
+        attempt = request.envelope.attempt
+        return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt, now=now)
 
     def keep(self, offset: int, uuid: str, answers: Answers) -> None:
         """Keep an answer back."""
         self._untold.setdefault(uuid, []).append((offset, answers))
 
-    def begin(self) -> list[Answers]:
-        """Begin a hold where one is due; returns the answers that are to be given now."""
-        turns = self._turns.begin(anyio.current_time())
-        return [answers for uuid in turns for _, answers in self._untold.pop(uuid, ())]
+    def turn(self, retries: Collection[str]) -> Turn:
+        """Whose turn it is now; `retries` are the refused uuids whose next tries have arrived.
 
-    def seconds_left(self, retries: Iterable[str]) -> float:
-        """How long the next tries of refused records are still waited for; 0 = go on."""
+        Whoever ends a hold by arriving has its turn in it: other re-executions came earlier, maybe, and wait still.
+        """
+        told: list[Answers] = []
+        promised, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
+        if not promised:
+            uuids = self._turns.begin(anyio.current_time())
+            told = [answers for uuid in uuids for _, answers in self._untold.pop(uuid, ())]
+            promised, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
+        return Turn(tell=told, promised=promised, seconds=seconds)
+
+    def _seconds_left(self, retries: Iterable[str]) -> float:
         now = anyio.current_time()
         ended = self._turns.end(retries, now)
         if ended is not None:

@@ -3,7 +3,8 @@
 An upsert conflicts with every Append since its read version, so under a stream of Appends it would never win. A record
 that says which refused one it does again (`retry-of`) goes before those that wait. When even that came too late,
 nothing else is committed until its next try arrives: racing writers can't give turns, a queue can. Several that are
-refused meanwhile are waited for together, and each is committed as it arrives.
+refused meanwhile are waited for together, and each is committed as it arrives. They are of one operation: of an Update
+and a Rewrite that wait together, the one that comes first would contradict the other.
 
 Held is at most `hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited. What is
 left of that quarter is saved up until it is enough for the work, and so long the refusal itself is not told: told
@@ -49,6 +50,7 @@ class HoldEnding(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _Due:
     refused_at: float
+    operation: str
     again: bool
     """Whether it was a re-execution: those are waited for. A first try's next may come in the same hold."""
 
@@ -63,6 +65,8 @@ class Turns:
     _due: dict[str, _Due] = field(default_factory=dict)
     """Refused uuids that are not told yet, in the order of their refusals."""
     _awaited: set[str] = field(default_factory=set)
+    _operation: str = ""
+    """Of those that are waited for."""
     _since: float = 0.0
     _until: float = 0.0
     _needed: float = 0.0
@@ -71,18 +75,18 @@ class Turns:
     _budget: float | None = None
     _budget_at: float = 0.0
 
-    def refused(self, uuid: str, *, attempt: int, now: float) -> bool:
+    def refused(self, uuid: str, *, operation: str, attempt: int, now: float) -> bool:
         """A record was refused RETRYABLE. Returns whether that is to be told only when `begin` says so."""
         again = attempt >= ATTEMPT_TO_HOLD_FOR
-        if self.hold_max <= 0 or not (again or self._due):
+        if self.hold_max <= 0 or not (again or any(due.operation == operation for due in self._due.values())):
             return False
-        if again and self._awaited and len(self.promised) < self._together:
+        if again and self._awaited and operation == self._operation and len(self.promised) < self._together:
             self._awaited.add(uuid)
             self.promised.add(uuid)
             return False
         if len(self._due) >= DUE_MAX:
             return False
-        self._due[uuid] = _Due(refused_at=now, again=again)
+        self._due[uuid] = _Due(refused_at=now, operation=operation, again=again)
         return True
 
     def begin(self, now: float) -> list[str]:
@@ -91,8 +95,11 @@ class Turns:
         """
         told = [uuid for uuid, due in self._due.items() if now - due.refused_at > self.hold_max / HELD_SHARE]
         seconds = min(self.hold_max, self._accrued(now))
-        if not self._awaited and 0 < seconds >= self._needed and any(due.again for due in self._due.values()):
-            first = list(self._due)[: self._together]
+        longest = next((due for due in self._due.values() if due.again), None)
+        if not self._awaited and 0 < seconds >= self._needed and longest is not None:
+            self._operation = longest.operation
+            others = [uuid for uuid, due in self._due.items() if due.operation == self._operation]
+            first = sorted(others, key=lambda uuid: not self._due[uuid].again)[: self._together]
             self._since, self._until = now, now + seconds
             self._awaited.update(uuid for uuid in first if self._due[uuid].again)
             self.promised.update(first)

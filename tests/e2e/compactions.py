@@ -2,23 +2,20 @@
 
     python -m tests.e2e.compactions SERVERS DATASET URI SECONDS_BETWEEN ATTEMPTS TIMEOUT
 
-It lets the others go first, as if it ran on a machine of its own. Ends with its input, and prints what came of each in
-JSON: [attempts, fragments removed], or the error of one that was not committed.
+Ends with its input, and prints what came of each in JSON: [attempts, fragments removed], or the error of one that was
+not committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 
 import lance
 
 from committerd_client import ClientError, CommitClient
 from committerd_client.compacting import compact
-
-_NICENESS = 15
 
 
 class Compactions:
@@ -55,7 +52,6 @@ async def _run(servers: str, dataset: str, uri: str, *, between: float, attempts
 
 def main() -> None:
     servers, dataset, uri, between, attempts, timeout = sys.argv[1:]
-    os.nice(_NICENESS)
     asyncio.run(_run(servers, dataset, uri, between=float(between), attempts=int(attempts), timeout=float(timeout)))
 
 

@@ -66,6 +66,21 @@ def test_the_third_try_goes_before_appends_that_came_earlier(scene: Scene) -> No
     scene.audit(scene.expected_ids(*range(3)))
 
 
+def test_whose_turn_it_is_goes_before_re_executions_that_came_earlier(scene: Scene) -> None:
+    scene.table.create(3)
+    scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    other = upsert(scene)
+    scene.committed()
+    assert statuses(scene.ask(other)) == [Status.RETRYABLE]
+    second = refused_twice(scene)
+    # It changes the row that the third try changes, and is staged before it.
+    rival = scene.stage(upsert(scene), headers={"attempt": "2", "retry-of": other.uuid})
+    (won,) = scene.ask(upsert(scene), attempt="3", retry_of=second.uuid)
+    assert won.status == Status.COMMITTED
+    assert statuses(scene.topics.wait_answers(rival)) == [Status.RETRYABLE]
+    scene.audit(scene.expected_ids(*range(3)))
+
+
 def test_two_that_are_waited_for_together_both_win(scene: Scene) -> None:
     scene.table.create(3)
     daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT, COMMIT__GROUP_RECORDS_MAX="1")

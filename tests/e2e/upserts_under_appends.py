@@ -157,9 +157,17 @@ class _Load:
             rows[FIRST_KEY - 1 - number] = number
 
             took: list[float] = []
+            by: list[str] = []
 
-            def execute(again: Reexecution | None, rows: dict[int, int] = rows, took: list[float] = took) -> Any:
+            def execute(
+                again: Reexecution | None,
+                rows: dict[int, int] = rows,
+                took: list[float] = took,
+                by: list[str] = by,
+            ) -> Any:
                 began = time.monotonic()
+                if again is not None:
+                    by.append(again.error.conflicting_operation or again.error.code)
                 opened.checkout_latest()
                 staged = staging.merge_insert(opened, table(rows), on="key", again=again)
                 took.append(time.monotonic() - began)
@@ -180,7 +188,8 @@ class _Load:
             executions = ", ".join(f"{one:.2f}" for one in took)
             self._tell(
                 f"upsert {number}: version {result.version}, {result.attempts} attempts, {seconds:.2f} s; "
-                f"executed in {executions} s, last on {len(opened.get_fragments())} fragments"
+                f"executed in {executions} s, refused by {', '.join(by) or 'nothing'}, "
+                f"last on {len(opened.get_fragments())} fragments"
             )
 
 

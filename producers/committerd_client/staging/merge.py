@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from committerd.format.messages import Transaction
 from committerd_client.headers import Staged
@@ -37,6 +37,9 @@ _UPDATE_FIELDS = frozenset(
         "updated_fragment_offsets",
     }
 )
+
+_Executed: TypeAlias = tuple[Transaction.Update, tuple[int, int, int]]
+"""The change, with its files written, and the numbers of rows inserted, updated and deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +117,16 @@ def merge_insert(
             "when_not_matched_by_source_delete": when_not_matched_by_source_delete,
         },
     )
-    refused = again.work if again is not None else None
-    if isinstance(refused, StagedMerge) and still_holds(refused.merge, refused.transaction.update, merge, dataset):
-        update, counts = refused.transaction.update, (refused.inserted, refused.updated, refused.deleted)
-    else:
-        update, counts = _executed(merge, dataset, use_index=use_index)
-    transaction = table.transaction(uuid, properties)
+    executed = _found_before(merge, dataset, again) or _executed(merge, dataset, use_index=use_index)
+    return _staged(merge, executed, table.transaction(uuid, properties))
+
+
+def _staged(merge: Merge, executed: _Executed, transaction: Transaction) -> StagedMerge:
+    update, (inserted, updated, deleted) = executed
     transaction.update.CopyFrom(update)
-    inserted, updated, deleted = counts
     return StagedMerge(
         transaction=transaction,
-        read_uuid=table.read_uuid,
+        read_uuid=merge.table.read_uuid,
         inserted=inserted,
         updated=updated,
         deleted=deleted,
@@ -157,10 +159,19 @@ def _check_source(source: Rows, names: Sequence[str]) -> None:
         )
 
 
-def _executed(
-    merge: Merge, dataset: lance.LanceDataset, *, use_index: bool
-) -> tuple[Transaction.Update, tuple[int, int, int]]:
-    """The change, with its files written, and the numbers of rows inserted, updated and deleted."""
+def _found_before(merge: Merge, dataset: lance.LanceDataset, again: Reexecution | None) -> _Executed | None:
+    """What came of it when it was executed before, where that still holds."""
+    refused = again.work if again is not None else None
+    if not isinstance(refused, StagedMerge):
+        return None
+    update = refused.transaction.update
+    if not still_holds(refused.merge, update, merge, dataset):
+        return None
+    return update, (refused.inserted, refused.updated, refused.deleted)
+
+
+def _executed(merge: Merge, dataset: lance.LanceDataset, *, use_index: bool) -> _Executed:
+    """Find the rows, and write the files."""
     builder: Any = dataset.merge_insert(merge.names)
     builder.use_index(use_index)
     for clause, wish in merge.clauses.items():
