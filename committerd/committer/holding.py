@@ -42,6 +42,8 @@ class Holding:
         self._untold: dict[str, list[tuple[int, Answers]]] = {}
         """Offset and answer, by uuid of the refused transaction; the same may have been staged twice."""
         self._answered: tuple[Position, int] | None = None
+        self._left: frozenset[str] = frozenset()
+        """Of a hold that is over: refused uuids whose next tries are here and not committed yet."""
 
     def note_answered(self, upto: tuple[Position, int] | None) -> None:
         """All that this position passes is answered, or kept here; with the version that carries it."""
@@ -78,15 +80,19 @@ class Holding:
     def turn(self, retries: Collection[str]) -> Turn:
         """Whose turn it is now; `retries` are the refused uuids whose next tries have arrived.
 
-        Whoever ends a hold by arriving has its turn in it: other re-executions came earlier, maybe, and wait still.
+        Those that end a hold by arriving have their turn in it, one group after the other if they have to: other
+        re-executions came earlier, maybe, and wait still.
         """
-        told: list[Answers] = []
-        promised, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
-        if not promised:
-            uuids = self._turns.begin(anyio.current_time())
-            told = [answers for uuid in uuids for _, answers in self._untold.pop(uuid, ())]
-            promised, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
-        return Turn(tell=told, promised=promised, seconds=seconds)
+        held, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
+        if seconds:
+            return Turn(tell=(), promised=held, seconds=seconds)
+        before, self._left = self._left, (held or self._left) & frozenset(retries)
+        if self._left and self._left != before:
+            return Turn(tell=(), promised=self._left, seconds=0.0)
+        self._left = frozenset()
+        uuids = self._turns.begin(anyio.current_time())
+        told = [answers for uuid in uuids for _, answers in self._untold.pop(uuid, ())]
+        return Turn(tell=told, promised=frozenset(self._turns.promised), seconds=self._seconds_left(retries))
 
     def _seconds_left(self, retries: Iterable[str]) -> float:
         now = anyio.current_time()
@@ -104,6 +110,7 @@ class Holding:
     def end(self) -> list[Answers]:
         """The assignment is over: returns all that was kept back."""
         self._turns.forget()
+        self._left = frozenset()
         untold = [answers for some in self._untold.values() for _, answers in some]
         self._untold.clear()
         return untold

@@ -76,7 +76,7 @@ class Pipeline:
         That is early enough: the records of the draft are here, and so they are of the topic that it says, or of one
         that was there before, which is noticed.
         """
-        if not self._intake.pending:
+        if not (self._intake.pending if held_for is None else self._intake.waiting_retries()):
             return None
         asked = Beside(self._identity)
         draft = await asked.of(partial(self._former.form, view, self._intake, held_for=held_for))

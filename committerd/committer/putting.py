@@ -111,8 +111,8 @@ class Putter:
         backoff, identity = Backoff(self._dice), draft.identity
         while True:
             try:
-                await self._ready(draft, view, identity)
-                identity = None  # before another try it is asked for anew
+                known, identity = identity, None  # before another try it is asked for anew
+                await self._ready(draft, view, known)
                 if await self._still_latest(view):
                     self._telemetry.commit_attempts.add()
                     sent_at = view.monotonic()

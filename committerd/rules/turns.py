@@ -11,12 +11,13 @@ left of that quarter is saved up until it is enough for the work, and so long th
 earlier, it would only start work that comes too late again. A first refusal joins those that wait so. None waits for
 longer than it takes to save up for a full hold.
 
-How many get their turn together follows from how it went: half as many after a hold that ran out, one more after one
-that did not.
+How many of an operation get their turn together follows from how it went: half as many after a hold that ran out, one
+more after one that did not.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,6 +57,15 @@ class _Due:
 
 
 @dataclass(slots=True)
+class _Learned:
+    """From earlier holds for one operation."""
+
+    needed: float = 0.0
+    """Seconds that a hold must have to be of use, as the last one showed."""
+    together: int = _TOGETHER_FIRST
+
+
+@dataclass(slots=True)
 class Turns:
     """Holds of one committer. Times are seconds on one clock that only goes forward."""
 
@@ -69,9 +79,8 @@ class Turns:
     """Of those that are waited for."""
     _since: float = 0.0
     _until: float = 0.0
-    _needed: float = 0.0
-    """Seconds that a hold must have to be of use, as the last one showed."""
-    _together: int = _TOGETHER_FIRST
+    _learned: defaultdict[str, _Learned] = field(default_factory=lambda: defaultdict(_Learned))
+    """By operation."""
     _budget: float | None = None
     _budget_at: float = 0.0
 
@@ -80,7 +89,8 @@ class Turns:
         again = attempt >= ATTEMPT_TO_HOLD_FOR
         if self.hold_max <= 0 or not (again or any(due.operation == operation for due in self._due.values())):
             return False
-        if again and self._awaited and operation == self._operation and len(self.promised) < self._together:
+        together = self._learned[operation].together
+        if again and self._awaited and operation == self._operation and len(self.promised) < together:
             self._awaited.add(uuid)
             self.promised.add(uuid)
             return False
@@ -91,29 +101,34 @@ class Turns:
 
     def begin(self, now: float) -> list[str]:
         """Begin a hold, if one is due and there is time for it. Returns the uuids whose refusals are to be told now:
-        those that it is for, and those that have waited for longer than saving up for a full hold takes.
+        those that it is for, those that have waited for longer than saving up for a full hold takes, and first ones
+        that wait with nobody any more.
         """
-        told = [uuid for uuid, due in self._due.items() if now - due.refused_at > self.hold_max / HELD_SHARE]
+        told = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max / HELD_SHARE)
         seconds = min(self.hold_max, self._accrued(now))
         longest = next((due for due in self._due.values() if due.again), None)
-        if not self._awaited and 0 < seconds >= self._needed and longest is not None:
+        if not self._awaited and longest is not None and 0 < seconds >= self._learned[longest.operation].needed:
             self._operation = longest.operation
             others = [uuid for uuid, due in self._due.items() if due.operation == self._operation]
-            first = sorted(others, key=lambda uuid: not self._due[uuid].again)[: self._together]
+            first = sorted(others, key=lambda uuid: not self._due[uuid].again)
+            first = first[: self._learned[self._operation].together]
             self._since, self._until = now, now + seconds
             self._awaited.update(uuid for uuid in first if self._due[uuid].again)
             self.promised.update(first)
-            told = list(dict.fromkeys((*first, *told)))
+            told = dict.fromkeys((*first, *told))
+        waiting = {due.operation for uuid, due in self._due.items() if due.again and uuid not in told}
+        told |= dict.fromkeys(uuid for uuid, due in self._due.items() if due.operation not in waiting)
         for uuid in told:
             del self._due[uuid]
-        return told
+        return list(told)
 
     def seconds_until(self, now: float) -> float | None:
         """How long until `begin` may have something to tell; None when nothing is due."""
-        if not self._due:
-            return None
+        longest = next((due for due in self._due.values() if due.again), None)
+        if longest is None:
+            return 0.0 if self._due else None
         patience = next(iter(self._due.values())).refused_at + self.hold_max / HELD_SHARE - now
-        saved_up = (self._needed - self._accrued(now)) / HELD_SHARE
+        saved_up = (self._learned[longest.operation].needed - self._accrued(now)) / HELD_SHARE
         return max(patience if self._awaited else min(patience, saved_up), 0.0)
 
     def seconds_left(self, now: float) -> float:
@@ -133,12 +148,13 @@ class Turns:
             return None
         held = min(now, self._until) - self._since
         self._budget = self._accrued(now) - held
+        learned = self._learned[self._operation]
         if arrived:
-            self._needed = min(_NEEDED_FACTOR * held, self.hold_max)
-            self._together = min(self._together + 1, _TOGETHER_MAX)
+            learned.needed = min(_NEEDED_FACTOR * held, self.hold_max)
+            learned.together = min(learned.together + 1, _TOGETHER_MAX)
         else:
-            self._needed = self.hold_max
-            self._together = max(len(self.promised) // 2, 1)
+            learned.needed = self.hold_max
+            learned.together = max(len(self.promised) // 2, 1)
         self._awaited.clear()
         self.promised.clear()
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), held

@@ -74,11 +74,38 @@ def test_whose_turn_it_is_goes_before_re_executions_that_came_earlier(scene: Sce
     assert statuses(scene.ask(other)) == [Status.RETRYABLE]
     second = refused_twice(scene)
     # It changes the row that the third try changes, and is staged before it.
-    rival = scene.stage(upsert(scene), headers={"attempt": "2", "retry-of": other.uuid})
+    rival = again(scene, upsert(scene), 2, other)
     (won,) = scene.ask(upsert(scene), attempt="3", retry_of=second.uuid)
     assert won.status == Status.COMMITTED
-    assert statuses(scene.topics.wait_answers(rival)) == [Status.RETRYABLE]
+    assert statuses(scene.topics.wait_answers([rival])) == [Status.RETRYABLE]
     scene.audit(scene.expected_ids(*range(3)))
+
+
+def test_all_whose_turn_it_is_go_before_re_executions_that_came_earlier(scene: Scene) -> None:
+    """They may arrive at once, and each is a version of its own."""
+    scene.table.create(3)
+    scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    other = upsert(scene)
+    scene.committed()
+    assert statuses(scene.ask(other)) == [Status.RETRYABLE]
+    firsts = [insert(scene), upsert(scene)]
+    scene.committed()
+    assert statuses(scene.ask(*firsts)) == [Status.RETRYABLE] * 2
+    seconds = [insert(scene), upsert(scene)]
+    scene.committed()
+    staged = [again(scene, work, 2, first) for work, first in zip(seconds, firsts, strict=True)]
+    assert statuses(scene.topics.wait_answers(staged)) == [Status.RETRYABLE] * 2
+    rival = again(scene, upsert(scene), 2, other)
+    thirds = [insert(scene), upsert(scene)]
+    staged = [again(scene, work, 3, second) for work, second in zip(thirds, seconds, strict=True)]
+    assert statuses(scene.topics.wait_answers(staged)) == [Status.COMMITTED] * 2
+    assert statuses(scene.topics.wait_answers([rival])) == [Status.RETRYABLE]
+    scene.audit(scene.expected_ids(*range(3)))
+
+
+def again(scene: Scene, work: Transaction, attempt: int, refused: Transaction) -> int:
+    """Stage the next try; its offset."""
+    return scene.stage(work, headers={"attempt": str(attempt), "retry-of": refused.uuid})[0]
 
 
 def test_two_that_are_waited_for_together_both_win(scene: Scene) -> None:
@@ -89,10 +116,7 @@ def test_two_that_are_waited_for_together_both_win(scene: Scene) -> None:
     assert statuses(scene.ask(*firsts)) == [Status.RETRYABLE] * 2
     seconds = [upsert(scene), insert(scene)]
     scene.committed()
-    staged = [
-        scene.stage(again, headers={"attempt": "2", "retry-of": first.uuid})[0]
-        for again, first in zip(seconds, firsts, strict=True)
-    ]
+    staged = [again(scene, work, 2, first) for work, first in zip(seconds, firsts, strict=True)]
     # The second of them comes when the first one's hold has begun.
     assert statuses(scene.topics.wait_answers(staged)) == [Status.RETRYABLE] * 2
     appends = scene.append(3)

@@ -40,12 +40,14 @@ def refusing(times: int, status: int = RETRYABLE) -> Answer:
 @pytest.mark.kafka
 async def test_refused_work_is_done_again_until_it_is_committed(servers: str, dataset: str) -> None:
     asked: list[Reexecution] = []
+    done: list[Transaction] = []
     deadline = datetime.now(UTC) + timedelta(hours=1)
 
     async def again(wanted: Reexecution) -> Transaction:
         asked.append(wanted)
         await asyncio.sleep(0)
-        return append()
+        done.append(append())
+        return done[-1]
 
     with answering(servers, dataset, refusing(2)) as committer:
         async with CommitClient(servers, dataset=dataset) as client:
@@ -55,6 +57,7 @@ async def test_refused_work_is_done_again_until_it_is_committed(servers: str, da
     assert (result.version, result.attempts) == (3, 3)
     assert [(w.attempt, w.attempts_max, w.error.conflicting_version) for w in asked] == [(2, 10, 4), (3, 10, 4)]
     assert all(w.seconds_left is not None and 0 < w.seconds_left < 60 for w in asked)
+    assert [w.work for w in asked] == [first, done[0]]
     said = [decode_envelope(record.headers) for record in committer.records]
     assert [envelope.attempt for envelope in said] == [1, 2, 3]
     assert [envelope.retry_of for envelope in said] == [None, UUID, asked[1].error.uuid]

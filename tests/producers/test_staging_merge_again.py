@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ def delete(uri: str, predicate: str) -> None:
     lance.dataset(uri).delete(predicate)
 
 
+def restore(uri: str, version: int) -> None:
+    then: Any = lance.dataset(uri, version=version)
+    then.restore()
+
+
 def rename(uri: str, key: int, to: int) -> None:
     lance.dataset(uri).update({"key": f"{to}"}, f"key = {key}")
 
@@ -133,7 +139,7 @@ Change = Callable[[str], Any]
         pytest.param(ADD, lambda uri: delete(uri, "key < 3"), False, id="insertion alone, a fragment deleted"),
         pytest.param(CONDITION, lambda uri: append(uri, 30), True, id="condition, rows appended"),
         pytest.param(CONDITION, lambda uri: delete(uri, "key = 1"), False, id="condition, rows deleted"),
-        pytest.param(REPLACE, lambda uri: append(uri, 30), False, id="what the rows don't name is deleted"),
+        pytest.param({}, lambda uri: lance.write_dataset(rows(30), uri, mode="overwrite"), False, id="all is replaced"),
     ],
 )  # fmt: skip
 def test_what_came_since_decides(uri: str, clauses: dict[str, Any], change: Change, stays: bool) -> None:
@@ -143,6 +149,65 @@ def test_what_came_since_decides(uri: str, clauses: dict[str, Any], change: Chan
     second = merged(uri, source.select(["key"]) if clauses is DELETE else source, first, **clauses)
     assert (second.transaction.update == first.transaction.update) is stays
     assert second.transaction.read_version == lance.dataset(uri).version
+
+
+def test_rows_that_a_restore_brings_back_are_found(uri: str) -> None:
+    before: Any = lance.dataset(uri)
+    delete(uri, "key = 10")
+    first = merged(uri, rows(1, 10))
+    assert (first.inserted, first.updated) == (1, 1)
+    before.restore()
+    second = merged(uri, rows(1, 10), first)
+    assert (second.inserted, second.updated) == (0, 2)
+
+
+def test_a_table_that_was_made_anew_has_none_of_the_files(uri: str) -> None:
+    first = merged(uri, rows(20))
+    shutil.rmtree(uri)
+    lance.write_dataset(rows(30), uri)
+    append(uri, 31)
+    assert set(written(merged(uri, rows(20), first))).isdisjoint(written(first))
+
+
+def test_files_that_are_old_are_written_anew(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = merged(uri, rows(1, 20))
+    append(uri, 30)
+    later = time.time() + 20 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    second = merged(uri, rows(1, 20), first)
+    assert written(second) == written(first)
+    append(uri, 31)
+    monkeypatch.setattr(time, "time", lambda: later + 20 * 3600)
+    assert set(written(merged(uri, rows(1, 20), second))).isdisjoint(written(first))
+
+
+async def test_columns_alone_may_be_staged_again(uri: str) -> None:
+    """Where the rows have part of the columns, data files of the table's fragments are added to."""
+    lance.dataset(uri).add_columns({"more": "cast(0 as bigint)"})
+    source = pa.table({"key": pa.array([1, 2], pa.int64()), "value": pa.array([7, 7], pa.int64())})
+    first = merged(uri, source, **CHANGE)
+    lance.write_dataset(rows(30, value=-1).append_column("more", pa.array([5], pa.int64())), uri, mode="append")
+    second = merged(uri, source, first, **CHANGE)
+    assert second.transaction.update == first.transaction.update
+    assert (await commit(uri, second)).status is Status.COMMITTED
+    assert contents(uri) == dict.fromkeys(range(12), 0) | {1: 7, 2: 7, 30: -1}
+
+
+async def test_rows_with_stable_ids_are_merged_whether_again_or_anew(tmp_path: Path) -> None:
+    uri = str(tmp_path / "stable.lance")
+    lance.write_dataset(rows(*range(12), value=0), uri, max_rows_per_file=3, enable_stable_row_ids=True)
+    first = merged(uri, rows(1, 20))
+    append(uri, 30)
+    assert (await commit(uri, merged(uri, rows(1, 20), first))).status is Status.COMMITTED
+    assert contents(uri) == dict.fromkeys(range(12), 0) | {1: 1, 20: 1, 30: -1}
+    made: Any = lance.dataset(uri)
+    made.validate()
+
+
+def test_nothing_is_kept_where_it_is_of_no_use(uri: str) -> None:
+    assert merged(uri, rows(1).to_reader()).merge is None
+    assert merged(uri, rows(1), **REPLACE).merge is None
+    assert merged(uri, rows(1)).merge is not None
 
 
 def test_a_batch_is_compared_as_a_table_is(uri: str) -> None:
@@ -197,6 +262,7 @@ CHANGES: list[Callable[[str, random.Random], Any]] = [
     lambda uri, dice: delete(uri, f"key >= {dice.randrange(9, 12)} and key < 12"),
     lambda uri, dice: lance.dataset(uri).update({"value": "-5"}, f"key = {dice.randrange(24)}"),
     lambda uri, dice: compact(uri),
+    lambda uri, dice: restore(uri, dice.randrange(1, lance.dataset(uri).version + 1)),
 ]
 
 
@@ -238,7 +304,8 @@ def fragment(number: int, *, file: str = "", deleted: int = 0) -> DataFragment:
         ([fragment(1, file="other"), fragment(2)], {1}, None, None),
         ([fragment(1), fragment(3)], {1}, [3], None),
         ([fragment(2), fragment(3)], {1}, None, None),
-        ([], set(), [], None),
+        ([], set(), None, None),
+        ([fragment(1, deleted=1), fragment(2, deleted=1)], set(), None, None),
     ],
 )
 def test_what_is_to_be_looked_through(
@@ -247,3 +314,9 @@ def test_what_is_to_be_looked_through(
     for may_lose_rows, wanted in ((True, all_matched), (False, others)):
         found = to_look_through([fragment(1), fragment(2)], now, changed, may_lose_rows=may_lose_rows)
         assert (found if found is None else [one.id for one in found]) == wanted
+
+
+def test_a_fragment_that_had_lost_rows_is_looked_through_when_it_changes() -> None:
+    before = [fragment(1), fragment(2, deleted=1)]
+    for now in (fragment(2), fragment(2, deleted=2)):
+        assert to_look_through(before, [fragment(1), now], {1}, may_lose_rows=True) == [now]

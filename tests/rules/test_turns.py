@@ -215,3 +215,23 @@ def test_first_refusals_never_take_the_place_of_those_that_are_waited_for() -> N
     assert turns.begin(10.0) == ["c"]
     turns.end(["c"], 10.1)
     assert turns.begin(10.1)[0] == "d"
+
+
+def test_first_refusals_are_told_when_nobody_waits_any_more_whom_they_could_join() -> None:
+    turns = Turns(hold_max=2.0)
+    firsts = [str(number) for number in range(8)]
+    assert turns.refused("a", operation="update", attempt=2, now=0.0)
+    assert all(turns.refused(uuid, operation="update", attempt=1, now=0.0) for uuid in firsts)
+    assert turns.begin(0.0) == ["a", *firsts], "seven have their turn with it; the last would wait for nobody"
+    assert turns.promised == {"a", *firsts[:7]}
+    assert turns.seconds_until(0.0) is None
+
+
+def test_a_hold_that_ran_out_says_nothing_of_another_operation() -> None:
+    turns = Turns(hold_max=2.0)
+    assert turns.refused("compaction", operation="rewrite", attempt=2, now=0.0)
+    turns.begin(0.0)
+    assert turns.end([], 2.0) == (HoldEnding.EXPIRED, 2.0)
+    for uuid in ("a", "b"):
+        assert turns.refused(uuid, operation="update", attempt=2, now=3.0)
+    assert turns.begin(3.0) == ["a", "b"], "a quarter of a second is saved up, and may be enough"

@@ -45,23 +45,24 @@ class KeyHashes:
         self._columns = sorted(columns, key=lambda column: column[0])
         self._most = most
         self._hashes: set[int] = set()
-        self._too_many = False
+        self.too_many = False
+        """Whether there were more than that."""
         self.nulls = False
         """Whether a key with a null was among them."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in its rows. Raises `StagingError` for a column that can't be cast to the table's type."""
         self.nulls = self.nulls or any(batch.column(field.name).null_count for _, field in self._columns)
-        if self._too_many:
+        if self.too_many:
             return
         self._hashes.update(self._of(batch))
         if len(self._hashes) > self._most:
-            self._too_many = True
+            self.too_many = True
             self._hashes.clear()
 
     def has_one_of(self, batch: pa.RecordBatch) -> bool:
         """Whether one of the batch's rows may have a key that was added; True for sure if one has."""
-        return self._too_many or not self._hashes.isdisjoint(self._of(batch))
+        return self.too_many or not self._hashes.isdisjoint(self._of(batch))
 
     def _of(self, batch: pa.RecordBatch) -> Iterator[int]:
         """The hash of each row's key."""
@@ -72,7 +73,7 @@ class KeyHashes:
     def filter(self) -> Transaction.KeyExistenceFilter:
         """Over all keys that were added; of too many one that shares a key with every other filter."""
         made = Transaction.KeyExistenceFilter(field_ids=[id for id, _ in self._columns])
-        if self._too_many:
+        if self.too_many:
             made.bloom.bitmap = b"\xff" * _BLOOM_BYTES
             made.bloom.num_bits = _BLOOM_BYTES * 8
             made.bloom.number_of_items = _BLOOM_ITEMS

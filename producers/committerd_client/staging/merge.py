@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from committerd.format.messages import Transaction
 from committerd_client.headers import Staged
@@ -38,9 +39,6 @@ _UPDATE_FIELDS = frozenset(
     }
 )
 
-_Executed: TypeAlias = tuple[Transaction.Update, tuple[int, int, int]]
-"""The change, with its files written, and the numbers of rows inserted, updated and deleted."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedMerge(Staged):
@@ -50,8 +48,8 @@ class StagedMerge(Staged):
     """Rows."""
     updated: int
     deleted: int
-    merge: Merge = field(repr=False, compare=False)
-    """What was executed, and on which version."""
+    merge: Merge | None = field(default=None, repr=False, compare=False)
+    """What was executed, and on which version; None where an execution again could make no use of it."""
 
     @property
     def changes(self) -> bool:
@@ -116,22 +114,11 @@ def merge_insert(
             "when_not_matched_insert_all": when_not_matched_insert_all,
             "when_not_matched_by_source_delete": when_not_matched_by_source_delete,
         },
+        executed_at=time.time(),
     )
-    executed = _found_before(merge, dataset, again) or _executed(merge, dataset, use_index=use_index)
-    return _staged(merge, executed, table.transaction(uuid, properties))
-
-
-def _staged(merge: Merge, executed: _Executed, transaction: Transaction) -> StagedMerge:
-    update, (inserted, updated, deleted) = executed
-    transaction.update.CopyFrom(update)
-    return StagedMerge(
-        transaction=transaction,
-        read_uuid=merge.table.read_uuid,
-        inserted=inserted,
-        updated=updated,
-        deleted=deleted,
-        merge=merge,
-    )
+    transaction = table.transaction(uuid, properties)
+    staged = _found_before(merge, dataset, transaction, again)
+    return staged or _executed(merge, dataset, transaction, use_index=use_index)
 
 
 def _key_columns(table: ReadTable, on: str | Sequence[str] | None) -> list[str]:
@@ -159,18 +146,25 @@ def _check_source(source: Rows, names: Sequence[str]) -> None:
         )
 
 
-def _found_before(merge: Merge, dataset: lance.LanceDataset, again: Reexecution | None) -> _Executed | None:
+def _found_before(
+    merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, again: Reexecution | None
+) -> StagedMerge | None:
     """What came of it when it was executed before, where that still holds."""
     refused = again.work if again is not None else None
-    if not isinstance(refused, StagedMerge):
+    if not isinstance(refused, StagedMerge) or refused.merge is None:
         return None
-    update = refused.transaction.update
-    if not still_holds(refused.merge, update, merge, dataset):
+    if not still_holds(refused.merge, refused.transaction.update, merge, dataset):
         return None
-    return update, (refused.inserted, refused.updated, refused.deleted)
+    transaction.update.CopyFrom(refused.transaction.update)
+    return replace(
+        refused,
+        transaction=transaction,
+        read_uuid=merge.table.read_uuid,
+        merge=replace(merge, executed_at=refused.merge.executed_at),
+    )
 
 
-def _executed(merge: Merge, dataset: lance.LanceDataset, *, use_index: bool) -> _Executed:
+def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, *, use_index: bool) -> StagedMerge:
     """Find the rows, and write the files."""
     builder: Any = dataset.merge_insert(merge.names)
     builder.use_index(use_index)
@@ -183,10 +177,17 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, *, use_index: bool) -> 
         planned, counts = _execute(builder, merge.source, hashes)
     else:
         planned, counts = builder.execute_uncommitted(merge.source)
-    update = _update(planned.operation)
+    transaction.update.CopyFrom(_update(planned.operation))
     if hashes is not None:
-        update.inserted_rows.CopyFrom(hashes.filter())
-    return update, (counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
+        transaction.update.inserted_rows.CopyFrom(hashes.filter())
+    return StagedMerge(
+        transaction=transaction,
+        read_uuid=merge.table.read_uuid,
+        inserted=counts["num_inserted_rows"],
+        updated=counts["num_updated_rows"],
+        deleted=counts["num_deleted_rows"],
+        merge=merge if merge.may_hold_again else None,
+    )
 
 
 def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:

@@ -1,16 +1,21 @@
-"""A merge executed again by looking only at what is new since it was refused.
+"""A merge executed again by looking only at what is new since it was executed.
 
-To execute a merge is to look for its keys in the whole table, which takes as long as the table is large. What it
-found in a fragment holds for as long as the fragment is as it was. So a merge that was refused, mostly because rows
-were appended meanwhile, is staged once more for a later version, with the files that it has written, when
+To execute a merge is to look for its keys in the whole table, which takes as long as the table is large. What it found
+in a fragment holds for as long as the fragment is as it was. So a merge that was refused, mostly because rows were
+appended meanwhile, is staged once more for a later version, with the files that it has written, when
 
-* the table has the same columns,
+* the table has the same columns, and a fragment at least is there as it was: it is the same table,
 * each fragment that it changes is there as it was (neither compacted nor deleted from),
-* no row with one of its keys is in a fragment that is new, or that has other data files.
+* no row with one of its keys is in a fragment that is new, that has other data files, or that had lost rows before,
+  which a Restore brings back,
+* it was executed within a day: Lance's cleanup deletes files that no version names after 7.
 
 Rows that vanished elsewhere don't matter if the merge changes each row that it matches: those it has matched are in
 the fragments that it changes. Otherwise (a condition, or matched rows that are left alone) a row that kept a key from
 being inserted may be gone; then no fragment may be gone, or have lost rows.
+
+Where a table has stable row ids, the fragments of a merge may say in which version their rows were changed. Those are
+executed anew.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from committerd.format.messages import DataFragment, Transaction
+from committerd_client.staging.errors import StagingError
 from committerd_client.staging.keys import KeyHashes
 from committerd_client.staging.transactions import ReadTable
 
@@ -31,6 +37,7 @@ Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
 
 _ROWS_MAX = 100_000
 """New rows to look through here. pylance looks through more of them faster."""
+_AGE_SECONDS_MAX = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,8 @@ class Merge:
     keys_max: int
     clauses: Mapping[str, bool | str]
     """By the names of pylance's builder."""
+    executed_at: float
+    """When its files were written; Unix time."""
 
     @property
     def names(self) -> list[str]:
@@ -54,6 +63,15 @@ class Merge:
     @property
     def inserts(self) -> bool:
         return bool(self.clauses["when_not_matched_insert_all"])
+
+    @property
+    def may_hold_again(self) -> bool:
+        """Whether it is worth keeping: not where the rows are used up, or it asks for what it does not name."""
+        import pyarrow as pa
+
+        return (
+            not isinstance(self.source, pa.RecordBatchReader) and not self.clauses["when_not_matched_by_source_delete"]
+        )
 
     @property
     def changes_all_it_matches(self) -> bool:
@@ -78,7 +96,7 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
 
     Reads the key columns of new fragments.
     """
-    if not now.equals(before) or now.clauses["when_not_matched_by_source_delete"] or _names_versions(update):
+    if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before) or _names_versions(update):
         return False
     changed = {one.id for one in update.updated_fragments} | set(update.removed_fragment_ids)
     new = to_look_through(
@@ -91,13 +109,23 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
         return False
     if not new:
         return True
-    keys = KeyHashes(now.columns, most=now.keys_max)
-    for batch in _batches(now.source):
-        keys.add(batch)
-    numbers = {one.id for one in new}
-    fragments = [one for one in dataset.get_fragments() if one.fragment_id in numbers]
-    rows = dataset.scanner(columns=now.names, fragments=fragments, scan_in_order=False).to_table()
-    return not any(keys.has_one_of(batch) for batch in rows.combine_chunks().to_batches())
+    return not _may_have_its_keys(now, new, dataset)
+
+
+def _may_have_its_keys(merge: Merge, fragments: Collection[DataFragment], dataset: lance.LanceDataset) -> bool:
+    """Whether one of their rows may have one of the source's keys."""
+    keys = KeyHashes(merge.columns, most=merge.keys_max)
+    try:
+        for batch in _batches(merge.source):
+            keys.add(batch)
+        if keys.too_many:
+            return True
+        numbers = {one.id for one in fragments}
+        chosen = [one for one in dataset.get_fragments() if one.fragment_id in numbers]
+        rows = dataset.scanner(columns=merge.names, fragments=chosen, scan_in_order=False).to_table()
+        return any(keys.has_one_of(batch) for batch in rows.combine_chunks().to_batches())
+    except StagingError:  # of keys that pylance can compare and we can't
+        return True
 
 
 def to_look_through(
@@ -107,16 +135,17 @@ def to_look_through(
 
     `changed`: ids of the fragments that it changes. `may_lose_rows`: whether others may be gone, or have lost rows.
     """
-    rest, new = {one.id: one for one in before}, []
+    rest, new, same = {one.id: one for one in before}, [], False
     for one in now:
         was = rest.pop(one.id, None)
         if was == one:
+            same = True
             continue
         if was is not None and (one.id in changed or not may_lose_rows):
             return None
-        if was is None or list(was.files) != list(one.files):
+        if was is None or was.HasField("deletion_file") or list(was.files) != list(one.files):
             new.append(one)
-    if rest and (not may_lose_rows or not rest.keys().isdisjoint(changed)):
+    if not same or (rest and (not may_lose_rows or not rest.keys().isdisjoint(changed))):
         return None
     return new
 
