@@ -73,7 +73,7 @@ class Turns:
     promised: set[str] = field(default_factory=set)
     """Refused uuids whose next tries may be committed during this hold."""
     _due: dict[str, _Due] = field(default_factory=dict)
-    """Refused uuids that are not told yet, in the order of their refusals."""
+    """Refused uuids that are not told yet, by time of refusal; of each operation one at least is `again`."""
     _awaited: set[str] = field(default_factory=set)
     _operation: str = ""
     """Of those that are waited for."""
@@ -126,7 +126,7 @@ class Turns:
         """How long until `begin` may have something to tell; None when nothing is due."""
         longest = next((due for due in self._due.values() if due.again), None)
         if longest is None:
-            return 0.0 if self._due else None
+            return None
         patience = next(iter(self._due.values())).refused_at + self.hold_max / HELD_SHARE - now
         saved_up = (self._learned[longest.operation].needed - self._accrued(now)) / HELD_SHARE
         return max(patience if self._awaited else min(patience, saved_up), 0.0)
