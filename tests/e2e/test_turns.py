@@ -30,15 +30,38 @@ def upsert(scene: Scene) -> Transaction:
     return made
 
 
-def refused_twice(scene: Scene) -> Transaction:
-    """The second try, refused: an append was committed between each execution and its commit."""
+def refused_once(scene: Scene) -> Transaction:
+    """A first try, refused: an append was committed between its execution and its commit."""
     first = upsert(scene)
     scene.committed()
     assert statuses(scene.ask(first)) == [Status.RETRYABLE]
+    return first
+
+
+def refused_twice(scene: Scene) -> Transaction:
+    """The second try, refused in the same way."""
+    first = refused_once(scene)
     second = upsert(scene)
     scene.committed()
     assert statuses(scene.ask(second, attempt="2", retry_of=first.uuid)) == [Status.RETRYABLE]
     return second
+
+
+def two_refused_twice(scene: Scene) -> list[Transaction]:
+    """The second tries of two that don't contradict each other. The second comes while the first one's hold goes on."""
+    firsts = [upsert(scene), insert(scene)]
+    scene.committed()
+    assert statuses(scene.ask(*firsts)) == [Status.RETRYABLE] * 2
+    seconds = [upsert(scene), insert(scene)]
+    scene.committed()
+    staged = [again(scene, work, 2, first) for work, first in zip(seconds, firsts, strict=True)]
+    assert statuses(scene.topics.wait_answers(staged)) == [Status.RETRYABLE] * 2
+    return seconds
+
+
+def again(scene: Scene, work: Transaction, attempt: int, refused: Transaction) -> int:
+    """Stage the next try; its offset."""
+    return scene.stage(work, headers={"attempt": str(attempt), "retry-of": refused.uuid})[0]
 
 
 def statuses(answers: list[Outcome]) -> list[int]:
@@ -69,9 +92,7 @@ def test_the_third_try_goes_before_appends_that_came_earlier(scene: Scene) -> No
 def test_whose_turn_it_is_goes_before_re_executions_that_came_earlier(scene: Scene) -> None:
     scene.table.create(3)
     scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
-    other = upsert(scene)
-    scene.committed()
-    assert statuses(scene.ask(other)) == [Status.RETRYABLE]
+    other = refused_once(scene)
     second = refused_twice(scene)
     # It changes the row that the third try changes, and is staged before it.
     rival = again(scene, upsert(scene), 2, other)
@@ -85,40 +106,21 @@ def test_all_whose_turn_it_is_go_before_re_executions_that_came_earlier(scene: S
     """They may arrive at once, and each is a version of its own."""
     scene.table.create(3)
     scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
-    other = upsert(scene)
-    scene.committed()
-    assert statuses(scene.ask(other)) == [Status.RETRYABLE]
-    firsts = [insert(scene), upsert(scene)]
-    scene.committed()
-    assert statuses(scene.ask(*firsts)) == [Status.RETRYABLE] * 2
-    seconds = [insert(scene), upsert(scene)]
-    scene.committed()
-    staged = [again(scene, work, 2, first) for work, first in zip(seconds, firsts, strict=True)]
-    assert statuses(scene.topics.wait_answers(staged)) == [Status.RETRYABLE] * 2
+    other = refused_once(scene)
+    seconds = two_refused_twice(scene)
     rival = again(scene, upsert(scene), 2, other)
+    # The one that the rival contradicts comes last.
     thirds = [insert(scene), upsert(scene)]
-    staged = [again(scene, work, 3, second) for work, second in zip(thirds, seconds, strict=True)]
+    staged = [again(scene, work, 3, second) for work, second in zip(thirds, reversed(seconds), strict=True)]
     assert statuses(scene.topics.wait_answers(staged)) == [Status.COMMITTED] * 2
     assert statuses(scene.topics.wait_answers([rival])) == [Status.RETRYABLE]
     scene.audit(scene.expected_ids(*range(3)))
 
 
-def again(scene: Scene, work: Transaction, attempt: int, refused: Transaction) -> int:
-    """Stage the next try; its offset."""
-    return scene.stage(work, headers={"attempt": str(attempt), "retry-of": refused.uuid})[0]
-
-
 def test_two_that_are_waited_for_together_both_win(scene: Scene) -> None:
     scene.table.create(3)
     daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT, COMMIT__GROUP_RECORDS_MAX="1")
-    firsts = [upsert(scene), insert(scene)]
-    scene.committed()
-    assert statuses(scene.ask(*firsts)) == [Status.RETRYABLE] * 2
-    seconds = [upsert(scene), insert(scene)]
-    scene.committed()
-    staged = [again(scene, work, 2, first) for work, first in zip(seconds, firsts, strict=True)]
-    # The second of them comes when the first one's hold has begun.
-    assert statuses(scene.topics.wait_answers(staged)) == [Status.RETRYABLE] * 2
+    seconds = two_refused_twice(scene)
     appends = scene.append(3)
     thirds = [upsert(scene), insert(scene)]
     (one,) = scene.ask(thirds[0], attempt="3", retry_of=seconds[0].uuid)

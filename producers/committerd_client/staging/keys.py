@@ -60,6 +60,13 @@ class KeyHashes:
             self.too_many = True
             self._hashes.clear()
 
+    def add_all(self, source: pa.Table | pa.RecordBatch) -> None:
+        """As `add`, all at once."""
+        import pyarrow as pa
+
+        for batch in [source] if isinstance(source, pa.RecordBatch) else source.to_batches():
+            self.add(batch)
+
     def has_one_of(self, batch: pa.RecordBatch) -> bool:
         """Whether one of the batch's rows may have a key that was added; True for sure if one has."""
         return self.too_many or not self._hashes.isdisjoint(self._of(batch))

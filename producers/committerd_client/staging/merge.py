@@ -203,8 +203,7 @@ def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
         with Stream(source.schema, batches()).being_read() as reader:
             planned = builder.execute_uncommitted(reader)
     else:
-        for batch in [source] if isinstance(source, pa.RecordBatch) else source.to_batches():
-            hashes.add(batch)
+        hashes.add_all(source)
         planned = builder.execute_uncommitted(source)
     if hashes.nulls and not _keeps_null_keys():
         raise StagingError(

@@ -116,8 +116,7 @@ def _may_have_its_keys(merge: Merge, fragments: Collection[DataFragment], datase
     """Whether one of their rows may have one of the source's keys."""
     keys = KeyHashes(merge.columns, most=merge.keys_max)
     try:
-        for batch in _batches(merge.source):
-            keys.add(batch)
+        keys.add_all(merge.source)
         if keys.too_many:
             return True
         numbers = {one.id for one in fragments}
@@ -162,14 +161,6 @@ def _same_rows(one: Rows, other: Rows) -> bool:
     """Readers are used up: nobody can tell."""
     import pyarrow as pa
 
-    if isinstance(one, pa.Table) and isinstance(other, pa.Table):
-        return one is other or one.equals(other, check_metadata=True)
-    if isinstance(one, pa.RecordBatch) and isinstance(other, pa.RecordBatch):
-        return one is other or one.equals(other, check_metadata=True)
-    return False
-
-
-def _batches(source: Rows) -> Iterable[pa.RecordBatch]:
-    import pyarrow as pa
-
-    return [source] if isinstance(source, pa.RecordBatch) else source.to_batches()
+    if isinstance(one, pa.RecordBatchReader) or type(one) is not type(other):
+        return False
+    return one is other or one.equals(other, check_metadata=True)
