@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,8 @@ DEPLOYING = ["tests/deploy"]
 
 DATA, FAILURES = "coverage", "failures"
 """Files."""
+DISK_BYTES = 4_000_000_000
+"""What tables, logs of brokers and stores take meanwhile, and some room: MinIO and Kafka stop before a disk is full."""
 AGAIN_MAX = 5
 """More failures than these are no accident."""
 
@@ -126,6 +129,14 @@ def command(stage: Stage, data_file: Path) -> list[str]:
 def run_everything() -> int:
     """All lanes, then the branches. Ends with pytest's counts in one line."""
     started = time.monotonic()
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < DISK_BYTES:
+        print(
+            f"{tempfile.gettempdir()} has {free / 1e9:.1f} GB of free disk, the tests need {DISK_BYTES / 1e9:.0f}: "
+            "make room, or name another folder in TMPDIR",
+            file=sys.stderr,
+        )
+        return 2
     on_stores = sorted(str(path) for pattern in ON_STORES for path in Path().glob(pattern))
     listed = [*MEASURED, *COMPUTING, *END_TO_END, *DEPLOYING]
     with tempfile.TemporaryDirectory(prefix="committerd-coverage-") as folder:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import statistics
 import sys
 import tempfile
@@ -42,9 +43,15 @@ def main() -> int:
         help="seconds between two compactions, as a table with so many fragments needs; 0 = none; default %(default)s",
     )
     parser.add_argument(
+        "--fragment-rows",
+        type=int,
+        default=10_000,
+        help="rows of a fragment that compactions leave alone; default %(default)s",
+    )
+    parser.add_argument(
         "--ahead",
         type=int,
-        default=40_000,
+        default=100_000,
         help="appends whose files are written before the clock, as other machines would; default %(default)s",
     )
     parser.add_argument(
@@ -53,12 +60,14 @@ def main() -> int:
         help="the committer's commit.hold_seconds_max; default %(default)s, which is the committer's own",
     )
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the folder grows large: remove it
     load = Load(
         upserts=chosen.upserts,
         upserters=chosen.upserters,
         appends_per_second=chosen.appends,
         ahead=chosen.ahead,
         compact_seconds=chosen.compact or None,
+        compact_rows=chosen.fragment_rows,
     )
     name = f"turns-{secrets.token_hex(4)}"
     with tempfile.TemporaryDirectory(prefix="committerd-turns-", ignore_cleanup_errors=True) as folder:

@@ -6,10 +6,11 @@ nothing else is committed until its next try arrives: racing writers can't give 
 refused meanwhile are waited for together, and each is committed as it arrives. They are of one operation: of an Update
 and a Rewrite that wait together, the one that comes first would contradict the other.
 
-Held is at most `hold_max` seconds at a time and a quarter of the time in all; group commit absorbs what waited. What is
-left of that quarter is saved up until it is enough for the work, and so long the refusal itself is not told: told
-earlier, it would only start work that comes too late again. A first refusal joins those that wait so. None waits for
-longer than it takes to save up for a full hold.
+Held is at most `hold_max` seconds at a time and a quarter of the time in all: after each hold the others have a pause
+of three times as long, and group commit absorbs what waited. In such a pause a refusal is not told: told earlier, it
+would only start work that comes too late again. So do first refusals wait, of operations that have needed holds: the
+less of the table is new since a second try was executed, the sooner the third is here, and under a stream of appends
+what is new is as much as the pause was long. None waits for longer than two holds and their pauses take.
 
 How many of an operation get their turn together follows from how it went: half as many after a hold that ran out, one
 more after one that did not.
@@ -17,7 +18,7 @@ more after one that did not.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,8 +37,8 @@ DUE_MAX = 1000
 """Refusals that wait to be told; another is told at once."""
 _TOGETHER_FIRST = 8
 _TOGETHER_MAX = AHEAD_MAX
-_NEEDED_FACTOR = 2.0
-"""The next may take longer than the last did."""
+_PATIENCE = 2 / HELD_SHARE
+"""Longest holds' times that a refusal waits: somebody else's turn and its pause, and as much again."""
 
 
 class HoldEnding(StrEnum):
@@ -57,15 +58,6 @@ class _Due:
 
 
 @dataclass(slots=True)
-class _Learned:
-    """From earlier holds for one operation."""
-
-    needed: float = 0.0
-    """Seconds that a hold must have to be of use, as the last one showed."""
-    together: int = _TOGETHER_FIRST
-
-
-@dataclass(slots=True)
 class Turns:
     """Holds of one committer. Times are seconds on one clock that only goes forward."""
 
@@ -73,24 +65,22 @@ class Turns:
     promised: set[str] = field(default_factory=set)
     """Refused uuids whose next tries may be committed during this hold."""
     _due: dict[str, _Due] = field(default_factory=dict)
-    """Refused uuids that are not told yet, by time of refusal; of each operation one at least is `again`."""
+    """Refused uuids that are not told yet, by time of refusal."""
     _awaited: set[str] = field(default_factory=set)
     _operation: str = ""
     """Of those that are waited for."""
     _since: float = 0.0
     _until: float = 0.0
-    _learned: defaultdict[str, _Learned] = field(default_factory=lambda: defaultdict(_Learned))
-    """By operation."""
-    _budget: float | None = None
-    _budget_at: float = 0.0
+    _pause_until: float = -math.inf
+    _together: dict[str, int] = field(default_factory=dict)
+    """By operation, once there was a hold for one of it."""
 
     def refused(self, uuid: str, *, operation: str, attempt: int, now: float) -> bool:
         """A record was refused RETRYABLE. Returns whether that is to be told only when `begin` says so."""
         again = attempt >= ATTEMPT_TO_HOLD_FOR
-        if self.hold_max <= 0 or not (again or any(due.operation == operation for due in self._due.values())):
+        if self.hold_max <= 0 or not (again or self._would_be_late(operation, now)):
             return False
-        together = self._learned[operation].together
-        if again and self._awaited and operation == self._operation and len(self.promised) < together:
+        if again and self._awaited and operation == self._operation and len(self.promised) < self._most(operation):
             self._awaited.add(uuid)
             self.promised.add(uuid)
             return False
@@ -99,37 +89,48 @@ class Turns:
         self._due[uuid] = _Due(refused_at=now, operation=operation, again=again)
         return True
 
+    def _would_be_late(self, operation: str, now: float) -> bool:
+        """Whether a second try that begins now would be refused with no time for a hold, or come after one."""
+        return (operation in self._together and now < self._pause_until) or operation in self._held_for()
+
+    def _held_for(self) -> set[str]:
+        """Operations for which a hold is due."""
+        return {due.operation for due in self._due.values() if due.again}
+
+    def _most(self, operation: str) -> int:
+        return self._together.get(operation, _TOGETHER_FIRST)
+
     def begin(self, now: float) -> list[str]:
-        """Begin a hold, if one is due and there is time for it. Returns the uuids whose refusals are to be told now:
-        those that it is for, those that have waited for longer than saving up for a full hold takes, and first ones
-        that wait with nobody any more.
+        """Begin a hold, if one is due and no pause is kept. Returns the uuids whose refusals are to be told now: those
+        that it is for; first ones, where it is nobody's of their operation; and those that have waited for too long.
         """
-        told = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max / HELD_SHARE)
-        seconds = min(self.hold_max, self._accrued(now))
-        longest = next((due for due in self._due.values() if due.again), None)
-        if not self._awaited and longest is not None and 0 < seconds >= self._learned[longest.operation].needed:
-            self._operation = longest.operation
-            others = [uuid for uuid, due in self._due.items() if due.operation == self._operation]
-            first = sorted(others, key=lambda uuid: not self._due[uuid].again)
-            first = first[: self._learned[self._operation].together]
-            self._since, self._until = now, now + seconds
-            self._awaited.update(uuid for uuid in first if self._due[uuid].again)
-            self.promised.update(first)
-            told = dict.fromkeys((*first, *told))
-        waiting = {due.operation for uuid, due in self._due.items() if due.again and uuid not in told}
-        told |= dict.fromkeys(uuid for uuid, due in self._due.items() if due.operation not in waiting)
+        told = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max * _PATIENCE)
+        if not self._awaited and now >= self._pause_until:
+            told = dict.fromkeys((*self._begin(now), *told))
+            waiting = {due.operation for uuid, due in self._due.items() if due.again and uuid not in told}
+            told |= dict.fromkeys(uuid for uuid, due in self._due.items() if due.operation not in waiting)
         for uuid in told:
             del self._due[uuid]
         return list(told)
 
-    def seconds_until(self, now: float) -> float | None:
-        """How long until `begin` may have something to tell; None when nothing is due."""
+    def _begin(self, now: float) -> list[str]:
         longest = next((due for due in self._due.values() if due.again), None)
         if longest is None:
+            return []
+        self._operation = longest.operation
+        others = [uuid for uuid, due in self._due.items() if due.operation == self._operation]
+        first = sorted(others, key=lambda uuid: not self._due[uuid].again)[: self._most(self._operation)]
+        self._since, self._until = now, now + self.hold_max
+        self._awaited.update(uuid for uuid in first if self._due[uuid].again)
+        self.promised.update(first)
+        return first
+
+    def seconds_until(self, now: float) -> float | None:
+        """How long until `begin` may have something to tell; None when nothing is due."""
+        if not self._due:
             return None
-        patience = next(iter(self._due.values())).refused_at + self.hold_max / HELD_SHARE - now
-        saved_up = (self._learned[longest.operation].needed - self._accrued(now)) / HELD_SHARE
-        return max(patience if self._awaited else min(patience, saved_up), 0.0)
+        patience = next(iter(self._due.values())).refused_at + self.hold_max * _PATIENCE - now
+        return max(patience if self._awaited else min(patience, self._pause_until - now), 0.0)
 
     def seconds_left(self, now: float) -> float:
         """How long nothing else is to be committed; 0 = go on."""
@@ -147,31 +148,20 @@ class Turns:
         if not arrived and now < self._until:
             return None
         held = min(now, self._until) - self._since
-        self._budget = self._accrued(now) - held
-        learned = self._learned[self._operation]
+        self._pause_until = self._since + held / HELD_SHARE
         if arrived:
-            learned.needed = min(_NEEDED_FACTOR * held, self.hold_max)
-            learned.together = min(learned.together + 1, _TOGETHER_MAX)
+            self._together[self._operation] = min(self._most(self._operation) + 1, _TOGETHER_MAX)
         else:
-            learned.needed = self.hold_max
-            learned.together = max(len(self.promised) // 2, 1)
+            self._together[self._operation] = max(len(self.promised) // 2, 1)
         self._awaited.clear()
         self.promised.clear()
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), held
 
     def forget(self) -> None:
-        """Give nobody a turn any more: the assignment is over. What may be held stays."""
+        """Give nobody a turn any more: the assignment is over. A pause is kept all the same."""
         self._due.clear()
         self._awaited.clear()
         self.promised.clear()
-
-    def _accrued(self, now: float) -> float:
-        """Seconds that may be held by now: a share of the time that passed, never more than one full hold."""
-        before = self.hold_max if self._budget is None else self._budget
-        since = now if self._budget is None else self._budget_at
-        self._budget = min(before + (now - since) * HELD_SHARE, self.hold_max)
-        self._budget_at = now
-        return self._budget
 
 
 def goes_ahead(retry_of: str | None, position: Position, ledger: Ledger, *, ahead: int) -> bool:

@@ -25,6 +25,7 @@ FIRST_KEY = 1_000_000_000
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("value", pa.int64(), nullable=False)])
 _TICK_SECONDS = 0.02
 _WRITTEN_AT_ONCE = 500
+_WRITERS = 2
 
 
 def table(rows: dict[int, int]) -> pa.Table:
@@ -47,17 +48,21 @@ class Appends:
         """Write so many files; when those are used up, a few more."""
         while True:
             while self._written.qsize() < count:
-                rows = table(dict.fromkeys(range(self._next_key, self._next_key + _WRITTEN_AT_ONCE), 0))
-                fragments = await asyncio.to_thread(
-                    write_fragments, rows, self._uri, mode="append", max_rows_per_file=1
-                )
-                for fragment in fragments:
-                    self._written.put_nowait((self._next_key, fragment))
-                    self._next_key += 1
+                for written in await asyncio.gather(*(self._write() for _ in range(_WRITERS))):
+                    for one in written:
+                        self._written.put_nowait(one)
             ready.set()
             count = min(count, 2 * _WRITTEN_AT_ONCE)
             self._room.clear()
             await self._room.wait()
+
+    async def _write(self) -> list[tuple[int, Any]]:
+        """Files for the next keys."""
+        first = self._next_key
+        self._next_key += _WRITTEN_AT_ONCE
+        rows = table(dict.fromkeys(range(first, self._next_key), 0))
+        fragments = await asyncio.to_thread(write_fragments, rows, self._uri, mode="append", max_rows_per_file=1)
+        return list(enumerate(fragments, start=first))
 
     async def append(self, a_second: int) -> None:
         """At the rate, a few each tick; late ones are made up for."""

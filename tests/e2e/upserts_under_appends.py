@@ -42,6 +42,8 @@ class Load:
     """Appends whose files are there before the first upsert; the others are written meanwhile."""
     compact_seconds: float | None = None
     """Between two compactions; None = there are none."""
+    compact_rows: int = 10_000
+    """Of a fragment that compactions leave alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +95,10 @@ async def run(
     told: dict[str, Any] = {}
     async with AsyncExitStack() as beside:
         if load.compact_seconds is not None:
-            arguments = (load.compact_seconds, load.attempts_max, load.timeout)
-            await beside.enter_async_context(_beside("compactions", place, told, *arguments))
-        arguments = (load.appends_per_second, load.ahead, load.timeout)
-        appending = await beside.enter_async_context(_beside("appending", place, told, *arguments))
+            how = (load.compact_seconds, load.compact_rows, load.attempts_max, load.timeout)
+            await beside.enter_async_context(_beside("compactions", place, told, *how))
+        rate = (load.appends_per_second, load.ahead, load.timeout)
+        appending = await beside.enter_async_context(_beside("appending", place, told, *rate))
         assert appending.stdout is not None
         assert appending.stdin is not None
         if await appending.stdout.readline() != b"ready\n":
@@ -146,11 +148,13 @@ class _Load:
         self, client: CommitClient, uri: str, load: Load, measured: Measured, tell: Callable[[str], None]
     ) -> None:
         self._client, self._uri, self._load, self._measured, self._tell = client, uri, load, measured, tell
+        self._session: Any = lance.Session()  # type: ignore[attr-defined]  # it is not in pylance's `__all__`
+        """One for all: what one of them knows of a file, the others know."""
 
     async def upsert(self, upserter: int, numbers: Iterator[int]) -> None:
         """One after the other, while there are any left."""
         first = upserter * self._load.keys_each
-        opened: Any = lance.dataset(self._uri)  # once: what is known of older files stays known
+        opened: Any = lance.dataset(self._uri, session=self._session)
         for number in numbers:
             # All but one are there; one is new.
             rows = dict.fromkeys(range(first, first + self._load.keys_each), number)

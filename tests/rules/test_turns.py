@@ -66,19 +66,29 @@ def test_a_hold_ends_when_its_time_is_over() -> None:
     assert turns.end([], 12.5) == (HoldEnding.EXPIRED, 2.0)
 
 
-def test_a_refusal_waits_until_time_for_a_hold_is_saved_up() -> None:
+def test_after_a_hold_the_others_have_a_pause_of_three_times_as_long() -> None:
     turns = Turns(hold_max=2.0)
     held_for(turns, "a", now=0.0)
-    assert turns.end([], 2.0) == (HoldEnding.EXPIRED, 2.0)
-    assert held_for(turns, "b", now=6.0) == [], "one second would help nobody, and be gone"
-    assert turns.seconds_until(6.0) == 4.0
-    assert turns.begin(9.9) == []
-    assert turns.begin(10.0) == ["b"]
-    assert turns.seconds_until(10.0) is None
-    # It took 0.5 s: what may be held then is enough for another like it.
-    assert turns.end(["b"], 10.5) == (HoldEnding.ARRIVED, 0.5)
-    assert held_for(turns, "c", now=10.5) == ["c"]
-    assert turns.seconds_left(10.5) == 1.5
+    assert turns.end(["a"], 0.5) == (HoldEnding.ARRIVED, 0.5)
+    assert held_for(turns, "b", now=1.0) == []
+    assert turns.seconds_until(1.0) == 1.0
+    assert turns.begin(1.9) == []
+    assert turns.begin(2.0) == ["b"]
+    assert turns.seconds_until(2.0) is None
+    assert turns.seconds_left(2.0) == 2.0, "whatever the last one took"
+
+
+def test_a_first_refusal_waits_for_the_end_of_a_pause_where_its_operation_has_needed_holds() -> None:
+    turns = Turns(hold_max=2.0)
+    held_for(turns, "a", now=0.0)
+    turns.end(["a"], 1.0)
+    assert turns.refused("first", operation="update", attempt=1, now=2.0)
+    assert not turns.refused("other", operation="delete", attempt=1, now=2.0)
+    assert turns.seconds_until(2.0) == 2.0
+    assert turns.begin(3.9) == []
+    assert turns.begin(4.0) == ["first"], "refused again, it has its hold at once"
+    assert not turns.promised
+    assert not turns.refused("later", operation="update", attempt=1, now=4.1)
 
 
 def test_a_first_refusal_waits_with_those_that_wait_for_a_hold() -> None:
@@ -106,17 +116,17 @@ def test_half_as_many_get_their_turn_after_a_hold_that_ran_out_and_one_more_afte
     assert turns.begin(18.0) == many[12:17]
 
 
-def test_who_has_waited_for_as_long_as_a_full_hold_takes_to_save_up_is_told_without_one() -> None:
+def test_who_has_waited_for_as_long_as_two_holds_and_their_pauses_take_is_told_without_one() -> None:
     turns = Turns(hold_max=2.0)
     held_for(turns, "a", now=0.0)
     assert turns.end([], 2.0) == (HoldEnding.EXPIRED, 2.0)
     assert turns.refused("b", operation="update", attempt=2, now=2.0)
     assert turns.refused("c", operation="update", attempt=2, now=3.0)
-    assert turns.begin(10.5) == ["b"], "one at a time now"
-    assert turns.begin(11.1) == ["c"], "8 s are over, and the hold is another's"
+    assert turns.begin(18.5) == ["b"], "one at a time now"
+    assert turns.begin(19.1) == ["c"], "16 s are over, and the hold is another's"
     assert turns.promised == {"b"}
-    assert turns.refused("d", operation="update", attempt=2, now=11.2)
-    assert turns.seconds_until(11.2) == 8.0
+    assert turns.refused("d", operation="update", attempt=2, now=19.5)
+    assert turns.seconds_until(19.5) == 16.0
 
 
 def test_when_the_assignment_is_over_nobody_has_a_turn() -> None:
@@ -214,7 +224,7 @@ def test_first_refusals_never_take_the_place_of_those_that_are_waited_for() -> N
     assert turns.refused("d", operation="update", attempt=2, now=2.0)
     assert turns.begin(10.0) == ["c"]
     turns.end(["c"], 10.1)
-    assert turns.begin(10.1)[0] == "d"
+    assert turns.begin(10.4)[0] == "d"
 
 
 def test_first_refusals_are_told_when_nobody_waits_any_more_whom_they_could_join() -> None:
@@ -234,4 +244,4 @@ def test_a_hold_that_ran_out_says_nothing_of_another_operation() -> None:
     assert turns.end([], 2.0) == (HoldEnding.EXPIRED, 2.0)
     for uuid in ("a", "b"):
         assert turns.refused(uuid, operation="update", attempt=2, now=3.0)
-    assert turns.begin(3.0) == ["a", "b"], "a quarter of a second is saved up, and may be enough"
+    assert turns.begin(8.0) == ["a", "b"], "both at once, as if there had been no hold"
