@@ -90,12 +90,10 @@ class Turns:
         return True
 
     def _would_be_late(self, operation: str, now: float) -> bool:
-        """Whether a second try that begins now would be refused with no time for a hold, or come after one."""
-        return (operation in self._together and now < self._pause_until) or operation in self._held_for()
-
-    def _held_for(self) -> set[str]:
-        """Operations for which a hold is due."""
-        return {due.operation for due in self._due.values() if due.again}
+        """Whether a second try that begins now would be refused in a pause, or come after the hold that is due."""
+        return (operation in self._together and now < self._pause_until) or any(
+            due.again and due.operation == operation for due in self._due.values()
+        )
 
     def _most(self, operation: str) -> int:
         return self._together.get(operation, _TOGETHER_FIRST)
