@@ -98,7 +98,7 @@ class CommitSettings(_Group):
         ge=0,
         le=60,
         description="After refusing a re-execution: how long nothing else is committed while its next try is awaited; "
-        "a quarter of the time in all. 0 = never.",
+        "a quarter of the time in all, and so long refusals may wait to be told, up to about 8 times this. 0 = never.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="stale",

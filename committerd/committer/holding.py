@@ -89,6 +89,8 @@ class Holding:
         before, self._left = self._left, (held or self._left) & frozenset(retries)
         if self._left and self._left != before:
             return Turn(tell=(), promised=self._left, seconds=0.0)
+        if before:
+            self._turns.pause(anyio.current_time())
         self._left = frozenset()
         uuids = self._turns.begin(anyio.current_time())
         told = [answers for uuid in uuids for _, answers in self._untold.pop(uuid, ())]

@@ -10,7 +10,7 @@ Held is at most `hold_max` seconds at a time and a quarter of the time in all: a
 of three times as long, and group commit absorbs what waited. In such a pause a refusal is not told: told earlier, it
 would only start work that comes too late again. So do first refusals wait, of operations that have needed holds: the
 less of the table is new since a second try was executed, the sooner the third is here, and under a stream of appends
-what is new is as much as the pause was long. None waits for longer than two holds and their pauses take.
+what is new is as much as the pause was long. None waits for much longer than two holds and their pauses take.
 
 How many of an operation get their turn together follows from how it went: half as many after a hold that ran out, one
 more after one that did not.
@@ -71,6 +71,8 @@ class Turns:
     """Of those that are waited for."""
     _since: float = 0.0
     _until: float = 0.0
+    _held: float = 0.0
+    """Seconds that the last hold took."""
     _pause_until: float = -math.inf
     _together: dict[str, int] = field(default_factory=dict)
     """By operation, once there was a hold for one of it."""
@@ -145,15 +147,19 @@ class Turns:
         arrived = not self._awaited
         if not arrived and now < self._until:
             return None
-        held = min(now, self._until) - self._since
-        self._pause_until = self._since + held / HELD_SHARE
+        self._held = min(now, self._until) - self._since
+        self._pause_until = self._since + self._held / HELD_SHARE
         if arrived:
             self._together[self._operation] = min(self._most(self._operation) + 1, _TOGETHER_MAX)
         else:
             self._together[self._operation] = max(len(self.promised) // 2, 1)
         self._awaited.clear()
         self.promised.clear()
-        return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), held
+        return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), self._held
+
+    def pause(self, now: float) -> None:
+        """Those that ended a hold by arriving are committed: the pause begins now, however long that took."""
+        self._pause_until = now + self._held * (1 / HELD_SHARE - 1)
 
     def forget(self) -> None:
         """Give nobody a turn any more: the assignment is over. A pause is kept all the same."""

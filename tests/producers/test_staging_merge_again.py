@@ -6,7 +6,6 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import pytest
 from committerd.format.messages import DataFile, DataFragment, DeletionFile
 from committerd.rules.answers import Status
 from committerd_client import Reexecution, RetryableConflict, staging
-from committerd_client.staging import StagedMerge, merge, merge_again
-from committerd_client.staging.merge_again import still_holds, to_look_through
+from committerd_client.staging import StagedMerge, merge_again
+from committerd_client.staging.merge_again import to_look_through
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance
@@ -46,15 +45,13 @@ def uri(tmp_path: Path) -> str:
     return str(tmp_path / "t.lance")
 
 
-def refused(work: StagedMerge, *, seconds_left: float | None = None) -> Reexecution:
+def refused(work: StagedMerge) -> Reexecution:
     error = RetryableConflict("refused", uuid=work.transaction.uuid)
-    return Reexecution(error=error, work=work, attempt=2, attempts_max=10, seconds_left=seconds_left)
+    return Reexecution(error=error, work=work, attempt=2, attempts_max=10, seconds_left=None)
 
 
-def merged(
-    uri: str, source: Any, again: StagedMerge | None = None, *, seconds_left: float | None = None, **clauses: Any
-) -> StagedMerge:
-    asked = None if again is None else refused(again, seconds_left=seconds_left)
+def merged(uri: str, source: Any, again: StagedMerge | None = None, **clauses: Any) -> StagedMerge:
+    asked = None if again is None else refused(again)
     return staging.merge_insert(lance.dataset(uri), source, on="key", again=asked, **clauses)
 
 
@@ -119,76 +116,6 @@ async def test_after_an_append_of_one_of_its_keys_it_is_executed_anew(uri: str) 
     assert (second.inserted, second.updated) == (0, 2)
     assert (await commit(uri, second)).status is Status.COMMITTED
     assert contents(uri)[20] == 1
-
-
-Meanwhile = Callable[[Callable[[], None]], None]
-
-
-@pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Has something done when a merge has been held against its dataset's version, once; no time is too short."""
-    monkeypatch.setattr(merge, "_FRESH_SECONDS", 0.0)
-
-    def arrange(change: Callable[[], None]) -> None:
-        changes = [change]
-
-        def looked(*args: Any) -> bool:
-            holds = still_holds(*args)
-            while changes:
-                changes.pop()()
-            return holds
-
-        monkeypatch.setattr(merge, "still_holds", looked)
-
-    return arrange
-
-
-async def test_what_is_committed_while_it_is_executed_again_is_looked_through_too(
-    uri: str, meanwhile: Meanwhile
-) -> None:
-    first = merged(uri, rows(1, 5, 20))
-    append(uri, 30)
-    meanwhile(lambda: append(uri, 31))
-    second = merged(uri, rows(1, 5, 20), first)
-    assert written(second) == written(first)
-    assert second.transaction.read_version == lance.dataset(uri).version
-    assert (await commit(uri, second)).status is Status.COMMITTED
-
-
-async def test_what_contradicts_it_meanwhile_has_it_executed_anew_at_once(uri: str, meanwhile: Meanwhile) -> None:
-    first = merged(uri, rows(1, 20))
-    append(uri, 30)
-    meanwhile(lambda: append(uri, 20))
-    second = merged(uri, rows(1, 20), first)
-    assert (second.inserted, second.updated) == (0, 2)
-    assert (await commit(uri, second)).status is Status.COMMITTED
-    assert contents(uri)[20] == 1
-
-
-def test_it_does_not_catch_up_when_half_of_its_time_is_over(uri: str, meanwhile: Meanwhile) -> None:
-    first = merged(uri, rows(1, 20))
-    append(uri, 30)
-    read = lance.dataset(uri).version
-    meanwhile(lambda: append(uri, 31))
-    second = merged(uri, rows(1, 20), first, seconds_left=0.0)
-    assert second.transaction.read_version == read
-
-
-def test_it_catches_up_so_many_times_and_no_more(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "_FRESH_SECONDS", 0.0)
-    keys = count(30)
-
-    def looked(*args: Any) -> bool:
-        holds = still_holds(*args)
-        append(uri, next(keys))
-        return holds
-
-    monkeypatch.setattr(merge, "still_holds", looked)
-    first = merged(uri, rows(1, 20))
-    append(uri, 29)
-    read = lance.dataset(uri).version
-    second = merged(uri, rows(1, 20), first)
-    assert second.transaction.read_version == read + 5
 
 
 Change = Callable[[str], Any]

@@ -78,6 +78,16 @@ def test_after_a_hold_the_others_have_a_pause_of_three_times_as_long() -> None:
     assert turns.seconds_left(2.0) == 2.0, "whatever the last one took"
 
 
+def test_the_pause_begins_when_those_that_were_waited_for_are_committed() -> None:
+    turns = Turns(hold_max=2.0)
+    held_for(turns, "a", now=0.0)
+    assert turns.end(["a"], 0.5) == (HoldEnding.ARRIVED, 0.5)
+    turns.pause(3.0)
+    assert held_for(turns, "b", now=3.0) == []
+    assert turns.seconds_until(3.0) == 1.5
+    assert turns.begin(4.5) == ["b"]
+
+
 def test_a_first_refusal_waits_for_the_end_of_a_pause_where_its_operation_has_needed_holds() -> None:
     turns = Turns(hold_max=2.0)
     held_for(turns, "a", now=0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,10 +38,6 @@ _UPDATE_FIELDS = frozenset(
         "updated_fragment_offsets",
     }
 )
-_FRESH_SECONDS = 0.3
-"""What is committed meanwhile may wait for the next execution."""
-_CATCH_UPS_MAX = 5
-"""Each takes a fraction of the one before it, unless the table grows faster than it can be looked through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +87,7 @@ def merge_insert(
     `again`: what a `reexecute` callback is given. Where the same merge was refused because rows were appended, what it
     found in the rest of the table still holds: only what is new is looked through, and the files that are written
     already are staged once more (`merge_again.py`). Whatever does not allow that is executed in full; so is a source
-    that is a reader. What is committed while that takes its time is looked through as well, so that the read version
-    is one later than the dataset's, and little is left for the next execution, for which others may have to wait.
+    that is a reader.
 
     Two rows of the source with one key that the table does not have are both inserted, as pylance does.
 
@@ -101,9 +95,18 @@ def merge_insert(
     keys where pylance loses them; whatever pylance raises otherwise (two source rows for one row of the table, a schema
     that does not fit).
     """
-    asked = _Asked(
+    table = read_table(dataset)
+    table.refuse_legacy("merge_insert")
+    table.refuse_blobs("merge_insert")
+    names = _key_columns(table, on)
+    columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
+    _check_source(source, names)
+    merge = Merge(
+        uri=dataset.uri,
+        table=table,
+        columns=tuple(columns),
         source=source,
-        on=on,
+        keys_max=keys_max,
         clauses={
             "when_matched_update_all": when_matched_update_all,
             "when_matched_delete": when_matched_delete,
@@ -111,67 +114,11 @@ def merge_insert(
             "when_not_matched_insert_all": when_not_matched_insert_all,
             "when_not_matched_by_source_delete": when_not_matched_by_source_delete,
         },
-        use_index=use_index,
-        keys_max=keys_max,
-        uuid=uuid,
-        properties=properties,
+        executed_at=time.time(),
     )
-    if again is None:
-        return asked.on_version(dataset)
-    began = time.monotonic()
-    staged = asked.on_version(dataset, before=again.work)
-    return _caught_up(asked, staged, dataset, began=began, seconds_left=again.seconds_left)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The arguments of `merge_insert`, for any version."""
-
-    source: Rows
-    on: str | Sequence[str] | None
-    clauses: Mapping[str, bool | str]
-    use_index: bool
-    keys_max: int
-    uuid: str | None
-    properties: Mapping[str, str] | None
-
-    def on_version(self, dataset: lance.LanceDataset, *, before: object = None) -> StagedMerge:
-        """`before`: what came of it on an earlier version, which is made use of where it still holds."""
-        table = read_table(dataset)
-        table.refuse_legacy("merge_insert")
-        table.refuse_blobs("merge_insert")
-        names = _key_columns(table, self.on)
-        columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
-        _check_source(self.source, names)
-        merge = Merge(
-            uri=dataset.uri,
-            table=table,
-            columns=tuple(columns),
-            source=self.source,
-            keys_max=self.keys_max,
-            clauses=self.clauses,
-            executed_at=time.time(),
-        )
-        transaction = table.transaction(self.uuid, self.properties)
-        staged = _found_before(merge, dataset, transaction, before)
-        return staged or _executed(merge, dataset, transaction, use_index=self.use_index)
-
-
-def _caught_up(
-    asked: _Asked, staged: StagedMerge, dataset: lance.LanceDataset, *, began: float, seconds_left: float | None
-) -> StagedMerge:
-    """The same for a later version, where others may have committed since `began`, on the monotonic clock."""
-    give_up = math.inf if seconds_left is None else began + seconds_left / 2
-    for _ in range(_CATCH_UPS_MAX):
-        now = time.monotonic()
-        if now - began <= _FRESH_SECONDS or now > give_up or staged.merge is None:
-            break
-        began = now
-        latest = dataset.checkout_version(dataset.latest_version)
-        if latest.version == staged.transaction.read_version:
-            break
-        staged = asked.on_version(latest, before=staged)
-    return staged
+    transaction = table.transaction(uuid, properties)
+    staged = _found_before(merge, dataset, transaction, again)
+    return staged or _executed(merge, dataset, transaction, use_index=use_index)
 
 
 def _key_columns(table: ReadTable, on: str | Sequence[str] | None) -> list[str]:
@@ -200,19 +147,20 @@ def _check_source(source: Rows, names: Sequence[str]) -> None:
 
 
 def _found_before(
-    merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, before: object
+    merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, again: Reexecution | None
 ) -> StagedMerge | None:
     """What came of it when it was executed before, where that still holds."""
-    if not isinstance(before, StagedMerge) or before.merge is None:
+    refused = again.work if again is not None else None
+    if not isinstance(refused, StagedMerge) or refused.merge is None:
         return None
-    if not still_holds(before.merge, before.transaction.update, merge, dataset):
+    if not still_holds(refused.merge, refused.transaction.update, merge, dataset):
         return None
-    transaction.update.CopyFrom(before.transaction.update)
+    transaction.update.CopyFrom(refused.transaction.update)
     return replace(
-        before,
+        refused,
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
-        merge=replace(merge, executed_at=before.merge.executed_at),
+        merge=replace(merge, executed_at=refused.merge.executed_at),
     )
 
 
