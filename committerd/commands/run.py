@@ -54,7 +54,7 @@ def run() -> None:
         raise
 
 
-def collect_garbage_rarely() -> None:
+def _collect_garbage_rarely() -> None:
     """What waits in a backlog is thousands of objects without a cycle, and each collection looks at all of them: with
     Python's own thresholds that is a tenth of the time that a transaction takes.
     """
@@ -63,7 +63,7 @@ def collect_garbage_rarely() -> None:
 
 
 async def _main(configured: Settings) -> None:
-    collect_garbage_rarely()
+    _collect_garbage_rarely()
     registry = CollectorRegistry()
     telemetry = Telemetry(registry)
     async with stores_of(configured, telemetry=telemetry) as stores:

@@ -148,7 +148,7 @@ class Turns:
         if not arrived and now < self._until:
             return None
         self._held = min(now, self._until) - self._since
-        self._pause_until = self._since + self._held / HELD_SHARE
+        self.pause(self._since + self._held)
         if arrived:
             self._together[self._operation] = min(self._most(self._operation) + 1, _TOGETHER_MAX)
         else:
@@ -158,7 +158,7 @@ class Turns:
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), self._held
 
     def pause(self, now: float) -> None:
-        """Those that ended a hold by arriving are committed: the pause begins now, however long that took."""
+        """Begin the pause after the last hold; once more, when those that ended it by arriving are committed."""
         self._pause_until = now + self._held * (1 / HELD_SHARE - 1)
 
     def forget(self) -> None:
