@@ -175,8 +175,9 @@ class CommitClient:
 
         `reexecute`: called after each `RetryableConflict`, and only then, with what was refused; does the work again on
         the latest version and returns it as a new transaction, or None to give up. A coroutine function runs in the
-        event loop, a plain one in a worker thread; what it raises is passed on. At most `attempts` executions in all,
-        within `timeout`. The app unit, deadline and trace context stay; `create_only`, `create_options` and
+        event loop, a plain one in a worker thread; what it raises is passed on. At most `attempts` executions are sent,
+        within `timeout`; work that took over 0.3 s and can be brought up to date (`Staged.reused`) is first handed back
+        to it, at most five times. The app unit, deadline and trace context stay; `create_only`, `create_options` and
         `read_uuid` belonged to the first transaction (`Staged` has those of the next).
 
         Raises a `NotCommitted` (not in the table), `Undecided`, `CommitTimeout` or `ClientClosed` (unknown), or
@@ -193,7 +194,7 @@ class CommitClient:
                 if reexecute is None:
                     raise
                 wanted = tries.after(error, seconds_left=_left(until))
-            tries.take(await ask(reexecute, wanted), wanted, seconds_left=_left(until))
+            tries.take(await ask(reexecute, wanted, partial(_left, until)), wanted, seconds_left=_left(until))
 
     async def submit(
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]

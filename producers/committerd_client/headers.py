@@ -42,6 +42,10 @@ class Staged:
     """How a new table is made, names as in pylance: `enable_stable_row_ids`, `enable_v2_manifest_paths`, ..."""
     read_uuid: str | None = None
     """Of the transaction that made the read version, so that another table under the same name is noticed."""
+    reused: bool | None = None
+    """Of a re-execution: whether it could use what `Reexecution.work` had found. None: it never can, so that to execute
+    it again would take as long. Where it is not None, `commit` brings work that took long up to date before it is sent.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

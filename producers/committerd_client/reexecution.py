@@ -3,12 +3,17 @@
 An upsert contradicts every Append since its read version, so under a stream of them its first try is often refused. A
 re-execution names the refused transaction (headers `attempt`, `retry-of`): the committer lets it go before waiting
 records, and from the second refusal on commits nothing else for a moment until it arrives.
+
+While a re-execution takes its time, more is committed that it contradicts. So work that says how to be brought up to
+date cheaply (`Staged.reused`) is handed to the function once more before it is sent, when it took long: the next one
+has less to look through, and a hold need not outlast more than that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -23,6 +28,12 @@ from committerd_client.results import CommitResult
 
 ATTEMPTS_MAX = 10
 """Unless the caller says otherwise, the first execution included."""
+_SECONDS_SHORT = 0.3
+"""What an execution may take without being followed by another one: little is committed meanwhile."""
+_ROUNDS_MAX = 5
+"""In which one try is brought up to date."""
+_IN_VAIN_MAX = 2
+"""Such rounds in a row that could not use what was found before."""
 
 Work = Transaction | bytes | Staged
 """What can be committed."""
@@ -35,9 +46,10 @@ class Reexecution:
     error: RetryableConflict
     """Why the try before was refused: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
     work: Work
-    """What was refused, as it was given to `commit` or returned by `reexecute`."""
+    """What was refused, as it was given to `commit` or returned by `reexecute`; or what `reexecute` has just returned
+    and was not sent, since it took long and can be brought up to date."""
     attempt: int
-    """Number of the try that is wanted; the first execution was 1."""
+    """Number of the try that is wanted; the first execution was 1. Stays while work is brought up to date."""
     attempts_max: int
     seconds_left: float | None
     """Until `timeout`; None = no limit."""
@@ -112,12 +124,60 @@ class Attempts:
         return error
 
 
-async def ask(function: Callable[[Reexecution], Any], wanted: Reexecution) -> Work | None:
-    """A coroutine function in the event loop, a plain one in a worker thread: it may read and write for seconds."""
-    made = (
-        function(wanted) if inspect.iscoroutinefunction(function) else await anyio.to_thread.run_sync(function, wanted)
-    )
-    return cast("Work | None", await made if inspect.isawaitable(made) else made)
+class Rounds:
+    """The executions of which one try is made: the one that is asked for, and those that bring it up to date.
+
+    To be driven as `Attempts` is: `wanted` is what to ask for, until it is None and `work` is to be sent.
+    """
+
+    def __init__(self, wanted: Reexecution) -> None:
+        self.wanted: Reexecution | None = wanted
+        self.work: Work | None = None
+        self._seconds_min = None if wanted.seconds_left is None else wanted.seconds_left / 2
+        self._count = self._in_vain = 0
+
+    def done(self, work: Work | None, *, took: float, seconds_left: float | None) -> None:
+        """It was executed, in so many seconds."""
+        assert self.wanted is not None
+        asked, self.wanted, self.work = self.wanted, None, work
+        if not isinstance(work, Staged) or work.reused is None or took <= _SECONDS_SHORT:
+            return
+        if self._seconds_min is not None and (seconds_left is None or seconds_left < self._seconds_min):
+            return
+        self._in_vain = 0 if work.reused or not self._count else self._in_vain + 1
+        if self._count < _ROUNDS_MAX and self._in_vain < _IN_VAIN_MAX:
+            self._count += 1
+            self.wanted = replace(asked, work=work, seconds_left=seconds_left)
+
+
+async def ask(
+    function: Callable[[Reexecution], Any], wanted: Reexecution, left: Callable[[], float | None]
+) -> Work | None:
+    """A coroutine function in the event loop, a plain one in a worker thread: it may read and write for seconds.
+
+    `left`: seconds until `timeout`.
+    """
+    rounds = Rounds(wanted)
+    while rounds.wanted is not None:
+        began = time.monotonic()
+        made = (
+            function(rounds.wanted)
+            if inspect.iscoroutinefunction(function)
+            else await anyio.to_thread.run_sync(function, rounds.wanted)
+        )
+        work = cast("Work | None", await made if inspect.isawaitable(made) else made)
+        rounds.done(work, took=time.monotonic() - began, seconds_left=left())
+    return rounds.work
+
+
+def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float | None]) -> Work | None:
+    """As `ask`, of a plain function in this thread."""
+    rounds = Rounds(wanted)
+    while rounds.wanted is not None:
+        began = time.monotonic()
+        work = function(rounds.wanted)
+        rounds.done(work, took=time.monotonic() - began, seconds_left=left())
+    return rounds.work
 
 
 def _uuid(work: Work) -> str:

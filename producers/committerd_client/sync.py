@@ -27,7 +27,7 @@ from committerd_client.errors import ClientClosed, ClientError
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking
 from committerd_client.options import CLIENTS_TIMEOUT, ClientOptions, CommitOptions, Timeout
-from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work
+from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work, ask_here
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
 
@@ -146,7 +146,7 @@ class SyncCommitClient:
                 if reexecute is None:
                     raise
                 wanted = tries.after(error, seconds_left=_left(until))
-            tries.take(reexecute(wanted), wanted, seconds_left=_left(until))
+            tries.take(ask_here(reexecute, wanted, partial(_left, until)), wanted, seconds_left=_left(until))
 
     def submit(
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]

@@ -23,7 +23,7 @@ from committerd_client import (
     Undecided,
 )
 from committerd_client.headers import Asking
-from committerd_client.reexecution import Attempts
+from committerd_client.reexecution import Attempts, Rounds
 from tests.producers.answering import Answer, answering, append, committed
 
 UUID = "5e1dcf7e-1f0c-4b6e-9f57-0d2f1b3a7c11"
@@ -162,3 +162,87 @@ def test_bytes_under_the_old_uuid_are_noticed_too() -> None:
         tries.take(append(UUID).SerializeToString(), wanted, seconds_left=None)
     tries.take(b"\xff", wanted, seconds_left=None)
     assert tries.work == b"\xff", "said when it is submitted"
+
+
+def current(reused: bool | None = True) -> Staged:
+    return Staged(transaction=append(), reused=reused)
+
+
+@pytest.mark.kafka
+async def test_what_took_long_is_brought_up_to_date_before_it_is_sent(servers: str, dataset: str) -> None:
+    asked: list[Reexecution] = []
+    done = [current(), current(), current()]
+
+    async def again(wanted: Reexecution) -> Staged:
+        asked.append(wanted)
+        await asyncio.sleep(0.4 if len(asked) < 3 else 0)
+        return done[len(asked) - 1]
+
+    with answering(servers, dataset, refusing(1)) as committer:
+        async with CommitClient(servers, dataset=dataset) as client:
+            result = await client.commit(append(UUID), reexecute=again, timeout=60)
+        await asyncio.to_thread(committer.wait_for, 2)
+    assert (result.attempts, result.uuid) == (2, done[2].transaction.uuid)
+    assert [wanted.work for wanted in asked[1:]] == done[:2], "what it has just done, and nobody was sent"
+    assert {(wanted.attempt, wanted.error.uuid) for wanted in asked} == {(2, UUID)}
+    left = [wanted.seconds_left or 0 for wanted in asked]
+    assert left[0] > left[1] + 0.3 > left[2] + 0.6
+    assert [decode_envelope(record.headers).retry_of for record in committer.records] == [None, UUID]
+
+
+@pytest.mark.kafka
+async def test_what_could_not_be_brought_up_to_date_is_sent_after_one_execution(servers: str, dataset: str) -> None:
+    asked: list[Reexecution] = []
+
+    async def again(wanted: Reexecution) -> Transaction | Staged:
+        asked.append(wanted)
+        await asyncio.sleep(0.4)
+        return append() if len(asked) == 1 else current(None)
+
+    with answering(servers, dataset, refusing(2)):
+        async with CommitClient(servers, dataset=dataset) as client:
+            assert (await client.commit(append(), reexecute=again)).attempts == 3
+    assert [wanted.attempt for wanted in asked] == [2, 3]
+
+
+def rounds_of(
+    executions: Iterable[tuple[Staged | Transaction | None, float]], *, seconds: float | None = None
+) -> tuple[int, Any]:
+    """How many of the executions were asked for, and the work that is sent. Each takes so many seconds."""
+    rounds = Rounds(Attempts(append(), Asking(), most=9).after(conflict(), seconds_left=seconds))
+    for count, (work, took) in enumerate(executions, 1):
+        seconds = None if seconds is None else seconds - took
+        rounds.done(work, took=took, seconds_left=seconds)
+        if rounds.wanted is None:
+            return count, rounds.work
+        assert (rounds.wanted.work, rounds.wanted.seconds_left) == (work, seconds)
+    raise AssertionError("more executions are asked for")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count"),
+    [
+        pytest.param([True] * 9, 6, id="five more, however long they take"),
+        pytest.param([False] * 9, 3, id="two more that could use nothing"),
+        pytest.param([True, False, False, True], 3, id="two in a row"),
+        pytest.param([False, False, True, False, True, True], 6, id="a compaction now and then"),
+        pytest.param([True, None], 2, id="it can't be used any more"),
+    ],
+)
+def test_how_often_work_is_brought_up_to_date(kinds: list[bool | None], count: int) -> None:
+    works = [current(kind) for kind in kinds]
+    assert rounds_of((work, 9.0) for work in works) == (count, works[count - 1])
+
+
+def test_what_was_short_or_given_up_is_not_asked_for_again() -> None:
+    work = current()
+    assert rounds_of([(work, 0.3)]) == (1, work)
+    assert rounds_of([(work, 0.31), (work, 0.1)]) == (2, work)
+    assert rounds_of([(None, 9.0)]) == (1, None)
+    assert rounds_of([(work, 9.0), (None, 9.0)]) == (2, None)
+
+
+def test_bringing_up_to_date_takes_half_of_the_time_left() -> None:
+    work = current()
+    assert rounds_of([(work, 5.0)] * 9, seconds=20.0) == (3, work), "10 s are left, and not under a half yet"
+    assert rounds_of([(work, 11.0)] * 9, seconds=20.0) == (1, work)

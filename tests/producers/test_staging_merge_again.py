@@ -118,6 +118,36 @@ async def test_after_an_append_of_one_of_its_keys_it_is_executed_anew(uri: str) 
     assert contents(uri)[20] == 1
 
 
+def test_whether_it_could_use_what_was_found_is_said(uri: str) -> None:
+    first = merged(uri, rows(1, 20))
+    assert first.reused is None, "nobody asked for it"
+    append(uri, 30)
+    second = merged(uri, rows(1, 20), first)
+    assert second.reused is True
+    compact(uri)
+    third = merged(uri, rows(1, 20), second)
+    assert third.reused is False
+    fourth = merged(uri, rows(1, 20), third)
+    assert fourth.reused is True
+    assert (fourth.transaction.update, fourth.transaction.read_version) == (
+        third.transaction.update,
+        third.transaction.read_version,
+    ), "the same version"
+    assert fourth.transaction.uuid != third.transaction.uuid
+    reader = merged(uri, rows(1, 20).to_reader(), fourth)
+    assert (reader.reused, reader.merge) == (None, None), "a reader is used up"
+
+
+def test_it_is_staged_at_the_version_that_its_caller_has_read(uri: str) -> None:
+    """The source may have been computed from that version, which only its caller knows."""
+    first = merged(uri, rows(1, 20))
+    append(uri, 30)
+    read = lance.dataset(uri)
+    append(uri, 31)
+    second = staging.merge_insert(read, rows(1, 20), on="key", again=refused(first))
+    assert (second.reused, second.transaction.read_version) == (True, read.version)
+
+
 Change = Callable[[str], Any]
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
@@ -23,6 +24,7 @@ from committerd_client import (
     KafkaUnavailable,
     Reexecution,
     RetryableConflict,
+    Staged,
     SyncCommitClient,
 )
 from committerd_client.headers import Asking
@@ -81,6 +83,26 @@ def test_reexecute_runs_in_the_thread_of_the_caller(servers: str, dataset: str) 
     assert {thread for _, thread in asked} == {threading.current_thread()}
     assert asked[0][0].error.conflicting_version == 7
     assert [committer.headers(i).get("retry-of") for i in range(3)] == [None, *(w.error.uuid for w, _ in asked)]
+
+
+@pytest.mark.kafka
+def test_what_took_long_is_brought_up_to_date_in_the_thread_of_the_caller(servers: str, dataset: str) -> None:
+    def answer(record: Any) -> Iterable[Outcome]:
+        return [committed(record, **({"status": RETRYABLE} if record.offset < 1 else {}))]
+
+    asked: list[tuple[Reexecution, threading.Thread]] = []
+    done = [Staged(transaction=append(), reused=reused) for reused in (False, True)]
+
+    def again(wanted: Reexecution) -> Any:
+        asked.append((wanted, threading.current_thread()))
+        time.sleep(0.4 if len(asked) == 1 else 0)
+        return done[len(asked) - 1]
+
+    with answering(servers, dataset, answer), SyncCommitClient(servers, dataset=dataset) as client:
+        result = client.commit(append(UUID), reexecute=again)
+    assert (result.attempts, result.uuid) == (2, done[1].transaction.uuid)
+    assert asked[1][0].work is done[0]
+    assert {thread for _, thread in asked} == {threading.current_thread()}
 
 
 @pytest.mark.kafka

@@ -87,7 +87,8 @@ def merge_insert(
     `again`: what a `reexecute` callback is given. Where the same merge was refused because rows were appended, what it
     found in the rest of the table still holds: only what is new is looked through, and the files that are written
     already are staged once more (`merge_again.py`). Whatever does not allow that is executed in full; so is a source
-    that is a reader.
+    that is a reader. A source that is read from the table must be read anew for each call, at the version at which
+    `dataset` is open, like any that another transaction may have changed.
 
     Two rows of the source with one key that the table does not have are both inserted, as pylance does.
 
@@ -118,7 +119,10 @@ def merge_insert(
     )
     transaction = table.transaction(uuid, properties)
     staged = _found_before(merge, dataset, transaction, again)
-    return staged or _executed(merge, dataset, transaction, use_index=use_index)
+    if staged is not None:
+        return staged
+    staged = _executed(merge, dataset, transaction, use_index=use_index)
+    return staged if again is None or staged.merge is None else replace(staged, reused=False)
 
 
 def _key_columns(table: ReadTable, on: str | Sequence[str] | None) -> list[str]:
@@ -161,6 +165,7 @@ def _found_before(
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
         merge=replace(merge, executed_at=refused.merge.executed_at),
+        reused=True,
     )
 
 

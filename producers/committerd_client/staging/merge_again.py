@@ -98,6 +98,8 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
     """
     if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before) or _names_versions(update):
         return False
+    if before.table.version == now.table.version and before.table.manifest == now.table.manifest:
+        return True
     changed = {one.id for one in update.updated_fragments} | set(update.removed_fragment_ids)
     new = to_look_through(
         before.table.manifest.fragments,
