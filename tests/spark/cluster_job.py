@@ -1,0 +1,70 @@
+"""A driver whose executors are other processes: a batch, a stream and an upsert into a table in S3.
+
+What executors know of the table has come with the tasks: they run in folders of their own, and nothing in their
+environment leads to the store. Prints, as JSON, in which folder and with which such variables each task ran.
+Arguments: bootstrap servers, dataset, table URI, storage options as JSON, a folder for checkpoint and scratch files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from committerd_spark import LanceBatchWriter
+from tests.spark.session import CONFIG
+
+_EXECUTORS = 2
+_ROWS = 200
+
+
+def main() -> None:
+    servers, dataset, uri, options, scratch = sys.argv[1:]
+    folder = Path(scratch)
+    builder: Any = SparkSession.builder
+    builder = builder.master(f"local-cluster[{_EXECUTORS},1,512]").appName("cluster")
+    settings = CONFIG | {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.local.dir": str(folder / "local"),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+
+    def told(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = [name for name in os.environ if name.startswith(("AWS_", "COMMITTERD_"))]
+        yield pa.RecordBatch.from_pylist([{"folder": os.getcwd(), "names": " ".join(names)}])
+
+    seen = spark.range(8, numPartitions=4).mapInArrow(told, "folder string, names string").collect()
+    common: dict[str, Any] = {
+        "bootstrap_servers": servers, "dataset": dataset, "storage_options": json.loads(options), "timeout": 120.0
+    }  # fmt: skip
+    with LanceBatchWriter(uri, **common) as writer:
+        writer.write(spark.range(0, _ROWS, numPartitions=4).selectExpr("id", "'batch' v"))
+        stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
+        query = (
+            stream.selectExpr(f"value + {_ROWS} id", "'stream' v")
+            .writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+            .queryName("numbers")
+            .foreachBatch(writer)
+            .start()
+        )
+        while (query.lastProgress or {"batchId": -1})["batchId"] < 2:
+            if query.awaitTermination(0.2):
+                break
+        query.stop()
+    with LanceBatchWriter(uri, mode="upsert", keys=["id"], app_id="changes", **common) as upserts:
+        upserts.write(spark.range(_ROWS - 10, _ROWS, numPartitions=4).selectExpr("id", "'upsert' v"))
+    print(json.dumps([row.asDict() for row in seen]))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
