@@ -228,7 +228,7 @@ class Committer:
         assert view.position is not None
         entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
         settled = {entry.offset for _, entry in entries}
-        records = {p.offset: p.record for p in parts.intake.pending if p.offset in settled}
+        records = parts.intake.records(settled)
         if any(status_of(entry).is_dead_letter and entry.offset not in records for _, entry in entries):
             # Settled by another committer, or taken from us meanwhile: Start reads them again and answers them all.
             raise StartAgain("a dead letter needs its record, which is not here")

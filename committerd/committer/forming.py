@@ -82,6 +82,8 @@ class _Forming:
     """The same by uuid."""
     uuids: set[str] = field(default_factory=set)
     weight: Weight = field(default_factory=Weight)
+    newest: int = 0
+    """Number of the record that arrived last of those that the group settles."""
 
     def offsets(self) -> list[int]:
         """Of the records that the group settles."""
@@ -96,6 +98,17 @@ class Former:
     decoder: Decoder
     world: World
     telemetry: Telemetry
+    _plain: PrepareOptions = field(init=False)
+    """Of a request that asks for nothing beside its transaction, and whose files are not looked for."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self,
+            "_plain",
+            PrepareOptions(
+                allowed_operations=self.options.allowed_operations, allowed_bases=self.options.allowed_bases
+            ),
+        )
 
     async def form(self, view: View, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
         """The next version, None when nothing waits.
@@ -143,7 +156,7 @@ class Former:
         answer = await self._judge(request, pending, forming, view)
         if isinstance(answer, Refused):
             return None
-        self._take(forming, request, answer, view)
+        self._take(forming, pending, answer, view)
         try:
             return await self._build(forming, view, [pending] if is_first else [])
         except RequestError:
@@ -181,7 +194,7 @@ class Former:
             if isinstance(answer, Refused):
                 self._refuse(forming, pending, answer)
             elif pending.offset not in held:
-                self._take(forming, request, answer, view)
+                self._take(forming, pending, answer, view)
         return forming
 
     async def _judge(self, request: Request, pending: Pending, forming: _Forming, view: View) -> Judged | Refused:
@@ -217,10 +230,12 @@ class Former:
 
     def _prepare_options(self, request: Request, *, age_ms: int) -> PrepareOptions:
         options, envelope = self.options, request.envelope
-        return PrepareOptions(
-            allowed_operations=options.allowed_operations,
-            allowed_bases=options.allowed_bases,
-            verify_files=options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS),
+        verify = options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS)
+        if not (verify or envelope.app or envelope.create_options or envelope.create_only):
+            return self._plain
+        return replace(
+            self._plain,
+            verify_files=verify,
             rules_out_duplicate=envelope.app is not None,
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,
@@ -241,7 +256,10 @@ class Former:
             f"made by {made.settled.uuid}: the table was deleted and made again. Do the work again on the new table",
         )
 
-    def _take(self, forming: _Forming, request: Request, judged: Judged, view: View) -> None:
+    def _take(self, forming: _Forming, pending: Pending, judged: Judged, view: View) -> None:
+        request = pending.decoded
+        assert isinstance(request, Request)
+        forming.newest = max(forming.newest, pending.number)
         forming.requests.append(request)
         forming.judged.append(judged)
         forming.uuids.add(request.uuid)
@@ -259,6 +277,7 @@ class Former:
             envelope=request.envelope if request else who_asked(pending.record.headers),
             transaction=request.transaction if request else None,
         )
+        forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
@@ -299,6 +318,7 @@ class Former:
             group=group,
             prepared=prepared,
             own=Found(settled=settled, position=position, marks=marks),
+            newest=forming.newest,
         )
 
     def _transaction(

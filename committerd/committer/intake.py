@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 import anyio
 
@@ -25,6 +25,8 @@ class Pending:
 
     record: Record
     size: int
+    number: int = 0
+    """Of its arrival here: what arrived later has a higher one, delivered again or not."""
     retry_of: str | None = None
     """Header `retry-of`, seen before anything is decoded: such a record may go before those that wait."""
     decoded: Request | Refused | None = None
@@ -78,6 +80,8 @@ class Intake:
         self.fetch_failure: str | None = None
         self.next_offset = 0
         """After the last delivered record, for the lag."""
+        self.arrived = 0
+        """Records that have ever arrived."""
 
     async def run(self) -> None:
         """Take events until cancelled."""
@@ -130,6 +134,12 @@ class Intake:
         """The first records that wait, at most so many."""
         return list(islice(self.pending, count))
 
+    def records(self, offsets: Collection[int]) -> dict[int, Record]:
+        """Those of these offsets that wait, by offset."""
+        last = max(offsets, default=-1)
+        upto = takewhile(lambda pending: pending.offset <= last, self.pending)
+        return {pending.offset: pending.record for pending in upto if pending.offset in offsets}
+
     def waiting_retries(self) -> list[Pending]:
         """The records that do a refused one again, in the order of their offsets."""
         return list(self._retries.values())
@@ -170,7 +180,8 @@ class Intake:
 
     def _take(self, records: list[Record]) -> None:
         for record in records:
-            pending = Pending(record, record_size(record))
+            self.arrived += 1
+            pending = Pending(record, record_size(record), self.arrived)
             for name, value in record.headers:
                 if name == "retry-of":
                     pending.retry_of = value.decode("ascii", "replace")

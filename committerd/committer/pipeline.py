@@ -53,6 +53,8 @@ class Pipeline:
         self._identity = identity
         self._tasks: TaskGroup | None = None
         self._ahead: _Ahead | None = None
+        self._known: tuple[int, TopicIdentity] | None = None
+        """How many records had arrived when the broker was asked for the topic's identity, and its answer."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -71,20 +73,26 @@ class Pipeline:
             raise error
 
     async def form(self, view: View, *, held_for: Container[str] | None = None) -> Draft | None:
-        """As `Former.form`; beside it the broker is asked which topic it is.
+        """As `Former.form`, and with the identity of the topic, asked for when all records of the draft were here.
 
-        That is early enough: the records of the draft are here, and so they are of the topic that it says, or of one
-        that was there before, which is noticed.
+        So they are of the topic that it says, or of one that was there before, which is noticed; what becomes of the
+        topic afterwards changes nothing about them. One answer therefore does for all drafts of records that had
+        arrived by then.
         """
         if not (self._intake.pending if held_for is None else self._intake.waiting_retries()):
             return None
-        asked = Beside(self._identity)
-        draft = await asked.of(partial(self._former.form, view, self._intake, held_for=held_for))
-        if draft is None:
-            return None
-        if asked.failed is not None:
-            raise asked.failed
-        return replace(draft, identity=asked.result)
+        forming = partial(self._former.form, view, self._intake, held_for=held_for)
+        if self._known_of(self._newest_expected(view, held_for)) is not None:
+            draft = await forming()
+        else:
+            arrived, asked = self._intake.arrived, Beside(self._identity)
+            draft = await asked.of(forming)
+            if draft is None:
+                return None
+            if asked.failed is not None:
+                raise asked.failed
+            self._known = arrived, asked.result
+        return None if draft is None else replace(draft, identity=self._known_of(draft.newest))
 
     async def put(self, draft: Draft, view: View) -> Settlement:
         """As `Putter.put`."""
@@ -118,6 +126,20 @@ class Pipeline:
         if view.monotonic() - ahead.formed_at > _FRESH_SECONDS:
             return None
         return ahead.draft
+
+    def _known_of(self, number: int) -> TopicIdentity | None:
+        """The topic's identity as it was asked for when that record was here already."""
+        return self._known[1] if self._known is not None and number <= self._known[0] else None
+
+    def _newest_expected(self, view: View, held_for: Container[str] | None) -> int:
+        """The number of the last record that may be in the next draft, as far as that can be said before."""
+        limits, waiting = self._former.options.limits, self._intake.pending
+        if held_for is not None or self._intake.waiting_retries():
+            return self._intake.arrived
+        assert view.position is not None
+        passed = max(view.position.next_offset - waiting[0].offset, 0)
+        most = limits.records if limits.coalesce_appends else 1
+        return waiting[min(passed + most, len(waiting)) - 1].number
 
     def _drop(self) -> None:
         ahead, self._ahead = self._ahead, None

@@ -43,6 +43,8 @@ class Draft:
     prepared: Prepared
     own: Found
     """What it will say of the queue, to tell it from another's."""
+    newest: int = 0
+    """`Pending.number` of the record that arrived last of those that it settles; 0 = it settles none."""
     identity: TopicIdentity | None = None
     """The topic's, asked for when the records were there already; None = to be asked for before it is put."""
 

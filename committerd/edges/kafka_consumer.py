@@ -48,7 +48,10 @@ _log = logging.getLogger(__name__)
 _POLL_MS = 100
 _POLL_MS_IDLE = 20
 """While parked or full, when the next thing to happen is a call and not a record."""
-_POLL_RECORDS = 500
+_POLL_RECORDS = 5000
+"""Of one delivery, which waits until the event loop takes it: small ones would keep the groups of a backlog small. Its
+bytes are bounded by what the broker answers at once.
+"""
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _REOPEN_BOOTSTRAP_MS = 5_000

@@ -26,7 +26,7 @@ def require_fits(transaction: Transaction, latest: Manifest | None, create: Crea
     fragments, files = staged_fragments(transaction), staged_files(transaction)
     _require_bases(transaction, latest, _bases_used(transaction, fragments, files))
     _require_file_versions(transaction, latest, create, {file_version(file) for file in files})
-    _require_row_ids(transaction, latest, create)
+    _require_row_ids(transaction, fragments, latest, create)
     if latest is None:
         return
     match transaction.WhichOneof("operation"):
@@ -100,10 +100,12 @@ def _require_file_versions(
         )
 
 
-def _require_row_ids(transaction: Transaction, latest: Manifest | None, create: CreateOptions) -> None:
+def _require_row_ids(
+    transaction: Transaction, fragments: Iterable[DataFragment], latest: Manifest | None, create: CreateOptions
+) -> None:
     stable = create.enable_stable_row_ids if latest is None else has_stable_row_ids(latest)
     carries = transaction.WhichOneof("operation") in ("rewrite", "merge")
-    for fragment in staged_fragments(transaction):
+    for fragment in fragments:
         given = fragment.HasField("inline_row_ids")
         if given and not stable:
             raise InvalidRequest(

@@ -166,7 +166,8 @@ def _row_versions(fragments: Sequence[DataFragment]) -> Iterator[Violation]:
     for fragment in fragments:
         for sequence in (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions):
             try:
-                decode_versions(sequence, fragment=fragment.id, staged=False)
+                if sequence:
+                    decode_versions(sequence, fragment=fragment.id, staged=False)
             except CorruptTable as error:
                 yield error.code, str(error)
 

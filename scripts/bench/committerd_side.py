@@ -1,7 +1,7 @@
 """committerd's own functions on one local table, in a process of its own, called as the committer calls them.
 
-What a commit costs without Kafka: judge, build, write the transaction file, put the manifest. This module loads neither
-pylance nor Kafka's client, as the memory of its process is measured too.
+What a commit costs without Kafka: judge, build, put the manifest and write the transaction file beside it. This module
+loads neither pylance nor Kafka's client, as the memory of its process is measured too.
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ import random
 import time
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio.from_thread
 
+from committerd.committer.beside import Beside
 from committerd.edges.local import LocalStore
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge, put, write_files
+from committerd.prepare import (
+    Judged,
+    PrepareOptions,
+    Rejected,
+    World,
+    build_version,
+    judge,
+    put,
+    write_referenced,
+    write_transaction,
+)
 from committerd.table import Table
 from scripts.bench.machine import peak_memory_bytes
 from scripts.bench.pool import Pool
@@ -47,8 +59,10 @@ class OneTable:
         judged = await self.judged(transaction)
         assert isinstance(judged, Judged), f"refused: {judged}"
         prepared = await build_version(self.table, self.latest, judged, world=WORLD)
-        await write_files(self.table, prepared)
-        answer = await put(self.table, prepared)
+        await write_referenced(self.table, prepared)
+        written = Beside(partial(write_transaction, self.table, prepared))
+        answer = await written.of(partial(put, self.table, prepared))
+        assert written.done, f"the transaction file was not written: {written.failed}"
         assert isinstance(answer, Created), "another has written to this table"
         self.latest = prepared.file
 
