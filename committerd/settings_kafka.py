@@ -121,7 +121,7 @@ class KafkaSettings(BaseModel):
     )
     fetch_max_bytes: int = Field(default=50 * MIB, ge=MIB, description="Bytes in one answer of a broker, about.")
     outstanding_records_max: int = Field(
-        default=2_000,
+        default=10_000,
         ge=4,
         description="Stop fetching while so many delivered records are unanswered; go on below a quarter.",
     )

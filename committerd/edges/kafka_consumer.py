@@ -48,10 +48,6 @@ _log = logging.getLogger(__name__)
 _POLL_MS = 100
 _POLL_MS_IDLE = 20
 """While parked or full, when the next thing to happen is a call and not a record."""
-_POLL_RECORDS = 5000
-"""Of one delivery, which waits until the event loop takes it: small ones would keep the groups of a backlog small. Its
-bytes are bounded by what the broker answers at once.
-"""
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _REOPEN_BOOTSTRAP_MS = 5_000
@@ -95,6 +91,8 @@ class GroupMember:
             records_max=settings.outstanding_records_max,
             bytes_max=settings.outstanding_bytes_max,
         )
+        # Each delivery waits until the event loop takes it: small ones would keep the groups of a backlog small.
+        self._poll_records = settings.outstanding_records_max // 4
         self._deliver = deliver
         self._calls: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -193,7 +191,7 @@ class GroupMember:
         """One poll. False when the consumer has to be replaced."""
         generation, idle = self.assignment.generation, self.assignment.idle
         try:
-            polled = consumer.poll(timeout_ms=_POLL_MS_IDLE if idle else _POLL_MS, max_records=_POLL_RECORDS)
+            polled = consumer.poll(timeout_ms=_POLL_MS_IDLE if idle else _POLL_MS, max_records=self._poll_records)
         except errors.KafkaError as error:
             self._tell_changes()
             return self._survives(error)
