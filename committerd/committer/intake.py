@@ -135,7 +135,7 @@ class Intake:
         return list(islice(self.pending, count))
 
     def records(self, offsets: Collection[int]) -> dict[int, Record]:
-        """Those of these offsets that wait, by offset."""
+        """Those of these offsets that wait, by offset. Looks no further than the highest: they are held in order."""
         last = max(offsets, default=-1)
         upto = takewhile(lambda pending: pending.offset <= last, self.pending)
         return {pending.offset: pending.record for pending in upto if pending.offset in offsets}

@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 _POLL_MS = 100
 _POLL_MS_IDLE = 20
 """While parked or full, when the next thing to happen is a call and not a record."""
+_POLL_RECORDS_MAX = 2_500
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _REOPEN_BOOTSTRAP_MS = 5_000
@@ -92,7 +93,7 @@ class GroupMember:
             bytes_max=settings.outstanding_bytes_max,
         )
         # Each delivery waits until the event loop takes it: small ones would keep the groups of a backlog small.
-        self._poll_records = settings.outstanding_records_max // 4
+        self._poll_records = min(settings.outstanding_records_max // 4, _POLL_RECORDS_MAX)
         self._deliver = deliver
         self._calls: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
         self._stopping = threading.Event()

@@ -41,7 +41,7 @@ class ClientError(CommitterError):
     offset: int | None = None
     """Of the record in the staged topic; None when nothing was sent, or Kafka has not acknowledged it."""
     attempts: int = 1
-    """How often the work was executed, with `reexecute`; the error is about the last try."""
+    """How often it was tried, with `reexecute`; the error is about the last try."""
 
     def __init__(self, message: str, *, code: str | None = None, uuid: str = "") -> None:
         super().__init__(message, code=code)

@@ -42,9 +42,9 @@ class Staged:
     """How a new table is made, names as in pylance: `enable_stable_row_ids`, `enable_v2_manifest_paths`, ..."""
     read_uuid: str | None = None
     """Of the transaction that made the read version, so that another table under the same name is noticed."""
-    reused: bool | None = None
-    """Of a re-execution: whether it could use what `Reexecution.work` had found. None: it never can, so that to execute
-    it again would take as long. Where it is not None, `commit` brings work that took long up to date before it is sent.
+    can_catch_up: bool = False
+    """Whether an execution that is given this as `Reexecution.work` needs to look only at what is new since. `commit`
+    then has a first re-execution that took long brought up to date before it is sent.
     """
 
 

@@ -4,9 +4,9 @@ An upsert contradicts every Append since its read version, so under a stream of 
 re-execution names the refused transaction (headers `attempt`, `retry-of`): the committer lets it go before waiting
 records, and from the second refusal on commits nothing else for a moment until it arrives.
 
-While a re-execution takes its time, more is committed that it contradicts. So work that says how to be brought up to
-date cheaply (`Staged.reused`) is handed to the function once more before it is sent, when it took long: the next one
-has less to look through, and a hold need not outlast more than that.
+While the first re-execution takes its time, more is committed that it contradicts. So work that can be brought up to
+date (`Staged.can_catch_up`) is handed back to the function before it is sent, when it took long: the next try then has
+little to look through, and is done while the hold lasts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from committerd_client.headers import Asking, Staged
 from committerd_client.results import CommitResult
 
 ATTEMPTS_MAX = 10
-"""Unless the caller says otherwise, the first execution included."""
+"""Tries of one commit, the first included, unless the caller says otherwise."""
 _SECONDS_SHORT = 0.3
 """What an execution may take without being followed by another one: little is committed meanwhile."""
-_ROUNDS_MAX = 5
-"""In which one try is brought up to date."""
-_IN_VAIN_MAX = 2
-"""Such rounds in a row that could not use what was found before."""
+_HELD_FROM = 3
+"""The attempt from which on nothing else is committed meanwhile: there is nothing to catch up with."""
 
 Work = Transaction | bytes | Staged
 """What can be committed."""
@@ -47,7 +45,7 @@ class Reexecution:
     """Why the try before was refused: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
     work: Work
     """What was refused, as it was given to `commit` or returned by `reexecute`; or what `reexecute` has just returned
-    and was not sent, since it took long and can be brought up to date."""
+    and was not sent yet, since it took long and can be brought up to date."""
     attempt: int
     """Number of the try that is wanted; the first execution was 1. Stays while work is brought up to date."""
     attempts_max: int
@@ -127,26 +125,27 @@ class Attempts:
 class Rounds:
     """The executions of which one try is made: the one that is asked for, and those that bring it up to date.
 
-    To be driven as `Attempts` is: `wanted` is what to ask for, until it is None and `work` is to be sent.
+    These go on while each takes at most half of the time of the one before, and the next may take as long as the last
+    and still leave half of what was left until `timeout`. To be driven as `Attempts` is: `wanted` is what to ask for,
+    until it is None and `work` is to be sent.
     """
 
     def __init__(self, wanted: Reexecution) -> None:
         self.wanted: Reexecution | None = wanted
         self.work: Work | None = None
-        self._seconds_min = None if wanted.seconds_left is None else wanted.seconds_left / 2
-        self._count = self._in_vain = 0
+        self._seconds_min = 0.0 if wanted.seconds_left is None else wanted.seconds_left / 2
+        self._took_before: float | None = None
 
     def done(self, work: Work | None, *, took: float, seconds_left: float | None) -> None:
         """It was executed, in so many seconds."""
         assert self.wanted is not None
-        asked, self.wanted, self.work = self.wanted, None, work
-        if not isinstance(work, Staged) or work.reused is None or took <= _SECONDS_SHORT:
+        asked, before = self.wanted, self._took_before
+        self.wanted, self.work, self._took_before = None, work, took
+        if not isinstance(work, Staged) or not work.can_catch_up or asked.attempt >= _HELD_FROM:
             return
-        if self._seconds_min is not None and (seconds_left is None or seconds_left < self._seconds_min):
+        if took <= _SECONDS_SHORT or (before is not None and took > before / 2):
             return
-        self._in_vain = 0 if work.reused or not self._count else self._in_vain + 1
-        if self._count < _ROUNDS_MAX and self._in_vain < _IN_VAIN_MAX:
-            self._count += 1
+        if seconds_left is None or seconds_left - took >= self._seconds_min:
             self.wanted = replace(asked, work=work, seconds_left=seconds_left)
 
 

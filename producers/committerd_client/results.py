@@ -60,7 +60,7 @@ class CommitResult:
     commit_ms: int = 0
     """From there until the version was durable; 0 = not known."""
     attempts: int = 1
-    """How often the work was executed, with `reexecute`."""
+    """How often it was tried, with `reexecute`."""
 
     @property
     def duplicate(self) -> bool:

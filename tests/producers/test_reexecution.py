@@ -164,18 +164,18 @@ def test_bytes_under_the_old_uuid_are_noticed_too() -> None:
     assert tries.work == b"\xff", "said when it is submitted"
 
 
-def current(reused: bool | None = True) -> Staged:
-    return Staged(transaction=append(), reused=reused)
+def current(can_catch_up: bool = True) -> Staged:
+    return Staged(transaction=append(), can_catch_up=can_catch_up)
 
 
 @pytest.mark.kafka
 async def test_what_took_long_is_brought_up_to_date_before_it_is_sent(servers: str, dataset: str) -> None:
     asked: list[Reexecution] = []
-    done = [current(), current(), current()]
+    done = [current(), current(), current(can_catch_up=False)]
 
     async def again(wanted: Reexecution) -> Staged:
         asked.append(wanted)
-        await asyncio.sleep(0.4 if len(asked) < 3 else 0)
+        await asyncio.sleep((2.0, 0.5, 0)[len(asked) - 1])
         return done[len(asked) - 1]
 
     with answering(servers, dataset, refusing(1)) as committer:
@@ -186,18 +186,18 @@ async def test_what_took_long_is_brought_up_to_date_before_it_is_sent(servers: s
     assert [wanted.work for wanted in asked[1:]] == done[:2], "what it has just done, and nobody was sent"
     assert {(wanted.attempt, wanted.error.uuid) for wanted in asked} == {(2, UUID)}
     left = [wanted.seconds_left or 0 for wanted in asked]
-    assert left[0] > left[1] + 0.3 > left[2] + 0.6
+    assert left[0] >= left[1] + 2 >= left[2] + 2.5
     assert [decode_envelope(record.headers).retry_of for record in committer.records] == [None, UUID]
 
 
 @pytest.mark.kafka
-async def test_what_could_not_be_brought_up_to_date_is_sent_after_one_execution(servers: str, dataset: str) -> None:
+async def test_what_can_not_be_brought_up_to_date_is_sent_after_one_execution(servers: str, dataset: str) -> None:
     asked: list[Reexecution] = []
 
-    async def again(wanted: Reexecution) -> Transaction | Staged:
+    async def again(wanted: Reexecution) -> Transaction:
         asked.append(wanted)
         await asyncio.sleep(0.4)
-        return append() if len(asked) == 1 else current(None)
+        return append()
 
     with answering(servers, dataset, refusing(2)):
         async with CommitClient(servers, dataset=dataset) as client:
@@ -206,43 +206,52 @@ async def test_what_could_not_be_brought_up_to_date_is_sent_after_one_execution(
 
 
 def rounds_of(
-    executions: Iterable[tuple[Staged | Transaction | None, float]], *, seconds: float | None = None
+    executions: Iterable[tuple[Staged | Transaction | None, float]], *, attempt: int = 2, seconds: float | None = None
 ) -> tuple[int, Any]:
     """How many of the executions were asked for, and the work that is sent. Each takes so many seconds."""
-    rounds = Rounds(Attempts(append(), Asking(), most=9).after(conflict(), seconds_left=seconds))
+    first = Attempts(append(), Asking(attempt=attempt - 1), most=9).after(conflict(), seconds_left=seconds)
+    rounds = Rounds(first)
     for count, (work, took) in enumerate(executions, 1):
         seconds = None if seconds is None else seconds - took
         rounds.done(work, took=took, seconds_left=seconds)
         if rounds.wanted is None:
             return count, rounds.work
         assert (rounds.wanted.work, rounds.wanted.seconds_left) == (work, seconds)
+        assert rounds.wanted.attempt == attempt
     raise AssertionError("more executions are asked for")
 
 
 @pytest.mark.parametrize(
-    ("kinds", "count"),
+    ("took", "count"),
     [
-        pytest.param([True] * 9, 6, id="five more, however long they take"),
-        pytest.param([False] * 9, 3, id="two more that could use nothing"),
-        pytest.param([True, False, False, True], 3, id="two in a row"),
-        pytest.param([False, False, True, False, True, True], 6, id="a compaction now and then"),
-        pytest.param([True, None], 2, id="it can't be used any more"),
+        pytest.param([0.3], 1, id="short"),
+        pytest.param([0.31, 0.1], 2, id="long, then short"),
+        pytest.param([4.0, 2.0, 1.0, 0.5, 0.2], 5, id="half of the time each"),
+        pytest.param([4.0, 2.1], 2, id="more than half: it always takes as long"),
+        pytest.param([4.0, 5.0], 2, id="longer"),
     ],
 )
-def test_how_often_work_is_brought_up_to_date(kinds: list[bool | None], count: int) -> None:
-    works = [current(kind) for kind in kinds]
-    assert rounds_of((work, 9.0) for work in works) == (count, works[count - 1])
+def test_how_often_work_is_brought_up_to_date(took: list[float], count: int) -> None:
+    works = [current() for _ in took]
+    assert rounds_of(zip(works, took, strict=True)) == (count, works[count - 1])
 
 
-def test_what_was_short_or_given_up_is_not_asked_for_again() -> None:
-    work = current()
-    assert rounds_of([(work, 0.3)]) == (1, work)
-    assert rounds_of([(work, 0.31), (work, 0.1)]) == (2, work)
+def test_what_can_not_catch_up_or_is_given_up_is_not_asked_for_again() -> None:
+    work, other, plain = current(), current(can_catch_up=False), append()
+    assert rounds_of([(work, 9.0), (other, 4.0)]) == (2, other)
+    assert rounds_of([(plain, 9.0)]) == (1, plain)
     assert rounds_of([(None, 9.0)]) == (1, None)
-    assert rounds_of([(work, 9.0), (None, 9.0)]) == (2, None)
+    assert rounds_of([(work, 9.0), (None, 4.0)]) == (2, None)
 
 
-def test_bringing_up_to_date_takes_half_of_the_time_left() -> None:
+def test_while_others_are_held_nothing_is_asked_for_again() -> None:
     work = current()
-    assert rounds_of([(work, 5.0)] * 9, seconds=20.0) == (3, work), "10 s are left, and not under a half yet"
-    assert rounds_of([(work, 11.0)] * 9, seconds=20.0) == (1, work)
+    assert rounds_of([(work, 9.0)], attempt=3) == (1, work)
+
+
+def test_after_bringing_up_to_date_half_of_the_time_is_left() -> None:
+    work = current()
+    assert rounds_of([(work, 5.0), (work, 0.1)], seconds=20.0) == (2, work)
+    assert rounds_of([(work, 5.1)], seconds=20.0) == (1, work), "another one may take as long"
+    assert rounds_of([(work, 6.0), (work, 3.0), (work, 0.1)], seconds=24.0) == (3, work)
+    assert rounds_of([(work, 6.0), (work, 3.0), (work, 1.5), (work, 0.1)], seconds=24.0) == (4, work)

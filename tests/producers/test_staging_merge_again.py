@@ -118,24 +118,34 @@ async def test_after_an_append_of_one_of_its_keys_it_is_executed_anew(uri: str) 
     assert contents(uri)[20] == 1
 
 
-def test_whether_it_could_use_what_was_found_is_said(uri: str) -> None:
+def test_whether_it_can_catch_up_is_said(uri: str) -> None:
     first = merged(uri, rows(1, 20))
-    assert first.reused is None, "nobody asked for it"
+    assert not first.can_catch_up, "nobody asked for it"
     append(uri, 30)
     second = merged(uri, rows(1, 20), first)
-    assert second.reused is True
     compact(uri)
     third = merged(uri, rows(1, 20), second)
-    assert third.reused is False
-    fourth = merged(uri, rows(1, 20), third)
-    assert fourth.reused is True
-    assert (fourth.transaction.update, fourth.transaction.read_version) == (
-        third.transaction.update,
-        third.transaction.read_version,
-    ), "the same version"
-    assert fourth.transaction.uuid != third.transaction.uuid
-    reader = merged(uri, rows(1, 20).to_reader(), fourth)
-    assert (reader.reused, reader.merge) == (None, None), "a reader is used up"
+    assert (second.can_catch_up, third.can_catch_up) == (True, True)
+    assert written(third) != written(second) == written(first)
+    reader = merged(uri, rows(1, 20).to_reader(), third)
+    assert (reader.can_catch_up, reader.merge) == (False, None), "a reader is used up"
+
+
+def test_at_the_same_version_it_is_staged_once_more(uri: str) -> None:
+    first = merged(uri, rows(1, 20))
+    second = merged(uri, rows(1, 20), first)
+    assert second.transaction.update == first.transaction.update
+    assert second.transaction.read_version == first.transaction.read_version
+    assert second.transaction.uuid != first.transaction.uuid
+
+
+def test_with_stable_row_ids_it_is_executed_anew_and_can_not_catch_up(tmp_path: Path) -> None:
+    uri = str(tmp_path / "stable.lance")
+    lance.write_dataset(rows(*range(12), value=0), uri, enable_stable_row_ids=True)
+    first = merged(uri, rows(1, 20))
+    second = merged(uri, rows(1, 20), first)
+    assert (second.can_catch_up, second.merge) == (False, None)
+    assert written(second) != written(first)
 
 
 def test_it_is_staged_at_the_version_that_its_caller_has_read(uri: str) -> None:
@@ -145,7 +155,8 @@ def test_it_is_staged_at_the_version_that_its_caller_has_read(uri: str) -> None:
     read = lance.dataset(uri)
     append(uri, 31)
     second = staging.merge_insert(read, rows(1, 20), on="key", again=refused(first))
-    assert (second.reused, second.transaction.read_version) == (True, read.version)
+    assert second.transaction.read_version == read.version
+    assert written(second) == written(first)
 
 
 Change = Callable[[str], Any]

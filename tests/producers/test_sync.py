@@ -91,7 +91,7 @@ def test_what_took_long_is_brought_up_to_date_in_the_thread_of_the_caller(server
         return [committed(record, **({"status": RETRYABLE} if record.offset < 1 else {}))]
 
     asked: list[tuple[Reexecution, threading.Thread]] = []
-    done = [Staged(transaction=append(), reused=reused) for reused in (False, True)]
+    done = [Staged(transaction=append(), can_catch_up=True), Staged(transaction=append())]
 
     def again(wanted: Reexecution) -> Any:
         asked.append((wanted, threading.current_thread()))

@@ -141,6 +141,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.counts_from_when_a_put_was_answered: SLEEPY,
     m.does_not_check_the_topic: OTHER_TOPICS,
     m.checks_the_topic_at_start_only: OTHER_TOPICS,
+    m.keeps_the_first_answer_about_the_topic: OTHER_TOPICS,
     m.does_not_answer_what_another_settled: BOTH_COMMIT,
     m.publishes_nothing_at_start: ANYWHERE,
     m.publishes_at_start_only_what_is_in_order: CREATED_AND_DEAD,

@@ -21,7 +21,7 @@ from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
-from committerd.ports import Created, Exists, Queue
+from committerd.ports import Created, Exists, Queue, TopicIdentity
 from committerd.prepare import Prepared, put
 from committerd.rules import grouping, ledger, position, startup
 from committerd.rules.answers import Settled
@@ -186,6 +186,15 @@ def does_not_check_the_topic(patch: pytest.MonkeyPatch) -> None:
 
 def checks_the_topic_at_start_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(putting, "refuse_other_topic", lambda position, identity: None)
+
+
+def keeps_the_first_answer_about_the_topic(patch: pytest.MonkeyPatch) -> None:
+    """Whatever has arrived since."""
+
+    def known(self: Pipeline, number: int) -> TopicIdentity | None:
+        return self._known[1] if self._known is not None else None
+
+    patch.setattr(Pipeline, "_known_of", known)
 
 
 def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import pytest
 from committerd.committer.pipeline import Pipeline
 from committerd.committer.putting import Draft
 from committerd.committer.view import View
+from committerd.ports import TopicIdentity
 from committerd.table import Table
 from tests.simulation.faults import Rates
+from tests.simulation.queue import FakeQueue
 from tests.simulation.world import Report, Scenario, World, simulate
 
 SLOW = Rates(latency=0.2)
@@ -56,6 +58,23 @@ def test_what_was_formed_ahead_of_a_backlog_is_put_next(monkeypatch: pytest.Monk
     report = run(1, group=4)
     assert report.violation is None, report.text()
     assert taken.used == taken.formed > 5
+
+
+def test_the_broker_is_asked_which_topic_it_is_once_for_all_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    identity = FakeQueue.identity
+
+    async def counted(queue: FakeQueue) -> TopicIdentity:
+        nonlocal asked
+        asked += 1
+        return await identity(queue)
+
+    monkeypatch.setattr(FakeQueue, "identity", counted)
+    report = run(1, group=1)
+    assert report.violation is None, report.text()
+    versions = len(report.world.auditor.versions)
+    assert versions > 40, "each Append is one"
+    assert asked < versions / 2
 
 
 def test_nothing_is_formed_ahead_while_less_than_a_group_waits(monkeypatch: pytest.MonkeyPatch) -> None:

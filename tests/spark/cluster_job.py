@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from committerd_spark import LanceBatchWriter
 from tests.spark.session import CONFIG
 
 _EXECUTORS = 2
+_TASK_SECONDS = 0.5
+"""So that no executor is through with all tasks before the other has begun."""
 _ROWS = 200
 
 
@@ -33,12 +36,15 @@ def main() -> None:
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.local.dir": str(folder / "local"),
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
 
     def told(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(_TASK_SECONDS)
         names = [name for name in os.environ if name.startswith(("AWS_", "COMMITTERD_"))]
         yield pa.RecordBatch.from_pylist([{"folder": os.getcwd(), "names": " ".join(names)}])
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import lance
+import pyspark
 import pytest
 
 from tests.e2e.scene import QUICK
@@ -23,6 +24,15 @@ from tests.parts.s3 import S3Endpoint
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow]
 
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+def spark_home(folder: Path) -> Path:
+    """PySpark's files under another name: the workers of a local cluster write into their home."""
+    folder.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (folder / entry.name).symlink_to(entry)
+    return folder
 
 
 def test_executors_write_with_what_their_tasks_bring(
@@ -41,7 +51,11 @@ def test_executors_write_with_what_their_tasks_bring(
         log=tmp_path / "committerd.log",
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "COMMITTERD_"))}
-    environment |= {"PYTHONPATH": f"{_ROOT}:{_ROOT / 'producers'}", "PYSPARK_PYTHON": sys.executable}
+    environment |= {
+        "PYTHONPATH": f"{_ROOT}:{_ROOT / 'producers'}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home(tmp_path / "spark")),
+    }
     arguments = [servers, dataset, place.uri, json.dumps(place.storage_options), str(tmp_path)]
     with daemon:
         done = subprocess.run(

@@ -14,7 +14,7 @@ from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes
-from committerd_client.staging.merge_again import Merge, Rows, still_holds
+from committerd_client.staging.merge_again import Merge, Rows, names_versions, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 
@@ -84,7 +84,7 @@ def merge_insert(
     A merge that may insert names its keys (`keys.py`), so that of two which insert the same one the second is
     RETRYABLE, and so is one after an Append. Above `keys_max` keys it contradicts every other such merge.
 
-    `again`: what a `reexecute` callback is given. Where the same merge was refused because rows were appended, what it
+    `again`: what a `reexecute` callback is given. Where rows were appended since the same merge was executed, what it
     found in the rest of the table still holds: only what is new is looked through, and the files that are written
     already are staged once more (`merge_again.py`). Whatever does not allow that is executed in full; so is a source
     that is a reader. A source that is read from the table must be read anew for each call, at the version at which
@@ -122,7 +122,7 @@ def merge_insert(
     if staged is not None:
         return staged
     staged = _executed(merge, dataset, transaction, use_index=use_index)
-    return staged if again is None or staged.merge is None else replace(staged, reused=False)
+    return staged if again is None else replace(staged, can_catch_up=staged.merge is not None)
 
 
 def _key_columns(table: ReadTable, on: str | Sequence[str] | None) -> list[str]:
@@ -154,18 +154,18 @@ def _found_before(
     merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, again: Reexecution | None
 ) -> StagedMerge | None:
     """What came of it when it was executed before, where that still holds."""
-    refused = again.work if again is not None else None
-    if not isinstance(refused, StagedMerge) or refused.merge is None:
+    before = again.work if again is not None else None
+    if not isinstance(before, StagedMerge) or before.merge is None:
         return None
-    if not still_holds(refused.merge, refused.transaction.update, merge, dataset):
+    if not still_holds(before.merge, before.transaction.update, merge, dataset):
         return None
-    transaction.update.CopyFrom(refused.transaction.update)
+    transaction.update.CopyFrom(before.transaction.update)
     return replace(
-        refused,
+        before,
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
-        merge=replace(merge, executed_at=refused.merge.executed_at),
-        reused=True,
+        merge=replace(merge, executed_at=before.merge.executed_at),
+        can_catch_up=True,
     )
 
 
@@ -185,13 +185,14 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
     transaction.update.CopyFrom(_update(planned.operation))
     if hashes is not None:
         transaction.update.inserted_rows.CopyFrom(hashes.filter())
+    may_hold = merge.may_hold_again and not names_versions(transaction.update)
     return StagedMerge(
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
         inserted=counts["num_inserted_rows"],
         updated=counts["num_updated_rows"],
         deleted=counts["num_deleted_rows"],
-        merge=merge if merge.may_hold_again else None,
+        merge=merge if may_hold else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 To execute a merge is to look for its keys in the whole table, which takes as long as the table is large. What it found
 in a fragment holds for as long as the fragment is as it was. So a merge that was refused, mostly because rows were
-appended meanwhile, is staged once more for a later version, with the files that it has written, when
+appended meanwhile, or that took so long that it would be, is staged once more for a later version, with the files that
+it has written, when
 
 * the table has the same columns, and a fragment at least is there as it was: it is the same table,
 * each fragment that it changes is there as it was (neither compacted nor deleted from),
@@ -96,7 +97,7 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
 
     Reads the key columns of new fragments.
     """
-    if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before) or _names_versions(update):
+    if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before) or names_versions(update):
         return False
     if before.table.version == now.table.version and before.table.manifest == now.table.manifest:
         return True
@@ -151,7 +152,7 @@ def to_look_through(
     return new
 
 
-def _names_versions(update: Transaction.Update) -> bool:
+def names_versions(update: Transaction.Update) -> bool:
     """Whether its fragments say in which version their rows were made or changed."""
     return any(
         one.WhichOneof("created_at_version_sequence") or one.WhichOneof("last_updated_at_version_sequence")
