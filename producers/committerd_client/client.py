@@ -176,10 +176,10 @@ class CommitClient:
         `reexecute`: called after each `RetryableConflict` with what was refused; does the work again on the latest
         version and returns it as a new transaction, or None to give up. A coroutine function runs in the event loop, a
         plain one in a worker thread; what it raises is passed on. At most `attempts` tries are sent, within `timeout`.
-        Where the first of them took over 0.3 s and can be brought up to date (`Staged.can_catch_up`), it is called with
-        its own work before that is sent, as long as this halves the time each time. The app unit, deadline and trace
-        context stay; `create_only`, `create_options` and `read_uuid` belonged to the first transaction (`Staged` has
-        those of the next).
+        Where the first re-execution took over 0.3 s and its work can be brought up to date (`Staged.can_catch_up`), it
+        is called with that before it is sent, as long as this halves the time each time. The app unit, deadline and
+        trace context stay; `create_only`, `create_options` and `read_uuid` belonged to the first transaction (`Staged`
+        has those of the next).
 
         Raises a `NotCommitted` (not in the table), `Undecided`, `CommitTimeout` or `ClientClosed` (unknown), or
         `SubmitFailed`; `attempts` of the error says how often it was tried. Cancelling the caller does not

@@ -187,13 +187,13 @@ def test_reexecute_brings_an_upsert_in(scene: Scene) -> None:
 
 @pytest.mark.slow
 async def test_upserts_win_while_others_append(scene: Scene) -> None:
-    chosen = load.Load(upserts=6, upserters=3, appends_per_second=40, timeout=240)
+    chosen = load.Load(upserts=30, upserters=3, appends_per_second=40, timeout=240)
     load.create(scene.table.uri, chosen)
     scene.started(COMMIT__HOLD_SECONDS_MAX="10")
     async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
         place = load.Place(servers=scene.topics.servers, dataset=scene.name, uri=scene.table.uri)
         measured = await load.run(client, place, chosen)
-    assert (len(measured.upserts), measured.lost, measured.not_appended) == (6, [], {})
+    assert (len(measured.upserts), measured.lost, measured.not_appended) == (30, [], {})
     assert len(measured.appended) > 10
     assert not load.wrong_rows(scene.table.uri, chosen, measured)
 
