@@ -21,7 +21,7 @@ def stream(job: Job) -> None:
     go = started_in_a_thread()
     folder = Path(job.folder)
     folder.mkdir()
-    spark = small_session("committerd-demo", folder, cores=1)
+    spark = small_session("committerd-demo", folder, master="local[1]")
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     tell("child", pid=gateway.proc.pid)

@@ -98,17 +98,6 @@ class Former:
     decoder: Decoder
     world: World
     telemetry: Telemetry
-    _plain: PrepareOptions = field(init=False)
-    """Of a request that asks for nothing beside its transaction, and whose files are not looked for."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "_plain",
-            PrepareOptions(
-                allowed_operations=self.options.allowed_operations, allowed_bases=self.options.allowed_bases
-            ),
-        )
 
     async def form(self, view: View, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
         """The next version, None when nothing waits.
@@ -230,12 +219,10 @@ class Former:
 
     def _prepare_options(self, request: Request, *, age_ms: int) -> PrepareOptions:
         options, envelope = self.options, request.envelope
-        verify = options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS)
-        if not (verify or envelope.app or envelope.create_options or envelope.create_only):
-            return self._plain
-        return replace(
-            self._plain,
-            verify_files=verify,
+        return PrepareOptions(
+            allowed_operations=options.allowed_operations,
+            allowed_bases=options.allowed_bases,
+            verify_files=options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS),
             rules_out_duplicate=envelope.app is not None,
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,

@@ -164,10 +164,10 @@ def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
 def _row_versions(fragments: Sequence[DataFragment]) -> Iterator[Violation]:
     """They can be decoded: the next update of these rows has to."""
     for fragment in fragments:
-        for sequence in (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions):
+        sequences = (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions)
+        for sequence in filter(None, sequences):
             try:
-                if sequence:
-                    decode_versions(sequence, fragment=fragment.id, staged=False)
+                decode_versions(sequence, fragment=fragment.id, staged=False)
             except CorruptTable as error:
                 yield error.code, str(error)
 

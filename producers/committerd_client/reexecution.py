@@ -125,15 +125,14 @@ class Attempts:
 class Rounds:
     """The executions of which one try is made: the one that is asked for, and those that bring it up to date.
 
-    These go on while each takes at most half of the time of the one before, and the next may take as long as the last
-    and still leave half of what was left until `timeout`. To be driven as `Attempts` is: `wanted` is what to ask for,
-    until it is None and `work` is to be sent.
+    These go on while each takes at most half of the time of the one before, and a quarter of what was left until
+    `timeout`, so that half of it is left in the end. To be driven as `Attempts` is: `wanted` is what to ask for, until
+    it is None and `work` is to be sent.
     """
 
     def __init__(self, wanted: Reexecution) -> None:
         self.wanted: Reexecution | None = wanted
         self.work: Work | None = None
-        self._seconds_min = 0.0 if wanted.seconds_left is None else wanted.seconds_left / 2
         self._took_before: float | None = None
 
     def done(self, work: Work | None, *, took: float, seconds_left: float | None) -> None:
@@ -145,7 +144,7 @@ class Rounds:
             return
         if took <= _SECONDS_SHORT or (before is not None and took > before / 2):
             return
-        if seconds_left is None or seconds_left - took >= self._seconds_min:
+        if asked.seconds_left is None or took <= asked.seconds_left / 4:
             self.wanted = replace(asked, work=work, seconds_left=seconds_left)
 
 

@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from committerd_spark import LanceBatchWriter
-from tests.spark.session import CONFIG
+from tests.spark.session import small_session
 
-_EXECUTORS = 2
+_SETTINGS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+}
 _TASK_SECONDS = 0.5
 """So that no executor is through with all tasks before the other has begun."""
 _ROWS = 200
@@ -30,18 +34,7 @@ _ROWS = 200
 def main() -> None:
     servers, dataset, uri, options, scratch = sys.argv[1:]
     folder = Path(scratch)
-    builder: Any = SparkSession.builder
-    builder = builder.master(f"local-cluster[{_EXECUTORS},1,512]").appName("cluster")
-    settings = CONFIG | {
-        "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.local.dir": str(folder / "local"),
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = small_session("cluster", folder, master="local-cluster[2,1,512]", settings=_SETTINGS)
 
     def told(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         time.sleep(_TASK_SECONDS)
@@ -54,7 +47,7 @@ def main() -> None:
     }  # fmt: skip
     with LanceBatchWriter(uri, **common) as writer:
         writer.write(spark.range(0, _ROWS, numPartitions=4).selectExpr("id", "'batch' v"))
-        stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
+        stream: Any = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
         query = (
             stream.selectExpr(f"value + {_ROWS} id", "'stream' v")
             .writeStream.option("checkpointLocation", str(folder / "checkpoint"))

@@ -17,12 +17,17 @@ from tests.spark.session import spark_session
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Started once; a test stops the streams that it starts."""
+def spark_java() -> None:
+    """Skip where there is no Java to start Spark with."""
     try:
         java("Spark", install=INSTALL)
     except PartMissingError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(spark_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Started once; a test stops the streams that it starts."""
     folder = tmp_path_factory.mktemp("spark")
     with spark_session(folder) as session:
         yield session

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +26,13 @@ CONFIG: Final = {
 }
 
 
-def small_session(name: str, folder: Path, *, cores: int, tries: int = 1) -> SparkSession:
-    """A Spark in this process and a JVM of its own; both end together. `tries`: of one task."""
+def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A Spark in this process and a JVM of its own; both end together. `settings`: more than those here."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder: SparkSession.Builder = SparkSession.builder  # a class property, which mypy takes for a function
-    builder = builder.master(f"local[{cores},{tries}]").appName(name)
+    builder = builder.master(master).appName(name)
     folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    for key, value in {**CONFIG, **folders}.items():
+    for key, value in {**CONFIG, **folders, **(settings or {})}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # PySpark starts Java from between fork and exec, where pylance warns of every fork.
@@ -43,7 +43,7 @@ def small_session(name: str, folder: Path, *, cores: int, tries: int = 1) -> Spa
 @contextlib.contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
     """One for many tests. A task is tried twice."""
-    session = small_session("tests", folder, cores=2, tries=2)
+    session = small_session("tests", folder, master="local[2,2]")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     with warnings.catch_warnings():

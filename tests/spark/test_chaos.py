@@ -6,19 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import PartMissingError
-from tests.parts.java import INSTALL, java
 from tests.spark.chaos import Chaos, Plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
 
+@pytest.mark.usefixtures("spark_java")
 @pytest.mark.timeout(1800)
 def test_every_row_is_in_the_table_once_whatever_is_killed(tmp_path: Path) -> None:
-    try:
-        java("Spark", install=INSTALL)
-    except PartMissingError as error:
-        pytest.skip(str(error))
     plan = Plan(batches=12, beside=0, clients=3, driver_kills=2, daemon_kills=2, kafka_kills=1, seed=11, minutes_max=25)
     report = Chaos(plan, tmp_path, print).run()
     assert not report.wrong

@@ -9,14 +9,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import lance
 import pyspark
 import pytest
 
-from tests.e2e.scene import QUICK
-from tests.parts import PartMissingError
-from tests.parts.daemon import Daemon
-from tests.parts.java import INSTALL, java
+from tests.e2e.scene import Scene
 from tests.parts.kafka import KafkaBroker, RunningKafka
 from tests.parts.places import s3_place
 from tests.parts.s3 import S3Endpoint
@@ -35,29 +31,19 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("spark_java")
 def test_executors_write_with_what_their_tasks_bring(
     kafka: KafkaBroker | RunningKafka, s3: S3Endpoint, dataset: str, tmp_path: Path
 ) -> None:
-    try:
-        java("Spark", install=INSTALL)
-    except PartMissingError as error:
-        pytest.skip(str(error))
     place, servers = s3_place(s3), kafka.bootstrap_servers
-    daemon = Daemon(
-        name=dataset,
-        uri=place.uri,
-        kafka=servers,
-        settings={**QUICK, **place.settings},
-        log=tmp_path / "committerd.log",
-    )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "COMMITTERD_"))}
     environment |= {
         "PYTHONPATH": f"{_ROOT}:{_ROOT / 'producers'}",
-        "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(spark_home(tmp_path / "spark")),
     }
     arguments = [servers, dataset, place.uri, json.dumps(place.storage_options), str(tmp_path)]
-    with daemon:
+    with Scene(kafka=servers, name=dataset, folder=tmp_path, place=place) as scene:
+        scene.daemon()
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.cluster_job", *arguments],
             cwd=tmp_path,
@@ -73,7 +59,7 @@ def test_executors_write_with_what_their_tasks_bring(
     folders = {worker["folder"] for worker in workers}
     assert len(folders) == 2, "both executors have worked"
     assert not folders & {str(tmp_path), str(_ROOT)}
-    rows = lance.dataset(place.uri, storage_options=dict(place.storage_options)).to_table()
+    rows = scene.table.open().to_table()
     brought = Counter(rows["v"].to_pylist())
     assert (brought["batch"], brought["upsert"]) == (190, 10)
     assert brought["stream"] >= 150

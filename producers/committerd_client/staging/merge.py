@@ -14,7 +14,7 @@ from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes
-from committerd_client.staging.merge_again import Merge, Rows, names_versions, still_holds
+from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 
@@ -119,9 +119,7 @@ def merge_insert(
     )
     transaction = table.transaction(uuid, properties)
     staged = _found_before(merge, dataset, transaction, again)
-    if staged is not None:
-        return staged
-    staged = _executed(merge, dataset, transaction, use_index=use_index)
+    staged = staged or _executed(merge, dataset, transaction, use_index=use_index)
     return staged if again is None else replace(staged, can_catch_up=staged.merge is not None)
 
 
@@ -165,7 +163,6 @@ def _found_before(
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
         merge=replace(merge, executed_at=before.merge.executed_at),
-        can_catch_up=True,
     )
 
 
@@ -185,14 +182,13 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
     transaction.update.CopyFrom(_update(planned.operation))
     if hashes is not None:
         transaction.update.inserted_rows.CopyFrom(hashes.filter())
-    may_hold = merge.may_hold_again and not names_versions(transaction.update)
     return StagedMerge(
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
         inserted=counts["num_inserted_rows"],
         updated=counts["num_updated_rows"],
         deleted=counts["num_deleted_rows"],
-        merge=merge if may_hold else None,
+        merge=merge if merge.may_hold_again(transaction.update) else None,
     )
 
 

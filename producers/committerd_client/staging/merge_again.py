@@ -65,13 +65,16 @@ class Merge:
     def inserts(self) -> bool:
         return bool(self.clauses["when_not_matched_insert_all"])
 
-    @property
-    def may_hold_again(self) -> bool:
-        """Whether it is worth keeping: not where the rows are used up, or it asks for what it does not name."""
+    def may_hold_again(self, update: Transaction.Update) -> bool:
+        """Whether what came of it is worth keeping: not where the rows are used up, or it asks for what it does not
+        name, or its fragments name versions.
+        """
         import pyarrow as pa
 
         return (
-            not isinstance(self.source, pa.RecordBatchReader) and not self.clauses["when_not_matched_by_source_delete"]
+            not isinstance(self.source, pa.RecordBatchReader)
+            and not self.clauses["when_not_matched_by_source_delete"]
+            and not _names_versions(update)
         )
 
     @property
@@ -97,10 +100,8 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
 
     Reads the key columns of new fragments.
     """
-    if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before) or names_versions(update):
+    if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before):
         return False
-    if before.table.version == now.table.version and before.table.manifest == now.table.manifest:
-        return True
     changed = {one.id for one in update.updated_fragments} | set(update.removed_fragment_ids)
     new = to_look_through(
         before.table.manifest.fragments,
@@ -152,7 +153,7 @@ def to_look_through(
     return new
 
 
-def names_versions(update: Transaction.Update) -> bool:
+def _names_versions(update: Transaction.Update) -> bool:
     """Whether its fragments say in which version their rows were made or changed."""
     return any(
         one.WhichOneof("created_at_version_sequence") or one.WhichOneof("last_updated_at_version_sequence")
