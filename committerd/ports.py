@@ -6,9 +6,11 @@ goes wrong is raised as one of `committerd.errors`, never as an exception of an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+from committerd.errors import OutcomeUnknown, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,29 @@ class TakesParts(Protocol):
 
     async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
         """As `put_if_absent` of the parts one after the other."""
+        ...
+
+
+Answer = Created | Exists | StoreUnavailable | OutcomeUnknown
+"""What came of one `put_if_absent`."""
+
+
+@runtime_checkable
+class TakesSeveral(Protocol):
+    """An `ObjectStore` that writes objects so quickly that asking for each apart would cost more."""
+
+    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """As `put` of each (key, body), in any order. When it raises, some may have been written."""
+        ...
+
+    async def put_in_turn_if_absent(
+        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        """As `put_if_absent` of each (key, parts) in turn, up to the first that is not created.
+
+        Returns the answer of each that was tried, errors too: all but the last are `Created`. The first is always
+        tried, a further one only as long as that says, which is asked in a thread.
+        """
         ...
 
 

@@ -1,9 +1,9 @@
 """One transaction against one version of a table: judge it, rebase it, build what follows.
 
 `judge` answers without writing anything; what it lets pass can be built alone or, if it is an
-Append, with others. `build_version` makes every byte of the next version, `write_files` writes what
-that refers to, and `put` makes it the latest, if nobody else was faster. Whether it was committed
-before is asked elsewhere (`rules.ledger`, `duplicate`).
+Append, with others. `build_version` makes every byte of the next version; `committerd.writing`
+brings them onto the store. Whether it was committed before is asked elsewhere (`rules.ledger`,
+`duplicate`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from committerd.format.paths import NamingScheme, manifest_key, transaction_key,
 from committerd.format.support import DATA_FORMATS
 from committerd.judge import explain, judge
 from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
-from committerd.ports import Created, Exists
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Findings
 from committerd.rules.draft import CreateOptions, Given
@@ -29,7 +28,7 @@ from committerd.rules.grouping import reserved_range
 from committerd.rules.invariants import OF_CONTENT, require_sound
 from committerd.rules.manifest import build
 from committerd.rules.validation import ALL_OPERATIONS, DEFAULT_OPERATIONS
-from committerd.staged_files import Copy, missing_file, read_reuse
+from committerd.staged_files import Copy, read_reuse
 from committerd.table import Table
 
 __all__ = [
@@ -42,16 +41,11 @@ __all__ = [
     "Rejected",
     "World",
     "build_version",
-    "complete",
     "create_options",
     "duplicate",
     "explain",
     "judge",
     "prepare",
-    "put",
-    "write_files",
-    "write_referenced",
-    "write_transaction",
 ]
 
 
@@ -198,50 +192,6 @@ def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]
     if latest is not None and len(indices) == len(known) and all(map(operator.is_, indices, known)):
         return latest.index_section
     return IndexSection(indices=indices)
-
-
-async def write_files(table: Table, prepared: Prepared) -> None:
-    """Write all that the version refers to; it can be done again."""
-    await write_referenced(table, prepared)
-    await write_transaction(table, prepared)
-
-
-async def write_referenced(table: Table, prepared: Prepared) -> None:
-    """Write what no reader can do without; it can be done again."""
-    for copy in prepared.copies:
-        body = await copy.store.get(copy.source)
-        if body is None:
-            raise missing_file([copy.source])
-        await table.store.put(copy.target, body)
-    for key, body in prepared.files.items():
-        await table.store.put(key, body)
-
-
-async def write_transaction(table: Table, prepared: Prepared) -> None:
-    """Write the transaction file, of which the manifest has a copy inside; it can be done again."""
-    await table.store.put(prepared.transaction_key, prepared.transaction_body)
-
-
-async def complete(table: Table, version: int) -> None:
-    """Write the transaction file of a version whose writer died before it had.
-
-    One of an earlier try, which was made for another version, may be there under the same name.
-    """
-    file = await table.read(version)
-    if file is None or file.transaction_bytes is None or not file.outline.transaction_file:
-        return
-    key = transaction_key(file.outline.transaction_file)
-    if await table.store.get(key) != file.transaction_bytes:
-        await table.store.put(key, file.transaction_bytes)
-
-
-async def put(table: Table, prepared: Prepared) -> Created | Exists:
-    """Make it the latest version, or learn that the number is taken. Raises `OutcomeUnknown`."""
-    answer = await table.put_manifest(prepared.key, prepared.body)
-    if isinstance(answer, Created):
-        table.scheme = prepared.scheme
-        table.remember(prepared.file, prepared.body, before=prepared.before)
-    return answer
 
 
 async def duplicate(table: Table, latest: ManifestFile | None, transaction: Transaction) -> Rejected | None:

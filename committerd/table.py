@@ -35,7 +35,7 @@ from committerd.format.paths import (
 )
 from committerd.format.unknown_fields import has_unknown_fields
 from committerd.kept_versions import KeptVersions
-from committerd.ports import Created, Exists, ObjectStore, Tail, TakesParts
+from committerd.ports import ObjectStore, Tail
 from committerd.rules.answers import Settled, decode_settled
 from committerd.rules.conflicts import NOTHING_FOUND, Findings, Unreadable
 from committerd.rules.footprint import Footprint, footprint_of_theirs
@@ -54,8 +54,6 @@ _CHECKED_MAX = 1000
 _LISTED_FIRST = 16
 """Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
 _READERS_MAX = 16
-_PARTS_BYTES_MIN = 1024 * 1024
-"""Joining the parts of smaller objects costs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +95,8 @@ class Table:
         self._newest: tuple[int, Tail] | None = None
         """The highest version kept so far, and how its object ends."""
         self._committed: dict[int, Committed] = {}
+        self._expected: dict[int, ManifestFile] = {}
+        """Versions of ours that are judged against, and not known to be there."""
         self._met_by_appends: OrderedDict[int, Findings] = OrderedDict()
 
     @property
@@ -238,8 +238,7 @@ class Table:
         return None
 
     async def history(self, after: int, latest: int) -> History:
-        """The versions in the half-open range from `after + 1` to `latest + 1`, down to the first
-        that can't be read.
+        """The versions in the half-open range from `after + 1` to `latest + 1`, down to the first that can't be read.
 
         What is not known yet is read, the newest first and several at once.
         """
@@ -282,23 +281,17 @@ class Table:
                 return committed.version
         return None
 
-    async def put_manifest(self, key: str, body: Body) -> Created | Exists:
-        """Make a version, or learn that there is one. Raises `OutcomeUnknown`."""
-        if len(body) >= _PARTS_BYTES_MIN and isinstance(self.store, TakesParts):
-            return await self.store.put_parts_if_absent(key, body.parts)
-        return await self.store.put_if_absent(key, bytes(body))
-
     def remember(self, file: ManifestFile, body: Body, *, before: Manifest | None) -> None:
-        """Keep a version that we made, so that nothing has to be read of it. `before` is the
-        version below it.
-        """
+        """Keep a version that we made, so that nothing has to be read of it. `before` is the version below it."""
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
-        if self.vetted is not file:  # else it was expected
-            self.expect(file, before=before)
+        self.expect(file, before=before)
+        del self._expected[file.version]
 
     def expect(self, file: ManifestFile, *, before: Manifest | None) -> None:
         """Judge as if this version, which we are about to create, were there; until `expect_no_more`."""
-        self.vetted = file
+        if self._expected.get(file.version) is file:
+            return
+        self._expected[file.version] = self.vetted = file
         self._note(
             Committed(
                 version=file.version,
@@ -307,16 +300,23 @@ class Table:
             )
         )
 
-    def expect_no_more(self, version: int) -> None:
-        """It was not created, or not by us: what is there is read."""
-        if self._committed.pop(version, None) is not None:
-            self._met_by_appends.clear()
+    def expect_no_more(self) -> None:
+        """What was expected and not made by us since is not created, or not by us: what is there is read."""
+        if not self._expected:
+            return
+        first = min(self._expected)
+        for version in self._expected:
+            self._committed.pop(version, None)
+        self._expected.clear()
+        for after in [after for after, found in self._met_by_appends.items() if found.through >= first]:
+            del self._met_by_appends[after]
 
     def forget(self) -> None:
         """Drop all that was read: what comes next is read anew."""
         self._kept.clear()
         self._newest = None
         self._committed.clear()
+        self._expected.clear()
         self._met_by_appends.clear()
         self.vetted = None
 

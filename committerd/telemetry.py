@@ -235,7 +235,9 @@ class Telemetry:
             reason=RETRY_REASONS,
         )
         self.commit_duration = metrics.spread(
-            "committerd_commit_duration_seconds", "Time of one commit, by stage.", stage=STAGES
+            "committerd_commit_duration_seconds",
+            "Time of one commit, by stage; versions that are put in one go share one `put`.",
+            stage=STAGES,
         )
         self.commit_transactions = metrics.spread(
             "committerd_commit_transactions",

@@ -9,7 +9,7 @@ from committerd.edges.aws import AwsClient, Fault
 from committerd.edges.dynamodb import DynamoPlace, DynamoStore, dynamo_place, dynamodb_client
 from committerd.edges.external_manifests import ExternalManifests
 from committerd.edges.local import LocalStore, local_path
-from committerd.edges.measured import MeasuredManifests, MeasuredStore
+from committerd.edges.measured import MeasuredManifests, measured
 from committerd.edges.s3 import S3Store, s3_client, s3_place
 from committerd.errors import SettingsError
 from committerd.ports import ManifestStore, ObjectStore
@@ -64,7 +64,7 @@ class Stores:
         )
 
     def _measured(self, store: ObjectStore) -> ObjectStore:
-        return store if self._telemetry is None else MeasuredStore(store, self._telemetry)
+        return store if self._telemetry is None else measured(store, self._telemetry)
 
     def _open(self, uri: str) -> ObjectStore:
         path = local_path(uri)

@@ -19,7 +19,7 @@ from committerd.committer.answering import Answerer, Entry, status_of
 from committerd.committer.forming import Former
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
-from committerd.committer.pipeline import Pipeline
+from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Backoff, Draft, Putter, Settlement
 from committerd.committer.starting import Starter
@@ -71,7 +71,8 @@ class Committer:
         self._last_put = self._last_refusals = float("-inf")
         self._refusal_interval = pace.refusal_interval
         self._holding = Holding(parts.telemetry, hold_max=pace.hold_max)
-        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, identity=parts.queue.identity)
+        run_max = 1 if pace.interval_min else RUN_MAX
+        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, run_max=run_max)
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
         self.state = State()
@@ -164,55 +165,56 @@ class Committer:
             self._show_view(view)
             try:
                 if view.lacks_ours(now_ms=self._now_ms(), marks_max=parts.former.options.app_marks_max):
-                    draft: Draft | None = await parts.former.form_keys(view)
+                    run: Run | None = await self._pipeline.form_keys(view)
                     _log.info("keys.put_back", extra={"version": view.base + 1})
                 else:
-                    draft = await self._next_draft(view, generation)
-                if draft is not None:
-                    await self._commit(draft, view, generation)
+                    run = await self._next_run(view, generation)
+                if run is not None:
+                    await self._commit(run, view, generation)
                     backoff = parts.backoff()
             except Unavailable as error:
                 parts.telemetry.commit_retries.add(reason=error.code)
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
 
-    async def _next_draft(self, view: View, generation: int) -> Draft | None:
-        """The next group once its time has come; None to look around again."""
+    async def _next_run(self, view: View, generation: int) -> Run | None:
+        """The next groups once their time has come; None to look around again."""
         intake = self._parts.intake
         wait = self._last_put + self._pace.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
         await self._tell(turn.tell, generation)
-        draft = await self._pipeline.take(view) if not turn.promised and not intake.waiting_retries() else None
-        if draft is None:
-            draft = await self._pipeline.form(view, held_for=turn.promised or None)
-        if draft is None and turn.promised:
+        run = await self._pipeline.take(view) if not turn.promised and not intake.waiting_retries() else None
+        if run is None:
+            run = await self._pipeline.form(view, held_for=turn.promised or None)
+        if run is None and turn.promised:
             await intake.changed(since=moment, timeout=turn.seconds)
             return None
-        if draft is None:
+        if run is None:
             patience = self._holding.patience(self._pace.recheck)
             if not await intake.changed(since=moment, timeout=patience) and patience == self._pace.recheck:
                 await self._look_for_foreign(view)
             return None
-        few = draft.group.settles < self._parts.former.options.limits.records
-        if few and not draft.group.members and not turn.promised:
+        group = run[0].group
+        few = group.settles < self._parts.former.options.limits.records
+        if few and not group.members and not turn.promised:
             wait = self._last_refusals + self._refusal_interval - anyio.current_time()
             # Refusals alone are worth a version only now and then; under load they ride along with the next commit.
             # During a hold there is none, and whoever is refused then is to come back while it lasts.
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
-        return draft
+        return run
 
-    async def _commit(self, draft: Draft, view: View, generation: int) -> None:
-        """Put one version, learn what came of it, and answer every record that it or another's settled."""
+    async def _commit(self, run: Run, view: View, generation: int) -> None:
+        """Put versions, learn what came of them, and answer every record that they or another's settled."""
         parts, started = self._parts, anyio.current_time()
         before = view.base
-        settlement = await self._pipeline.put(draft, view)
+        settlement = await self._pipeline.put(run, view)
         seconds = anyio.current_time() - started
         self._last_put = started
         parts.telemetry.commit_duration.observe(seconds, stage="put")
-        if settlement.race is Race.OURS:
+        for draft in settlement.made:
             self._note_commit(draft, seconds)
         await self._answer(settlement, view, generation, seconds=seconds)
         foreign = sum(not found.settled.ours for found in settlement.found)
@@ -323,7 +325,7 @@ class Committer:
                 for create in creates:
                     draft = await parts.former.form_create(view, create, is_first=create.offset == first_offset)
                     if draft is not None:
-                        await self._commit(draft, view, generation)
+                        await self._commit([draft], view, generation)
                         raise StartAgain("the table was created")
                 if anyio.current_time() - looked >= _LOOK_FOR_TABLE_SECONDS:
                     looked = anyio.current_time()

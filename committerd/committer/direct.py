@@ -12,10 +12,11 @@ from committerd.committer.putting import Backoff
 from committerd.errors import OutcomeUnknown, StoreUnavailable
 from committerd.format.messages import Transaction
 from committerd.ports import Created
-from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare, put, write_files
+from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked
 from committerd.table import Table
+from committerd.writing import put, write_files
 
 _ATTEMPTS = 1000
 """Races that one transaction may lose before it is given back; pylance gives up after 20."""

@@ -108,11 +108,9 @@ class Former:
         coalesce = self.options.limits.coalesce_appends
         unbuildable: dict[int, Refused] = {}
         assert view.position is not None
-        # As they are now: more may arrive, or the assignment end, while we read. More than these the position can't
-        # pass: so many can be settled now, so many were settled ahead, and so many are in the version being put.
+        # As they are now: more may arrive, or the assignment end, while we read.
         records = self.options.limits.records if coalesce else min(self.options.limits.records, _AT_ONCE)
-        most = 2 * records + len(view.position.settled) + 1
-        waiting = [one for one in intake.first(most) if not view.position.passes(one.offset)]
+        waiting = intake.first(records + 1, behind=view.position)
         retries = [one for one in intake.waiting_retries() if not view.position.passes(one.offset)]
         turns = _in_turn(view, waiting, retries, only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
@@ -274,8 +272,10 @@ class Former:
         Raises a `RequestError` when the content can't be built.
         """
         assert view.position is not None
-        offsets = [pending.offset for pending in waiting]
-        position = advance(view.position, offsets, forming.offsets(), fingerprints=Fingerprints(waiting))
+        settled = forming.offsets()
+        passable = waiting[: len(settled) + 1]  # one more than can be passed
+        offsets = [pending.offset for pending in passable]
+        position = advance(view.position, offsets, settled, fingerprints=Fingerprints(passable))
         now_ms, most = self._now_ms(), self.options.app_marks_max
         marks = kept_marks(forming.marks, now_ms=now_ms, most=most)
         transaction, members = self._transaction(forming, view, position, marks)
@@ -293,7 +293,7 @@ class Former:
         started = view.monotonic()
         prepared = await build_version(view.table, view.latest, judged, world=self.world, table_metadata=group.metadata)
         self.telemetry.commit_duration.observe(view.monotonic() - started, stage="build")
-        settled = Settled(
+        own = Settled(
             version=prepared.version,
             uuid=transaction.uuid,
             operation=transaction.WhichOneof("operation") or "",
@@ -304,7 +304,7 @@ class Former:
         return Draft(
             group=group,
             prepared=prepared,
-            own=Found(settled=settled, position=position, marks=marks),
+            own=Found(settled=own, position=position, marks=marks),
             newest=forming.newest,
         )
 

@@ -6,10 +6,12 @@ earlier assignment, and wakes whoever waits for a change.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from operator import attrgetter
 
 import anyio
 
@@ -40,6 +42,9 @@ class Pending:
     def fingerprint(self) -> tuple[str, int]:
         """(sha256, leader epoch), as a position keeps them of its last record."""
         return record_sha256(self.record), self.record.leader_epoch
+
+
+_offset_of = attrgetter("record.offset")
 
 
 class Fingerprints(Mapping[int, tuple[str, int]]):
@@ -130,9 +135,22 @@ class Intake:
         self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
         return self._left(records)
 
-    def first(self, count: int) -> list[Pending]:
-        """The first records that wait, at most so many."""
-        return list(islice(self.pending, count))
+    def behind(self, position: Position) -> int:
+        """How many records wait that this position has not passed."""
+        ahead = sum(self._waits(offset) for offset in position.settled)
+        return len(self.pending) - self._place(position.next_offset) - ahead
+
+    def newest_of(self, count: int, *, behind: Position) -> int:
+        """Number of the last that `first` would return; a later one's where some were settled ahead."""
+        start = self._place(behind.next_offset)
+        end = min(start + count + len(behind.settled), len(self.pending))
+        return self.pending[end - 1].number if start < end else self.arrived
+
+    def first(self, count: int, *, behind: Position) -> list[Pending]:
+        """The first records that wait and that this position has not passed, at most so many."""
+        start = self._place(behind.next_offset)
+        some = islice(self.pending, start, start + count + len(behind.settled))
+        return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
     def records(self, offsets: Collection[int]) -> dict[int, Record]:
         """Those of these offsets that wait, by offset. Looks no further than the highest: they are held in order."""
@@ -168,6 +186,14 @@ class Intake:
             await event.wait()
             return True
         return False
+
+    def _place(self, offset: int) -> int:
+        """How many records wait before this offset: they are held in order."""
+        return bisect_left(self.pending, offset, key=_offset_of)
+
+    def _waits(self, offset: int) -> bool:
+        place = self._place(offset)
+        return place < len(self.pending) and self.pending[place].offset == offset
 
     def _left(self, records: Iterable[Pending]) -> Room:
         room = Room()

@@ -13,12 +13,13 @@ from committerd.committer.starting import read_facts
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError
 from committerd.ports import Created, Queue
-from committerd.prepare import Judged, World, build_version, complete, put, write_files
+from committerd.prepare import Judged, World, build_version
 from committerd.rules.answers import Settled
 from committerd.rules.grouping import position_only
 from committerd.rules.position import AppMark, Position, encode_metadata, kept_marks, start_of
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import QueueFacts, refuse_rewritten_log, starting_position
+from committerd.writing import complete, put, write_files
 
 _ATTEMPTS = 20
 """Versions that other writers may put in between before we give up."""

@@ -1,4 +1,4 @@
-"""One version onto the store: put if absent, and find out what came of it.
+"""Versions onto the store: put if absent, and find out what came of it.
 
 Created is ours. Taken is read back: `rules.settle.race` says whose it is. A lost answer is unknown, and stays so
 until the number is occupied: the same bytes are tried and read back, and nothing that was staged is deleted meanwhile.
@@ -20,12 +20,13 @@ import anyio
 from committerd.committer.beside import Beside
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
-from committerd.ports import Created, Queue, TopicIdentity
-from committerd.prepare import Prepared, complete, put, write_referenced, write_transaction
+from committerd.ports import Answer, Created, Exists, Queue, TopicIdentity
+from committerd.prepare import Prepared
 from committerd.rules.grouping import Group
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import refuse_other_topic
 from committerd.telemetry import STARTED_AGAIN, Telemetry
+from committerd.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,10 @@ class Settlement:
     """What came of a put. The view has taken in `found`, the versions that are new in it, ascending."""
 
     race: Race
+    """Whose the version is that was tried last."""
     found: Sequence[Found]
+    made: Sequence[Draft] = ()
+    """The drafts that are versions now."""
 
 
 class Backoff:
@@ -88,7 +92,7 @@ class _Unknown:
 
 
 class Putter:
-    """Puts drafts, one at a time."""
+    """Puts drafts, one after the other."""
 
     def __init__(self, queue: Queue, telemetry: Telemetry, *, dice: random.Random, recheck_seconds: float) -> None:
         self._queue = queue
@@ -96,51 +100,75 @@ class Putter:
         self._dice = dice
         self._recheck_seconds = recheck_seconds
 
-    async def put(self, draft: Draft, view: View) -> Settlement:
-        """Try until it is known what version `draft.group.version` holds.
+    async def put(self, drafts: Sequence[Draft], view: View) -> Settlement:
+        """Try until it is known what version the first of these numbers holds that could not be created at once.
 
+        Each draft is formed on the one before it, so those behind that one are left: what is there may be another's.
         Raises `RefusedToRun` when the topic is another one now, `StartAgain` as the view does.
         """
         unknown = _Unknown(self._telemetry)
         try:
-            settlement = await self._settle(draft, view, unknown)
+            settlement = await self._settle(drafts, view, unknown)
         except (StartAgain, CommitterError):
             unknown.settled(STARTED_AGAIN)  # whoever reads table and queue anew finds what became of it
             raise
         return settlement
 
-    async def _settle(self, draft: Draft, view: View, unknown: _Unknown) -> Settlement:
-        backoff, identity = Backoff(self._dice), draft.identity
+    async def _settle(self, drafts: Sequence[Draft], view: View, unknown: _Unknown) -> Settlement:
+        backoff, left, made, asked = Backoff(self._dice), drafts, list[Draft](), False
         while True:
             try:
-                known, identity = identity, None  # before another try it is asked for anew
-                await self._ready(draft, view, known)
+                again, asked = asked, True
+                await self._ready(left, view, ask=again)
+                answer: Answer = Exists()
                 if await self._still_latest(view):
-                    self._telemetry.commit_attempts.add()
-                    sent_at = view.monotonic()
-                    transaction = Beside(partial(write_transaction, view.table, draft.prepared))
-                    answer = await transaction.of(partial(put, view.table, draft.prepared))
-                    if isinstance(answer, Created):
-                        unknown.settled("created")
-                        view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
-                        if not transaction.done:
-                            await self._write(draft, partial(write_transaction, view.table, draft.prepared))
-                        return Settlement(race=Race.OURS, found=[draft.own])
+                    count, answer = await self._create(left, view, unknown)
+                    made += left[:count]
+                    left = left[count:]
+                if isinstance(answer, Created):
+                    return Settlement(race=Race.OURS, found=[one.own for one in made], made=made)
+                left = left[:1]
+                if not isinstance(answer, Exists):
+                    raise answer
                 taken = True
             except OutcomeUnknown as error:
                 taken = False
                 unknown.began()
-                self._tell(draft, error)
+                self._tell(left[0], error)
             except (StoreUnavailable, QueueUnavailable) as error:
-                self._tell(draft, error)
+                self._tell(left[0], error)
                 await backoff.wait()
                 continue
-            settlement = await self._read_back(draft, view, taken=taken)
+            settlement = await self._read_back(left[0], view, taken=taken)
             if settlement is not None:
                 unknown.settled(settlement.race.value)
-                await self._complete(draft, view, settlement.found)
-                return settlement
+                await self._complete(left[0], view, settlement.found)
+                found = [*(one.own for one in made), *settlement.found]
+                if settlement.race is Race.OURS:
+                    made.append(left[0])
+                return Settlement(race=settlement.race, found=found, made=made)
             await backoff.wait()
+
+    async def _create(self, drafts: Sequence[Draft], view: View, unknown: _Unknown) -> tuple[int, Answer]:
+        """Try each in turn; returns how many of them are versions now, and the answer to the last that was tried.
+
+        The transaction files of all but the last are written before any version, so that only the newest can lack its
+        own. After a sleep of the process nothing more is tried: see `_still_latest`.
+        """
+        table, prepared, sent_at = view.table, [draft.prepared for draft in drafts], view.monotonic()
+        if len(drafts) > 1:
+            await write_transactions(table, prepared[:-1])
+        transaction = Beside(partial(write_transaction, table, prepared[-1]))
+        create = partial(put_in_turn, as_long_as=lambda: view.monotonic() - sent_at < self._recheck_seconds)
+        answers = await transaction.of(partial(create, table, prepared))
+        self._telemetry.commit_attempts.add(len(answers))
+        count = len(answers) - (not isinstance(answers[-1], Created))
+        for draft in drafts[:count]:
+            unknown.settled("created")
+            view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
+        if count == len(drafts) and not transaction.done:
+            await self._write(drafts[-1], partial(write_transaction, table, prepared[-1]))
+        return count, answers[-1]
 
     async def _complete(self, draft: Draft, view: View, found: Sequence[Found]) -> None:
         """See that the transaction files of what was found are there: only then its records may be answered."""
@@ -175,18 +203,28 @@ class Putter:
             view.read_at, age_max = read_at, _ANSWER_AGE_SECONDS_MAX
         return True
 
-    async def _ready(self, draft: Draft, view: View, identity: TopicIdentity | None) -> None:
-        """Check the topic while everything that a reader of the version needs is written."""
+    async def _ready(self, drafts: Sequence[Draft], view: View, *, ask: bool) -> None:
+        """Check the topic while everything that a reader of these versions needs is written.
+
+        `ask`: for the topic's identity, whatever the drafts say of it.
+        """
         assert view.position is not None
-        write = partial(write_referenced, view.table, draft.prepared)
-        if identity is None:
+
+        async def write() -> None:
+            for draft in drafts:
+                await write_referenced(view.table, draft.prepared)
+
+        known = [draft.identity for draft in drafts]
+        if ask or None in known:
             written = Beside(write)
-            identity = await written.of(self._queue.identity)
+            known = [await written.of(self._queue.identity)]
             if written.failed is not None:
                 raise written.failed
         else:
             await write()
-        refuse_other_topic(view.position, identity)
+        for identity in known:
+            if identity is not None:
+                refuse_other_topic(view.position, identity)
 
     async def _read_back(self, draft: Draft, view: View, *, taken: bool) -> Settlement | None:
         """Whose the version is; None while nothing is there, or while it can't be read."""

@@ -21,11 +21,11 @@ from committerd.errors import RequestError
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
 from committerd.ports import Acknowledged, Queue, Record
-from committerd.prepare import complete
 from committerd.rules.answers import Settled, marked_member, undecided_refusal
 from committerd.rules.position import AppMark, Position
 from committerd.rules.settle import Found
 from committerd.rules.startup import QueueFacts, first_owed, refuse_rewritten_log, starting_position
+from committerd.writing import complete
 
 _log = logging.getLogger(__name__)
 

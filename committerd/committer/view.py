@@ -139,20 +139,22 @@ class View:
         self.read_at = read_at
         self.learn([own])
 
-    def ahead(self, file: ManifestFile, own: Found) -> View:
-        """What this will be once it has taken in a version that we are about to create."""
-        assert own.position is not None
+    def ahead(self, file: ManifestFile, own: Sequence[Found]) -> View:
+        """What this will be once it has taken in versions that we are about to create; `file` is the last of them."""
+        last = own[-1]
+        assert last.position is not None
         marks = dict(self.marks)
-        merge_marks(marks, own.marks)
+        for one in own:
+            merge_marks(marks, one.marks)
         return replace(
             self,
-            base=own.settled.version,
+            base=last.settled.version,
             latest=file,
-            position=own.position,
+            position=last.position,
             marks=marks,
-            ledger=self.ledger.ahead(own.settled),
-            carried=own.position,
-            carried_marks=dict(own.marks),
+            ledger=self.ledger.ahead(one.settled for one in own),
+            carried=last.position,
+            carried_marks=dict(last.marks),
         )
 
     def lacks_ours(self, *, now_ms: int, marks_max: int) -> bool:

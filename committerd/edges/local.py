@@ -5,8 +5,8 @@ place and then given its name: by a hard link, which fails where the name is tak
 (`put_if_absent`), or by a rename, which replaces (`put`). A plain rename never stands in for the
 link; Linux's rename without replacing does, on file systems without links.
 
-A process that is killed leaves at most a temporary file, `.tmp-` and a random number. No listing
-shows it, no reader of Lance takes it for a manifest, and Lance's cleanup collects the prefix.
+A process that is killed leaves temporary files at most, `.tmp-` and a random number. No listing
+shows them, no reader of Lance takes one for a manifest, and Lance's cleanup collects the prefix.
 
 With `durable`, a returned write survives a power failure: the file is synced before it gets its
 name, the folder after.
@@ -14,16 +14,15 @@ name, the folder after.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import heapq
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote_to_bytes
@@ -31,8 +30,10 @@ from urllib.parse import unquote_to_bytes
 import anyio
 from anyio import to_thread
 
+from committerd.edges.local_files import discard, link, reason, reserve, sync_folder, write
 from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
-from committerd.ports import Created, Exists, Tail
+from committerd.ports import Answer, Created, Exists, Tail
+from committerd.several import for_each
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -40,36 +41,12 @@ _Ts = TypeVarTuple("_Ts")
 _TEMPORARY = ".tmp"
 _THREADS_MAX = 8
 """Disks gain nothing from more writers at once, and one table has few."""
+_SYNCS_AT_ONCE = 4
 _COPY_CHUNK_BYTES = 1 << 20
 _RESERVED_BYTES_MIN = 1 << 20
-_PARTS_AT_ONCE = 1024
-"""writev(2): IOV_MAX on Linux and macOS."""
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 """What a read meets where there is no object; nor can there be one under too long a name."""
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
-"""link(2): EPERM is what vfat and others say."""
-_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EROFS})
-"""Some file systems sync folders with every change and refuse to do it on demand."""
-_LINK_NOT_MADE = frozenset(
-    {
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.ELOOP,
-        errno.EMLINK,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOMEM,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.EROFS,
-        errno.EXDEV,
-    }
-)
-"""Refusals of link(2) before any change. After others (EIO, a lost NFS answer) it may be there."""
-
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
 _LOCAL_SCHEMES = ("file", "file-object-store")  # Lance: both are the local file system
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _FOREIGN_STAGING = re.compile(r".#\d+$")
@@ -140,6 +117,36 @@ class LocalStore:
     async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
         return await self._in_thread(self._create, self._path(key), parts)
 
+    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """As `put` of each; a folder is synced once for all that a thread has written there."""
+        await self._share(self._replace_several, [(self._path(key), body) for key, body in objects])
+
+    async def put_in_turn_if_absent(
+        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        """As `put_if_absent` of each in turn; their folder is synced once, when all that can be have their names.
+
+        Where a file system keeps no order of names through a power failure, a later one may then survive an earlier
+        one. Nothing was returned of either.
+        """
+        placed = [(self._path(key), parts) for key, parts in objects]
+        temporaries: dict[str, str] = {}
+
+        def stage(some: Sequence[tuple[str, Sequence[bytes]]]) -> None:
+            for path, parts in some:
+                with _unchanged(path):
+                    temporaries[path] = self._stage(path, [parts], size=sum(map(len, parts)))
+
+        try:
+            await self._share(stage, placed)
+            staged = [(path, temporaries.pop(path)) for path, _ in placed]
+            return await self._in_thread(self._name_in_turn, staged, as_long_as)
+        except StoreUnavailable as error:
+            return [error]
+        finally:
+            for temporary in temporaries.values():
+                discard(temporary)
+
     async def copy(self, source: str, target: str) -> bool:
         return await self._in_thread(self._duplicate, self._path(source), self._path(target))
 
@@ -151,6 +158,11 @@ class LocalStore:
 
     async def _in_thread(self, function: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
+
+    async def _share(self, work: Callable[[Sequence[_T]], None], items: Sequence[_T]) -> None:
+        """Do this in a few threads, with some of the items each: several syncs at once take little longer than one."""
+        threads = min(_SYNCS_AT_ONCE if self._durable else 1, len(items))
+        await for_each([items[first::threads] for first in range(threads)], lambda some: self._in_thread(work, some))
 
     def _path(self, key: str) -> str:
         """Raises `InvalidRequest` for a key that would leave the table."""
@@ -165,31 +177,50 @@ class LocalStore:
     def _create(self, path: str, parts: Sequence[bytes]) -> Created | Exists:
         with _unchanged(path):
             temporary = self._stage(path, [parts], size=sum(map(len, parts)))
+        (answer,) = self._name_in_turn([(path, temporary)], lambda: True)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _name_in_turn(self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool]) -> Sequence[Answer]:
+        """Give files their names, (path, temporary) each, up to the first that is not free."""
+        answers: deque[Answer] = deque()
         try:
-            created = _link(temporary, path)
+            for path, temporary in staged:
+                answers.append(_named(temporary, path))
+                if not isinstance(answers[-1], Created) or not as_long_as():
+                    break
         finally:
-            _discard(temporary)
+            for _, temporary in staged:
+                discard(temporary)
         if self._durable:
             # Where the name was taken too: it may be our own earlier link, whose sync failed.
-            try:
-                _sync_folder(os.path.dirname(path))
-            except OSError as error:
-                raise OutcomeUnknown(
-                    f"{path} was {'created' if created else 'there'}, "
-                    f"but its folder could not be synced: {_reason(error)}"
-                ) from error
-        return Created() if created else Exists()
+            for folder in dict.fromkeys(os.path.dirname(path) for path, _ in staged):
+                try:
+                    sync_folder(folder)
+                except OSError as error:
+                    return [_unsynced(error, dict(zip((path for path, _ in staged), answers, strict=False)))]
+        return tuple(answers)
 
-    def _replace(self, path: str, batches: Iterable[Sequence[bytes]]) -> None:
+    def _replace_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        folders = dict.fromkeys(os.path.dirname(path) for path, _ in objects)
+        for path, body in objects:
+            self._replace(path, [[body]], sync=False)
+        for folder in folders if self._durable else ():
+            with _unchanged(folder):
+                sync_folder(folder)
+
+    def _replace(self, path: str, batches: Iterable[Sequence[bytes]], *, sync: bool = True) -> None:
+        """`sync` False: the folder is synced by the caller."""
         with _unchanged(path):
             temporary = self._stage(path, batches)
             try:
                 os.rename(temporary, path)
             except OSError:
-                _discard(temporary)
+                discard(temporary)
                 raise
-            if self._durable:
-                _sync_folder(os.path.dirname(path))
+            if sync and self._durable:
+                sync_folder(os.path.dirname(path))
 
     def _duplicate(self, source: str, path: str) -> bool:
         with _reading(source), open(source, "rb") as file:
@@ -204,7 +235,7 @@ class LocalStore:
             if self._durable:
                 # An answer may rest on what is seen here: a version whose writer was killed before
                 # it had synced the folder must not vanish in a power failure after that.
-                _sync_folder(folder)
+                sync_folder(folder)
             return names
         return []
 
@@ -220,13 +251,13 @@ class LocalStore:
         try:
             with file:
                 if size >= _RESERVED_BYTES_MIN:
-                    _reserve(file.fileno(), size)
+                    reserve(file.fileno(), size)
                 for parts in batches:
-                    _write(file.fileno(), parts)
+                    write(file.fileno(), parts)
                 if self._durable:
                     os.fsync(file.fileno())
         except BaseException:
-            _discard(temporary)
+            discard(temporary)
             raise
         return temporary
 
@@ -239,28 +270,7 @@ class LocalStore:
             with suppress(FileExistsError):  # faster, or a file, at which the next step fails
                 os.mkdir(path)
             if self._durable:
-                _sync_folder(os.path.dirname(path))
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Take the space at once; ext4 writes 10 MB into it in three quarters of the time.
-
-    Where the file system can't, or has no space, nothing is said: the writes that follow find out.
-    """
-    if (allocate := _fallocate()) is not None:
-        allocate(descriptor, 0, 0, size)
-
-
-def _write(descriptor: int, parts: Sequence[bytes]) -> None:
-    """Write them one after the other, as many at once as the system takes."""
-    for start in range(0, len(parts), _PARTS_AT_ONCE):
-        rest = [memoryview(part) for part in parts[start : start + _PARTS_AT_ONCE]]
-        while rest:
-            written = os.writev(descriptor, rest)
-            while rest and written >= len(rest[0]):
-                written -= len(rest.pop(0))
-            if written:
-                rest[0] = rest[0][written:]
+                sync_folder(os.path.dirname(path))
 
 
 def _is_object(entry: os.DirEntry[str]) -> bool:
@@ -300,6 +310,21 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+def _unsynced(error: OSError, answers: Mapping[str, Answer]) -> OutcomeUnknown:
+    words = {Created: "was created", Exists: "was there"}
+    told = [f"{path} {words.get(type(answer), 'may be there')}" for path, answer in answers.items()]
+    unknown = OutcomeUnknown(f"{', '.join(told)}, but its folder could not be synced: {reason(error)}")
+    unknown.__cause__ = error
+    return unknown
+
+
+def _named(temporary: str, path: str) -> Answer:
+    try:
+        return Created() if link(temporary, path) else Exists()
+    except (StoreUnavailable, OutcomeUnknown) as error:
+        return error
+
+
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Leave the block where there is no such object; other failures are `StoreUnavailable`."""
@@ -307,7 +332,7 @@ def _reading(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in _ABSENT:
-            raise StoreUnavailable(f"can't read {path}: {_reason(error)}") from error
+            raise StoreUnavailable(f"can't read {path}: {reason(error)}") from error
 
 
 @contextmanager
@@ -315,81 +340,4 @@ def _unchanged(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreUnavailable(f"can't write {path}: {_reason(error)}") from error
-
-
-def _link(temporary: str, path: str) -> bool:
-    """Give the temporary file its name; False when the name is taken."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
-            return _rename_without_replacing(temporary, path)
-        if error.errno in _LINK_NOT_MADE:
-            raise StoreUnavailable(f"can't write {path}: {_reason(error)}") from error
-        raise OutcomeUnknown(f"{path} may have been created: {_reason(error)}") from error
-    return True
-
-
-def _rename_without_replacing(temporary: str, path: str) -> bool:
-    rename = _renameat2()
-    code = errno.ENOSYS
-    if rename is not None:
-        source, target = os.fsencode(temporary), os.fsencode(path)
-        if rename(_AT_FDCWD, source, _AT_FDCWD, target, _RENAME_NOREPLACE) == 0:
-            return True
-        code = ctypes.get_errno()
-    if code == errno.EEXIST:
-        return False
-    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM):
-        raise SettingsError(
-            f"the file system of {os.path.dirname(path)} has neither hard links nor a rename that "
-            "never replaces, so two committers could overwrite each other's versions. "
-            "Nothing was written. Move the table to one that has (ext4, xfs, btrfs, NFS), or to an "
-            "object store",
-            code="no_atomic_create",
-        )
-    error = OSError(code, os.strerror(code))
-    if code in _LINK_NOT_MADE:
-        raise StoreUnavailable(f"can't write {path}: {_reason(error)}")
-    raise OutcomeUnknown(f"{path} may have been created: {_reason(error)}")
-
-
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """renameat2(2), where the C library has it (Linux)."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return function
-
-
-@cache
-def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """fallocate(2), where the C library has it (Linux). posix_fallocate(3) would write where that is not supported."""
-    function = getattr(ctypes.CDLL(None), "fallocate", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
-    return function
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _discard(temporary: str) -> None:
-    with suppress(OSError):  # harmless where it stays
-        os.unlink(temporary)
-
-
-def _reason(error: OSError) -> str:
-    name = errno.errorcode.get(error.errno or 0, "no errno")
-    return f"{error.strerror or error} ({name})"
+        raise StoreUnavailable(f"can't write {path}: {reason(error)}") from error

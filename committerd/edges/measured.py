@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import anyio
 
-from committerd.errors import OutcomeUnknown, Unavailable
-from committerd.ports import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail, TakesParts
+from committerd.errors import OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.ports import (
+    Answer,
+    Created,
+    Exists,
+    ManifestEntry,
+    ManifestStore,
+    ObjectStore,
+    Tail,
+    TakesParts,
+    TakesSeveral,
+)
 from committerd.telemetry import Count, Spread, Telemetry
 
 
@@ -83,8 +94,37 @@ class MeasuredStore:
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    def _measured(self, operation: str) -> AbstractContextManager[Callable[[str], None]]:
+    def _measured(self, operation: str) -> AbstractContextManager[_Answered]:
         return _measured(self._telemetry.store_requests, self._telemetry.store_request_duration, operation)
+
+
+class MeasuredSeveral(MeasuredStore):
+    """The same for one that takes several objects at once. Each counts as a request, and they share the time."""
+
+    def __init__(self, store: ObjectStore, several: TakesSeveral, telemetry: Telemetry) -> None:
+        """`several` is `store`."""
+        super().__init__(store, telemetry)
+        self._several = several
+
+    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        with self._measured("put") as answered:
+            await self._several.put_several(objects)
+            answered(*["ok"] * len(objects))
+
+    async def put_in_turn_if_absent(
+        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        with self._measured("put_if_absent") as answered:
+            answers = await self._several.put_in_turn_if_absent(objects, as_long_as=as_long_as)
+            answered(*map(_status, answers))
+            return answers
+
+
+def measured(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
+    """A store that does what this one does, and reports to `telemetry`."""
+    if isinstance(store, TakesSeveral):
+        return MeasuredSeveral(store, store, telemetry)
+    return MeasuredStore(store, telemetry)
 
 
 class MeasuredManifests:
@@ -121,18 +161,34 @@ class MeasuredManifests:
     async def aclose(self) -> None:
         await self._entries.aclose()
 
-    def _measured(self, operation: str) -> AbstractContextManager[Callable[[str], None]]:
+    def _measured(self, operation: str) -> AbstractContextManager[_Answered]:
         requests, durations = self._telemetry.manifest_store_requests, self._telemetry.manifest_store_request_duration
         return _measured(requests, durations, operation)
 
 
+def _status(answer: Answer) -> str:
+    match answer:
+        case Created():
+            return "ok"
+        case Exists():
+            return "exists"
+        case StoreUnavailable():
+            return "unavailable"
+        case OutcomeUnknown():
+            return "unknown"
+
+
 @contextmanager
-def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[Callable[[str], None]]:
-    """Yields what takes the answer's status; a block left by an exception gets its own."""
+def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_Answered]:
+    """Yields what takes the status of each request's answer; a block left by an exception gets its own."""
     statuses: list[str] = []
     start = anyio.current_time()
+
+    def answered(*some: str) -> None:
+        statuses.extend(some)
+
     try:
-        yield statuses.append
+        yield answered
     except Unavailable:
         statuses.append("unavailable")
         raise
@@ -146,7 +202,11 @@ def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[Ca
         statuses.append("failed")
         raise
     finally:
-        seconds = anyio.current_time() - start
-        labels = {"operation": operation, "status": statuses[-1]}
-        requests.add(**labels)
-        durations.observe(seconds, **labels)
+        seconds = (anyio.current_time() - start) / max(len(statuses), 1)
+        for status in statuses:
+            requests.add(operation=operation, status=status)
+            durations.observe(seconds, operation=operation, status=status)
+
+
+class _Answered(Protocol):
+    def __call__(self, *statuses: str) -> None: ...

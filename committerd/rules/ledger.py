@@ -38,10 +38,11 @@ class Ledger:
     _refused: dict[str, Refusal] = field(default_factory=dict)
     _below: Ledger | None = None
 
-    def ahead(self, settled: Settled) -> Ledger:
-        """What this one will be once it has learned of a version; itself it does not change."""
+    def ahead(self, versions: Iterable[Settled]) -> Ledger:
+        """What this one will be once it has learned of these versions; itself it does not change."""
         ahead = Ledger(_below=self)
-        ahead.add(settled)
+        for settled in versions:
+            ahead.add(settled)
         return ahead
 
     def add(self, settled: Settled) -> None:

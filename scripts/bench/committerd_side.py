@@ -20,18 +20,9 @@ from committerd.edges.local import LocalStore
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import (
-    Judged,
-    PrepareOptions,
-    Rejected,
-    World,
-    build_version,
-    judge,
-    put,
-    write_referenced,
-    write_transaction,
-)
+from committerd.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge
 from committerd.table import Table
+from committerd.writing import put, write_referenced, write_transaction
 from scripts.bench.machine import peak_memory_bytes
 from scripts.bench.pool import Pool
 

@@ -12,18 +12,9 @@ from typing import Any
 from committerd.edges.local import LocalStore
 from committerd.format.messages import Transaction
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import (
-    ALL_OPERATIONS,
-    Prepared,
-    PrepareOptions,
-    Rejected,
-    World,
-    create_options,
-    prepare,
-    put,
-    write_files,
-)
+from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, create_options, prepare
 from committerd.table import Table
+from committerd.writing import put, write_files
 
 
 def open_store(uri: str) -> ObjectStore:

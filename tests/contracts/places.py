@@ -25,14 +25,14 @@ from committerd.edges.aws import AwsClient
 from committerd.edges.dynamodb import DynamoStore, dynamodb_client
 from committerd.edges.external_manifests import ExternalManifests
 from committerd.edges.local import LocalStore
-from committerd.edges.measured import MeasuredStore
+from committerd.edges.measured import measured
 from committerd.edges.s3 import S3Place, S3Store, s3_client
 from committerd.errors import OutcomeUnknown
 from committerd.ports import Created, Exists, ObjectStore
 from committerd.settings_s3 import S3Settings
 from committerd.telemetry import Telemetry
 from tests.contracts.entries import FakeManifests, Shelf
-from tests.simulation.store import Bucket, FakeStore
+from tests.simulation.store import Bucket, FakeStore, SwiftStore
 
 _BUCKETS: defaultdict[str, Bucket] = defaultdict(Bucket)
 _SHELVES: defaultdict[str, Shelf] = defaultdict(Shelf)
@@ -49,6 +49,8 @@ def open_store(place: str) -> ObjectStore:
             return LocalStore(Path(where), durable=False)
         case "memory":
             return FakeStore(_BUCKETS[where])
+        case "swift-memory":
+            return SwiftStore(_BUCKETS[where])
         case "s3" | "minio":
             return s3_store(where)
         case "local+entries":
@@ -57,7 +59,7 @@ def open_store(place: str) -> ObjectStore:
             objects, _, entries = where.partition("||")
             return ExternalManifests(s3_store(objects), dynamo_store(entries))
         case "measured-local":
-            return MeasuredStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
+            return measured(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
         case _:
             raise ValueError(f"no such kind of store: {kind}")
 

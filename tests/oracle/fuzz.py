@@ -26,19 +26,11 @@ from committerd.format.messages import IndexSection, Manifest, Message, Transact
 from committerd.format.request import decode_transaction
 from committerd.format.support import require_supported
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import (
-    ALL_OPERATIONS,
-    Prepared,
-    PrepareOptions,
-    Rejected,
-    World,
-    prepare,
-    put,
-    write_files,
-)
+from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.rules.footprint import footprint_of_theirs
 from committerd.rules.invariants import require_sound_table
 from committerd.table import Table
+from committerd.writing import put, write_files
 from tests.conformance.facts import manifests
 from tests.oracle import mutations, native
 from tests.oracle.samples import Sample

@@ -119,7 +119,7 @@ def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version() -> None
 
 def test_a_ledger_ahead_knows_one_version_more_and_changes_nothing() -> None:
     below = ledger(FOREIGN)
-    ahead = below.ahead(OURS)
+    ahead = below.ahead([OURS])
     assert (ahead.committed_after("f", 1), ahead.committed_after("a", 1)) == (6, 5)
     assert ahead.committed_after("nobody", 1) is None
     assert below.committed_after("a", 1) is None
@@ -137,6 +137,6 @@ def test_an_earlier_refusal_speaks_for_one_ahead_too() -> None:
         ours=True,
         refusals=[Refusal(offset=0, uuid="bad", status=INVALID, reason="file_version")],
     )
-    refusal = ledger(earlier).ahead(OURS).refused("bad")
+    refusal = ledger(earlier).ahead([OURS]).refused("bad")
     assert refusal is not None
     assert refusal.reason == "file_version"

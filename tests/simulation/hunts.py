@@ -117,6 +117,18 @@ OFTEN_DOWN = Hunt(
     scenario=Scenario(records=30, seconds=200.0, rates=SMOOTH, events={Chaos.store_outage: 1.0}, event_seconds=10.0),
     prepare=_garbage,
 )
+RACED_RUNS = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=20.0,
+        rates=Rates(latency=0.02, lost=0.02),
+        events={Chaos.crash: 2.0, Chaos.fence: 1.0},
+        event_seconds=2.0,
+        foreign_seconds=0.5,
+        settings={"group_records_max": 1},
+        several=True,
+    )
+)
 CREATED_AND_DEAD = Hunt(
     scenario=Scenario(records=4, seconds=2.0, table="made_by_queue", rates=SMOOTH), prepare=_create_behind_others
 )
@@ -127,6 +139,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.leaves_transaction_files_to_who_died: ANYWHERE,
     m.answers_without_the_transaction_file: ANYWHERE,
     m.believes_in_what_it_expected: ANYWHERE,
+    m.leaves_transaction_files_of_a_run_to_its_last: RACED_RUNS,
     m.acknowledges_before_it_publishes: ANYWHERE,
     m.acknowledges_what_no_version_carries: ANYWHERE,
     m.carries_no_position: ANYWHERE,

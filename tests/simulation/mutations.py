@@ -15,19 +15,20 @@ import pytest
 
 from committerd import staged_files
 from committerd.committer import committer, forming, intake, putting, starting, view
-from committerd.committer.pipeline import Pipeline, _Ahead
+from committerd.committer.pipeline import Pipeline, Run, _Ahead, _expecting
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
-from committerd.ports import Created, Exists, Queue, TopicIdentity
-from committerd.prepare import Prepared, put
+from committerd.ports import Answer, Created, Queue, TopicIdentity
+from committerd.prepare import Prepared
 from committerd.rules import grouping, ledger, position, startup
 from committerd.rules.answers import Settled
 from committerd.rules.position import Position, advance
 from committerd.rules.settle import Found, Race
 from committerd.table import Table
+from committerd.writing import put_in_turn
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -45,13 +46,13 @@ def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
-    async def optimistic(table: Table, prepared: Prepared) -> Created | Exists:
-        try:
-            return await put(table, prepared)
-        except OutcomeUnknown:
-            return Created()
+    async def optimistic(
+        table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        answers = await put_in_turn(table, several, as_long_as=as_long_as)
+        return [Created() if isinstance(answer, OutcomeUnknown) else answer for answer in answers]
 
-    patch.setattr(putting, "put", optimistic)
+    patch.setattr(putting, "put_in_turn", optimistic)
 
 
 def leaves_transaction_files_to_who_died(patch: pytest.MonkeyPatch) -> None:
@@ -71,23 +72,26 @@ def answers_without_the_transaction_file(patch: pytest.MonkeyPatch) -> None:
 def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
     """What was formed ahead is put, whatever was found at the number before."""
 
-    async def stubborn(self: Pipeline, view: View) -> Draft | None:
-        ahead = self._ahead
-        if ahead is None:
-            return None
-        await ahead.ended.wait()
-        self._drop()
-        return ahead.draft
+    async def stubborn(self: Pipeline, view: View) -> Run | None:
+        ahead, self._ahead = self._ahead, None
+        return ahead.drafts or None if ahead is not None else None
 
-    async def put(self: Pipeline, draft: Draft, view: View) -> Settlement:
-        self._drop()
-        self._ahead = _Ahead(view.ahead(draft.prepared.file, draft.own)) if draft.prepared.before else None
-        if self._ahead is not None:
-            await self._form(self._ahead)
-        return await self._putter.put(draft, view)
+    async def put(self: Pipeline, run: Run, view: View) -> Settlement:
+        self._ahead = None
+        if run[-1].prepared.before is not None:
+            self._ahead = _Ahead(_expecting(run, view), most=1)
+            await self._form_ahead(self._ahead)
+        return await self._putter.put(run, view)
 
     patch.setattr(Pipeline, "take", stubborn)
     patch.setattr(Pipeline, "put", put)
+
+
+def leaves_transaction_files_of_a_run_to_its_last(patch: pytest.MonkeyPatch) -> None:
+    async def left_out(table: Table, several: Sequence[Prepared]) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(putting, "write_transactions", left_out)
 
 
 def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:

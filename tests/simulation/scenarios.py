@@ -50,4 +50,5 @@ def scenario_of(seed: int) -> Scenario:
         },
         recheck_seconds=60.0 if hours else 10.0,
         room=dice.choice((2, 5, 50)),
+        several=dice.random() < 0.5,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from committerd.errors import OutcomeUnknown, StoreUnavailable
-from committerd.ports import Created, Exists, Tail
+from committerd.ports import Answer, Created, Exists, Tail
 from tests.simulation.faults import Lost, Refused, Weather
 
 Change = Literal["created", "replaced", "deleted"]
@@ -117,6 +118,29 @@ class FakeStore:
         except (Refused, Lost) as error:
             raise StoreUnavailable(str(error)) from error
         return result
+
+
+class SwiftStore(FakeStore):
+    """One that takes several objects at once (`committerd.ports.TakesSeveral`)."""
+
+    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        for key, body in objects:
+            await self.put(key, body)
+
+    async def put_in_turn_if_absent(
+        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        answers: deque[Answer] = deque()
+        for key, parts in objects:
+            try:
+                answers.append(await self.put_if_absent(key, b"".join(parts)))
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                answers.append(error)
+            if not isinstance(answers[-1], Created) or not as_long_as():
+                break
+        if len(answers) > 1 and self._weather.dice.random() < self._weather.rates.lost:
+            return [OutcomeUnknown("the names could not be synced")]
+        return answers
 
 
 def _folder(key: str) -> str:

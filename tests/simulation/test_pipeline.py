@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from committerd.committer.pipeline import Pipeline
-from committerd.committer.putting import Draft
+from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
+from committerd.committer.putting import Settlement
 from committerd.committer.view import View
 from committerd.ports import TopicIdentity
 from committerd.table import Table
@@ -17,28 +17,35 @@ SLOW = Rates(latency=0.2)
 
 
 class Taken:
-    """Counts drafts that were formed ahead, those of them that were put, and expectations that were wrong."""
+    """Counts drafts that were formed ahead and those of them that were put, and what was expected and did not come."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.formed = self.used = 0
-        take = Pipeline.take
+        self.runs: list[int] = []
+        """How many drafts each had that was put."""
+        take, put = Pipeline.take, Pipeline.put
 
-        async def counted(pipeline: Pipeline, view: View) -> Draft | None:
+        async def counted(pipeline: Pipeline, view: View) -> Run | None:
             ahead = pipeline._ahead
-            draft = await take(pipeline, view)
-            self.formed += ahead is not None and ahead.draft is not None
-            self.used += draft is not None
-            return draft
+            run = await take(pipeline, view)
+            self.formed += len(ahead.drafts) if ahead is not None else 0
+            self.used += len(run) if run is not None else 0
+            return run
+
+        async def noted(pipeline: Pipeline, run: Run, view: View) -> Settlement:
+            self.runs.append(len(run))
+            return await put(pipeline, run, view)
 
         self.wrong = 0
         forget = Table.expect_no_more
 
-        def noted(table: Table, version: int) -> None:
-            self.wrong += 1
-            forget(table, version)
+        def forgotten(table: Table) -> None:
+            self.wrong += bool(table._expected)
+            forget(table)
 
         patch.setattr(Pipeline, "take", counted)
-        patch.setattr(Table, "expect_no_more", noted)
+        patch.setattr(Pipeline, "put", noted)
+        patch.setattr(Table, "expect_no_more", forgotten)
 
 
 def backlog(world: World) -> None:
@@ -46,9 +53,16 @@ def backlog(world: World) -> None:
     world.producers.plan = [world.producers.plain() for _ in range(40)]
 
 
-def run(seed: int, *, group: int, seconds: float = 0.1, foreign_seconds: float | None = None) -> Report:
+def run(
+    seed: int, *, group: int, seconds: float = 0.1, foreign_seconds: float | None = None, several: bool = False
+) -> Report:
     scenario = Scenario(
-        records=40, seconds=seconds, rates=SLOW, foreign_seconds=foreign_seconds, settings={"group_records_max": group}
+        records=40,
+        seconds=seconds,
+        rates=SLOW,
+        foreign_seconds=foreign_seconds,
+        settings={"group_records_max": group},
+        several=several,
     )
     return simulate(seed, scenario, prepare=backlog)
 
@@ -91,3 +105,32 @@ def test_what_a_foreign_version_made_wrong_is_thrown_away(monkeypatch: pytest.Mo
         assert report.violation is None, report.text()
     assert taken.used > 5
     assert taken.wrong > 0
+
+
+def test_versions_are_put_in_one_go_where_the_store_takes_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
+    report = run(1, group=1, several=True)
+    assert report.violation is None, report.text()
+    assert taken.used == taken.formed, "nothing came in between"
+    assert 2 < max(taken.runs) <= RUN_MAX
+    versions = len(report.world.auditor.versions)
+    assert versions > 40
+    assert len(taken.runs) < versions / 2
+
+
+def test_of_a_run_all_is_dropped_that_is_behind_a_foreign_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
+    for seed in range(5):
+        report = run(seed, group=1, seconds=10, foreign_seconds=0.5, several=True)
+        assert report.violation is None, report.text()
+    assert max(taken.runs) > 2
+    assert taken.wrong > 0
+
+
+@pytest.mark.parametrize("setting", [{"interval_seconds_min": 0.01}, {}])
+def test_a_least_time_between_versions_is_kept(monkeypatch: pytest.MonkeyPatch, setting: dict[str, float]) -> None:
+    taken = Taken(monkeypatch)
+    scenario = Scenario(records=40, seconds=0.1, settings={"group_records_max": 1, **setting}, several=True)
+    report = simulate(1, scenario, prepare=backlog)
+    assert report.violation is None, report.text()
+    assert (max(taken.runs) > 1) is (not setting)

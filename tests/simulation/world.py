@@ -12,10 +12,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+from unittest.mock import patch
 
 import anyio
 from prometheus_client import CollectorRegistry
 
+from committerd.committer import pipeline
 from committerd.ports import Record
 from committerd.settings import CommitSettings, DatasetSettings, Settings, StoreSettings
 from committerd.settings_kafka import KafkaSettings
@@ -57,6 +59,8 @@ class Scenario:
     settings: Mapping[str, object] = field(default_factory=dict)
     """Of group `commit`."""
     recheck_seconds: float = 10.0
+    several: bool = False
+    """Whether the store takes several objects at once; then it is also as if that were quick, whatever time passes."""
     room: int = 50
     """Records that a member fetches beyond those that are answered."""
 
@@ -213,8 +217,10 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
         await world.run()
 
     violation: str | None = None
+    run_seconds = 86_400.0 if scenario.several else pipeline._RUN_SECONDS
     try:
-        run_virtual(main)
+        with patch.object(pipeline, "_RUN_SECONDS", run_seconds):
+            run_virtual(main)
     except* Violated:
         violation = made[0].auditor.violations[0]
     except* (Deadlock, Livelock) as group:

@@ -16,18 +16,10 @@ from committerd.format.manifest_file import ManifestFile, encode
 from committerd.format.messages import DataFragment, IndexMetadata, Manifest, Transaction
 from committerd.format.paths import NamingScheme, deletion_key, manifest_key, transaction_key, transaction_name
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import (
-    ALL_OPERATIONS,
-    Prepared,
-    PrepareOptions,
-    Rejected,
-    World,
-    prepare,
-    put,
-    write_files,
-)
+from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.rules.answers import Status
 from committerd.table import Table
+from committerd.writing import put, write_files
 from tests.rules import samples
 from tests.rules.samples import column, fragment, transaction
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.edges import local
+from committerd.edges import local_files
 from committerd.edges.local import LocalStore
 from committerd.edges.measured import MeasuredStore
 from committerd.format.manifest_file import decode
@@ -159,7 +159,7 @@ async def test_parts_are_written_on_where_the_system_stopped(tmp_path: Path, mon
 async def test_a_large_object_needs_no_reserved_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocate: Callable[..., int] | None
 ) -> None:
-    monkeypatch.setattr(local, "_fallocate", lambda: allocate)
+    monkeypatch.setattr(local_files, "_fallocate", lambda: allocate)
     large = os.urandom(3 << 20)
     assert await LocalStore(tmp_path, durable=False).put_if_absent("o", large) == Created()
     assert (tmp_path / "o").read_bytes() == large

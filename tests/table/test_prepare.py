@@ -24,10 +24,10 @@ from committerd.prepare import (
     explain,
     judge,
     prepare,
-    put,
 )
 from committerd.rules.answers import Status
 from committerd.table import Table
+from committerd.writing import put
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, rewrite, update
 from tests.rules.samples import column, fragment, index, manifest, transaction

@@ -9,13 +9,9 @@ import pytest
 
 from committerd.errors import InvalidRequest
 from committerd.format.messages import Transaction
-from committerd.prepare import (
-    Prepared,
-    Rejected,
-    prepare,
-    write_files,
-)
+from committerd.prepare import Prepared, Rejected, prepare
 from committerd.rules.answers import Status
+from committerd.writing import write_files
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, rewrite
 from tests.rules.samples import fragment, index, manifest, transaction

@@ -19,6 +19,7 @@ from committerd.rules.conflicts import Unreadable
 from committerd.rules.footprint import Footprint
 from committerd.rules.kind import Kind
 from committerd.table import Table
+from committerd.writing import put_manifest
 from tests.rules import samples
 from tests.rules.samples import column, transaction
 from tests.table.scene import Scene
@@ -286,8 +287,8 @@ async def test_what_we_made_need_not_be_read(scene: Scene) -> None:
     table = Table(store)
     first = await table.latest()
     assert first is not None
-    assert isinstance(await table.put_manifest(manifest_key(2, scene.scheme), body), Created)
-    assert isinstance(await table.put_manifest(manifest_key(2, scene.scheme), body), Exists)
+    assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Created)
+    assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Exists)
     table.remember(made_there, body, before=first.outline)
     before = store.reads
     history = await table.history(1, 2)

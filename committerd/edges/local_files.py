@@ -1,0 +1,140 @@
+"""What the store on a local file system asks of the system: write, sync, and give a file its name.
+
+Errors of the system are passed on, but where more must be said: whether a link was made or may have been.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+
+from committerd.errors import OutcomeUnknown, SettingsError, StoreUnavailable
+
+_PARTS_AT_ONCE = 1024
+"""writev(2): IOV_MAX on Linux and macOS."""
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+"""link(2): EPERM is what vfat and others say."""
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EROFS})
+"""Some file systems sync folders with every change and refuse to do it on demand."""
+_LINK_NOT_MADE = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.ELOOP,
+        errno.EMLINK,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EROFS,
+        errno.EXDEV,
+    }
+)
+"""Refusals of link(2) before any change. After others (EIO, a lost NFS answer) it may be there."""
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Take the space at once; ext4 writes 10 MB into it in three quarters of the time.
+
+    Where the file system can't, or has no space, nothing is said: the writes that follow find out.
+    """
+    if (allocate := _fallocate()) is not None:
+        allocate(descriptor, 0, 0, size)
+
+
+def write(descriptor: int, parts: Sequence[bytes]) -> None:
+    """Write them one after the other, as many at once as the system takes."""
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        rest = [memoryview(part) for part in parts[start : start + _PARTS_AT_ONCE]]
+        while rest:
+            written = os.writev(descriptor, rest)
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if written:
+                rest[0] = rest[0][written:]
+
+
+def link(temporary: str, path: str) -> bool:
+    """Give the temporary file its name; False when the name is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_HARD_LINKS:
+            return _rename_without_replacing(temporary, path)
+        if error.errno in _LINK_NOT_MADE:
+            raise StoreUnavailable(f"can't write {path}: {reason(error)}") from error
+        raise OutcomeUnknown(f"{path} may have been created: {reason(error)}") from error
+    return True
+
+
+def _rename_without_replacing(temporary: str, path: str) -> bool:
+    rename = _renameat2()
+    code = errno.ENOSYS
+    if rename is not None:
+        source, target = os.fsencode(temporary), os.fsencode(path)
+        if rename(_AT_FDCWD, source, _AT_FDCWD, target, _RENAME_NOREPLACE) == 0:
+            return True
+        code = ctypes.get_errno()
+    if code == errno.EEXIST:
+        return False
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM):
+        raise SettingsError(
+            f"the file system of {os.path.dirname(path)} has neither hard links nor a rename that "
+            "never replaces, so two committers could overwrite each other's versions. "
+            "Nothing was written. Move the table to one that has (ext4, xfs, btrfs, NFS), or to an "
+            "object store",
+            code="no_atomic_create",
+        )
+    error = OSError(code, os.strerror(code))
+    if code in _LINK_NOT_MADE:
+        raise StoreUnavailable(f"can't write {path}: {reason(error)}")
+    raise OutcomeUnknown(f"{path} may have been created: {reason(error)}")
+
+
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """renameat2(2), where the C library has it (Linux)."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return function
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """fallocate(2), where the C library has it (Linux). posix_fallocate(3) would write where that is not supported."""
+    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    return function
+
+
+def sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def discard(temporary: str) -> None:
+    with suppress(OSError):  # harmless where it stays
+        os.unlink(temporary)
+
+
+def reason(error: OSError) -> str:
+    name = errno.errorcode.get(error.errno or 0, "no errno")
+    return f"{error.strerror or error} ({name})"
