@@ -152,12 +152,9 @@ class Putter:
     async def _create(self, drafts: Sequence[Draft], view: View, unknown: _Unknown) -> tuple[int, Answer]:
         """Try each in turn; returns how many of them are versions now, and the answer to the last that was tried.
 
-        The transaction files of all but the last are written before any version, so that only the newest can lack its
-        own. After a sleep of the process nothing more is tried: see `_still_latest`.
+        After a sleep of the process no further one is tried: see `_still_latest`.
         """
         table, prepared, sent_at = view.table, [draft.prepared for draft in drafts], view.monotonic()
-        if len(drafts) > 1:
-            await write_transactions(table, prepared[:-1])
         transaction = Beside(partial(write_transaction, table, prepared[-1]))
         create = partial(put_in_turn, as_long_as=lambda: view.monotonic() - sent_at < self._recheck_seconds)
         answers = await transaction.of(partial(create, table, prepared))
@@ -206,13 +203,16 @@ class Putter:
     async def _ready(self, drafts: Sequence[Draft], view: View, *, ask: bool) -> None:
         """Check the topic while everything that a reader of these versions needs is written.
 
-        `ask`: for the topic's identity, whatever the drafts say of it.
+        With it the transaction files of all but the last, so that only the newest version can lack its own. `ask`: for
+        the topic's identity, whatever the drafts say of it.
         """
         assert view.position is not None
 
         async def write() -> None:
             for draft in drafts:
                 await write_referenced(view.table, draft.prepared)
+            if len(drafts) > 1:
+                await write_transactions(view.table, [draft.prepared for draft in drafts[:-1]])
 
         known = [draft.identity for draft in drafts]
         if ask or None in known:
