@@ -75,7 +75,7 @@ async def put_in_turn(table: Table, several: Sequence[Prepared], *, as_long_as: 
     A second one is tried only where the store takes several at once, and as long as that says.
     """
     if len(several) > 1 and isinstance(table.store, TakesSeveral):
-        objects = [(prepared.key, _parts(prepared.body)) for prepared in several]
+        objects = [(prepared.key, prepared.body.parts) for prepared in several]
         answers = await table.store.put_in_turn_if_absent(objects, as_long_as=as_long_as)
         for prepared, answer in zip(several, answers, strict=False):
             if isinstance(answer, Created):
@@ -92,10 +92,6 @@ async def put_manifest(store: ObjectStore, key: str, body: Body) -> Created | Ex
     if len(body) >= _PARTS_BYTES_MIN and isinstance(store, TakesParts):
         return await store.put_parts_if_absent(key, body.parts)
     return await store.put_if_absent(key, bytes(body))
-
-
-def _parts(body: Body) -> Sequence[bytes]:
-    return body.parts if len(body) >= _PARTS_BYTES_MIN else [bytes(body)]
 
 
 def _remember(table: Table, prepared: Prepared) -> None:
