@@ -27,15 +27,14 @@ from committerd.committer.view import View
 from committerd.errors import CommitterError
 from committerd.ports import TakesSeveral, TopicIdentity
 
+RUN_MAX = 100
+"""Versions that are put in one go: their answers wait for the last of them."""
+_RUN_SECONDS = 0.1
+"""What forming them may take, and what putting them is expected to take at most."""
+_AT_ONCE = 16
+"""Versions that are formed without a pause: some 10 ms."""
 _FRESH_SECONDS = 1.0
 """How late a draft may be put that was formed ahead: records in it have deadlines."""
-RUN_MAX = 32
-"""Versions that are put in one go: their answers wait for the last of them."""
-_AT_ONCE = 8
-"""Versions that are formed without a pause: some milliseconds."""
-_RUN_SECONDS = 0.03
-"""What forming them may take, and what putting them is expected to take at most."""
-
 
 Run = Sequence[Draft]
 """Drafts that follow each other, to be put in one go; at least one."""
