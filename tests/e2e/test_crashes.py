@@ -107,12 +107,14 @@ def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wake
     daemons[1].wait_ready(text="standby")
     for _ in range(4):
         active = _active(*daemons)
-        work.stage(200, versions=dice.randint(1, 10))
+        work.stage(400, versions=dice.randint(1, 10))
         time.sleep(dice.uniform(0, 0.02))
         active.freeze()
+        frozen_at = _versions(scene)
+        work.stage(20, versions=0)
         other = daemons[0] if active is daemons[1] else daemons[1]
         other.wait_ready(text="active")
-        _wait_version(scene, _versions(scene) + 2)
+        _wait_version(scene, frozen_at + 2)
         active.thaw()
         active.wait_ready(text="standby")
     work.audit()
