@@ -29,7 +29,7 @@ from committerd.ports import TakesSeveral, TopicIdentity
 
 RUN_MAX = 100
 """Versions that are put in one go: their answers wait for the last of them."""
-_RUN_SECONDS = 0.1
+_RUN_SECONDS = 0.05
 """What forming them may take, and what putting them is expected to take at most."""
 _AT_ONCE = 16
 """Versions that are formed without a pause: some 10 ms."""
