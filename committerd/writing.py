@@ -39,13 +39,9 @@ async def write_transaction(table: Table, prepared: Prepared) -> None:
 
 
 async def write_transactions(table: Table, several: Sequence[Prepared]) -> None:
-    """As `write_transaction` of each."""
-    objects = [(prepared.transaction_key, prepared.transaction_body) for prepared in several]
-    if isinstance(table.store, TakesSeveral):
-        await table.store.put_several(objects)
-    else:
-        for key, body in objects:
-            await table.store.put(key, body)
+    """As `write_transaction` of each, onto a store that takes several objects at once."""
+    assert isinstance(table.store, TakesSeveral)
+    await table.store.put_several([(one.transaction_key, one.transaction_body) for one in several])
 
 
 async def complete(table: Table, version: int) -> None:

@@ -142,14 +142,12 @@ class Intake:
 
     def newest_of(self, count: int, *, behind: Position) -> int:
         """Number of the last that `first` would return; a later one's where some were settled ahead."""
-        start = self._place(behind.next_offset)
-        end = min(start + count + len(behind.settled), len(self.pending))
+        start, end = self._span(count, behind)
         return self.pending[end - 1].number if start < end else self.arrived
 
     def first(self, count: int, *, behind: Position) -> list[Pending]:
         """The first records that wait and that this position has not passed, at most so many."""
-        start = self._place(behind.next_offset)
-        some = islice(self.pending, start, start + count + len(behind.settled))
+        some = islice(self.pending, *self._span(count, behind))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
     def records(self, offsets: Collection[int]) -> dict[int, Record]:
@@ -190,6 +188,11 @@ class Intake:
     def _place(self, offset: int) -> int:
         """How many records wait before this offset: they are held in order."""
         return bisect_left(self.pending, offset, key=_offset_of)
+
+    def _span(self, count: int, behind: Position) -> tuple[int, int]:
+        """The places, half-open, among which are the first so many that the position has not passed."""
+        start = self._place(behind.next_offset)
+        return start, min(start + count + len(behind.settled), len(self.pending))
 
     def _waits(self, offset: int) -> bool:
         place = self._place(offset)

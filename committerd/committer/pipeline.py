@@ -189,11 +189,10 @@ class Pipeline:
 
     def _newest_expected(self, view: View, held_for: Container[str] | None) -> int:
         """The number of the last record that may be in the next draft, as far as that can be said before."""
-        limits = self._former.options.limits
         if held_for is not None or self._intake.waiting_retries():
             return self._intake.arrived
         assert view.position is not None
-        return self._intake.newest_of(limits.records if limits.coalesce_appends else 1, behind=view.position)
+        return self._intake.newest_of(self._former.options.limits.full, behind=view.position)
 
     def _most(self, view: View) -> int:
         """How many versions the next run may have."""
@@ -206,9 +205,7 @@ class Pipeline:
         prepared = draft.prepared
         if prepared.before is None or prepared.files or prepared.copies or self._intake.waiting_retries():
             return False
-        limits = self._former.options.limits
-        waiting = self._intake.behind(draft.group.position)
-        return waiting >= (limits.records if limits.coalesce_appends else 1)
+        return self._intake.behind(draft.group.position) >= self._former.options.limits.full
 
     async def _drop(self, view: View) -> None:
         """Forget what was formed ahead, and that it was expected."""

@@ -20,7 +20,6 @@ import os
 import re
 import secrets
 import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -184,7 +183,7 @@ class LocalStore:
 
     def _name_in_turn(self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool]) -> Sequence[Answer]:
         """Give files their names, (path, temporary) each, up to the first that is not free."""
-        answers: deque[Answer] = deque()
+        answers: list[Answer] = []
         try:
             for path, temporary in staged:
                 answers.append(_named(temporary, path))

@@ -26,6 +26,11 @@ class GroupLimits:
     fragments: int = 10_000
     coalesce_appends: bool = True
 
+    @property
+    def full(self) -> int:
+        """Records that fill a version, whatever they are."""
+        return self.records if self.coalesce_appends else 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

@@ -22,6 +22,7 @@ import pytest
 from committerd.edges.local import LocalStore, local_path
 from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Created, Exists
+from tests.edges.kernel import failing, note_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = "_versions/1.manifest"
@@ -103,31 +104,7 @@ async def test_a_folder_is_named_with_its_slash(store: LocalStore) -> None:
 class TestDurability:
     @pytest.fixture
     def calls(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """What the kernel is asked to sync and to name, in order; temporary files as `*`."""
-        calls = []
-        fsync, link, rename = os.fsync, os.link, os.rename
-
-        def shown(path: str) -> str:
-            shorter = os.path.relpath(path, tmp_path)
-            return re.sub(r"\.tmp-[0-9a-f]{16}$", "*", shorter)
-
-        def sync(descriptor: int) -> None:
-            calls.append("sync " + shown(os.readlink(f"/proc/self/fd/{descriptor}")))
-            fsync(descriptor)
-
-        def name(kind: str) -> object:
-            real = link if kind == "link" else rename
-
-            def call(source: str, target: str) -> None:
-                calls.append(f"{kind} {shown(source)} {shown(target)}")
-                real(source, target)
-
-            return call
-
-        monkeypatch.setattr(os, "fsync", sync)
-        monkeypatch.setattr(os, "link", name("link"))
-        monkeypatch.setattr(os, "rename", name("rename"))
-        return calls
+        return note_calls(monkeypatch, tmp_path)
 
     async def test_of_a_new_version_in_a_new_table(self, store: LocalStore, calls: list[str]) -> None:
         await store.put_if_absent(MANIFEST, b"body")
@@ -279,13 +256,6 @@ class TestWithoutHardLinks:
             await store.put_if_absent(MANIFEST, b"first")
         assert refused.value.code == "no_atomic_create"
         assert not os.listdir(tmp_path / "table" / "_versions")
-
-
-def failing(code: int) -> object:
-    def call(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return call
 
 
 WRITER = """

@@ -12,16 +12,13 @@ import pytest
 from committerd.edges.local import LocalStore
 from committerd.errors import OutcomeUnknown, StoreUnavailable
 from committerd.ports import Created
+from tests.edges.kernel import note_calls
 
 OBJECTS = [(f"_versions/{number}.manifest", [b"version ", b"%d" % number]) for number in range(1, 7)]
 
 
 def going() -> bool:
     return True
-
-
-def failing(code: int) -> OSError:
-    return OSError(code, os.strerror(code))
 
 
 @pytest.fixture
@@ -32,44 +29,33 @@ async def store(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the kernel is asked to sync and to name, in order."""
-    calls: list[str] = []
-    fsync, link = os.fsync, os.link
+def calls(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return note_calls(monkeypatch, tmp_path)
 
-    def sync(descriptor: int) -> None:
-        calls.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-        fsync(descriptor)
 
-    def name(source: str, target: str) -> None:
-        calls.append(os.path.basename(target))
-        link(source, target)
-
-    monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(os, "link", name)
-    return calls
+LINKS = [f"link table/_versions/* table/{key}" for key, _ in OBJECTS]
 
 
 async def test_a_name_is_given_in_turn_when_all_is_synced_and_the_folder_is_synced_last(
     store: LocalStore, calls: list[str]
 ) -> None:
     assert await store.put_in_turn_if_absent(OBJECTS, as_long_as=going) == (Created(),) * 6
-    assert calls == [*["file"] * 6, *(f"{number}.manifest" for number in range(1, 7)), "folder"]
+    assert calls == [*["sync table/_versions/*"] * 6, *LINKS, "sync table/_versions"]
 
 
 async def test_files_that_replace_others_are_synced_each_and_their_folder_after_them(
     store: LocalStore, calls: list[str]
 ) -> None:
     await store.put_several([(f"_transactions/{number}.txn", b"body") for number in range(6)])
-    assert calls.count("file") == 6
-    assert calls[-1] == "folder"
+    assert calls.count("sync table/_transactions/*") == 6
+    assert calls[-1] == "sync table/_transactions"
 
 
 async def test_switched_off_syncs_nothing(tmp_path: Path, calls: list[str]) -> None:
     store = LocalStore(tmp_path / "table", durable=False)
     await store.put_in_turn_if_absent(OBJECTS, as_long_as=going)
     await store.put_several([("a/b", b"body")])
-    assert calls == [f"{number}.manifest" for number in range(1, 7)]
+    assert calls == [*LINKS, "rename table/a/* table/a/b"]
 
 
 async def test_nothing_is_named_when_one_can_not_be_written(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +64,7 @@ async def test_nothing_is_named_when_one_can_not_be_written(store: LocalStore, m
     def fail_third(descriptor: int) -> None:
         synced.append(descriptor)
         if len(synced) == 3:
-            raise failing(errno.ENOSPC)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fail_third)
@@ -95,7 +81,7 @@ async def test_those_before_a_link_that_fails_are_there(store: LocalStore, monke
 
     def fail_third(source: str, target: str) -> None:
         if target.endswith("3.manifest"):
-            raise failing(errno.EIO)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         link(source, target)
 
     monkeypatch.setattr(os, "link", fail_third)
@@ -113,7 +99,7 @@ async def test_nothing_is_known_of_any_when_the_folder_can_not_be_synced(
 
     def fail_folder(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise failing(errno.EIO)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fail_folder)

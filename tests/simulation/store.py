@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -130,7 +129,7 @@ class SwiftStore(FakeStore):
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
     ) -> Sequence[Answer]:
-        answers: deque[Answer] = deque()
+        answers: list[Answer] = []
         for key, parts in objects:
             try:
                 answers.append(await self.put_if_absent(key, b"".join(parts)))
