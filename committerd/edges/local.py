@@ -29,7 +29,7 @@ from urllib.parse import unquote_to_bytes
 import anyio
 from anyio import to_thread
 
-from committerd.edges.local_files import discard, link, reason, reserve, sync_folder, write
+from committerd.edges.local_files import Superseded, discard, link, reason, reserve, sync_folder, write
 from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Answer, Created, Exists, Tail
 from committerd.several import for_each
@@ -42,7 +42,7 @@ _THREADS_MAX = 8
 """Disks gain nothing from more writers at once, and one table has few."""
 _SYNCS_AT_ONCE = 4
 _COPY_CHUNK_BYTES = 1 << 20
-_RESERVED_BYTES_MIN = 1 << 20
+_LARGE_BYTES_MIN = 1 << 20
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 """What a read meets where there is no object; nor can there be one under too long a name."""
@@ -84,6 +84,7 @@ class LocalStore:
         self._root = os.path.abspath(root)
         self._durable = durable
         self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
+        self._superseded = Superseded()
         self.uri = self._root
 
     async def get(self, key: str) -> bytes | None:
@@ -249,7 +250,8 @@ class LocalStore:
             file = open(temporary, "xb", buffering=0)  # noqa: SIM115
         try:
             with file:
-                if size >= _RESERVED_BYTES_MIN:
+                if size >= _LARGE_BYTES_MIN:
+                    self._superseded.before(path)
                     reserve(file.fileno(), size)
                 for parts in batches:
                     write(file.fileno(), parts)

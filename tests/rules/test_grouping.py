@@ -69,6 +69,11 @@ def test_the_first_request_always_joins_however_large() -> None:
     assert joins(request(append(fragments=99), size=10**9), weight(), LIMITS)
 
 
+@pytest.mark.parametrize(("limits", "full"), [(LIMITS, 3), (GroupLimits(coalesce_appends=False), 1)])
+def test_so_many_records_fill_a_version(limits: GroupLimits, full: int) -> None:
+    assert limits.full == full
+
+
 @pytest.mark.parametrize(
     ("limits", "mates"),
     [
