@@ -30,7 +30,7 @@ from committerd.committer.putting import Backoff, Putter
 from committerd.committer.starting import Starter, acknowledgement
 from committerd.committer.view import View
 from committerd.ports import ObjectStore, Queue
-from committerd.prepare import World
+from committerd.prepare import Allowed, World
 from committerd.probing import Prover
 from committerd.rules.grouping import GroupLimits
 from committerd.settings import CommitSettings, Settings
@@ -98,8 +98,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
             coalesce_appends=settings.coalesce_appends,
         ),
         verify_files=settings.verify_files,
-        allowed_operations=settings.allowed_operations,
-        allowed_bases=settings.allowed_bases,
+        allowed=Allowed(operations=settings.allowed_operations, bases=settings.allowed_bases),
         app_marks_max=settings.app_marks_max,
     )
 

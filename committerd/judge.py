@@ -40,7 +40,7 @@ from committerd.rules.rebase import (
     rebase_indices,
     rebase_reuse,
 )
-from committerd.rules.validation import Allowed, require_valid
+from committerd.rules.validation import require_valid
 from committerd.staged_files import (
     Places,
     copies_of,
@@ -76,9 +76,8 @@ async def judge(
         table.vetted = latest
     found = NOTHING_FOUND
     try:
-        allowed = Allowed(operations=options.allowed_operations, bases=options.allowed_bases)
         transaction = normalised(transaction)
-        kind = require_valid(transaction, latest_version=latest.version if latest else 0, allowed=allowed)
+        kind = require_valid(transaction, latest_version=latest.version if latest else 0, allowed=options.allowed)
         refused = _existence(kind, latest, options)
         if refused is not None:
             return refused

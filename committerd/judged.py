@@ -14,9 +14,8 @@ from committerd.format.messages import Transaction
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import NOTHING_FOUND, Findings
 from committerd.rules.draft import CreateOptions
-from committerd.rules.kind import Kind
 from committerd.rules.ledger import Refused
-from committerd.rules.validation import DEFAULT_OPERATIONS
+from committerd.rules.validation import Allowed
 from committerd.staged_files import Copy, OpenStore
 
 
@@ -24,9 +23,7 @@ from committerd.staged_files import Copy, OpenStore
 class PrepareOptions:
     """What is asked and allowed beside the transaction itself."""
 
-    allowed_operations: frozenset[Kind] = DEFAULT_OPERATIONS
-    allowed_bases: tuple[str, ...] | None = ()
-    """URIs below which bases and clone sources may lie; None = anywhere."""
+    allowed: Allowed = field(default_factory=Allowed)
     verify_files: bool = False
     """Look whether the files are there that it brings."""
     rules_out_duplicate: bool = False

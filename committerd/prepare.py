@@ -27,13 +27,13 @@ from committerd.rules.draft import CreateOptions, Given
 from committerd.rules.grouping import reserved_range
 from committerd.rules.invariants import OF_CONTENT, require_sound
 from committerd.rules.manifest import build
-from committerd.rules.validation import ALL_OPERATIONS, DEFAULT_OPERATIONS
+from committerd.rules.validation import ANYTHING, Allowed
 from committerd.staged_files import Copy, read_reuse
 from committerd.table import Table
 
 __all__ = [
-    "ALL_OPERATIONS",
-    "DEFAULT_OPERATIONS",
+    "ANYTHING",
+    "Allowed",
     "CreateOptions",
     "Judged",
     "PrepareOptions",
@@ -85,10 +85,13 @@ class Prepared:
         return self.file.transaction
 
 
+_AS_USUAL = CreateOptions()
+
+
 def create_options(wish: Mapping[str, Any]) -> CreateOptions:
     """From JSON: header `create-options`. Raises `InvalidRequest` with code `create_options`."""
     if not wish:
-        return CreateOptions()
+        return _AS_USUAL
     known = {
         "enable_stable_row_ids": bool,
         "enable_v2_manifest_paths": bool,

@@ -19,7 +19,7 @@ from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.format.request import decode_transaction
 from committerd.judged import refused_by
-from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World, create_options, explain
+from committerd.prepare import ANYTHING, PrepareOptions, World, create_options, explain
 from committerd.rules.answers import Status
 from committerd.settings import load_storage_settings
 from committerd.table import Table
@@ -64,8 +64,7 @@ def commit(
     The exit code is 0 when each is in the table now (committed or duplicate), else 1.
     """
     options = PrepareOptions(
-        allowed_operations=ALL_OPERATIONS,
-        allowed_bases=None,
+        allowed=ANYTHING,
         verify_files=verify_files,
         create=create_options(_object(options_json)),
         create_only=create_only,

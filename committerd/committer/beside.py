@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from committerd.errors import CommitterError
 
@@ -38,6 +39,7 @@ class Beside(Generic[_Own]):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)
             try:
+                await anyio.lowlevel.checkpoint()  # it begins first: `call` may have much to do before it waits
                 results.append(await call())
             except CommitterError as raised:  # not as a group
                 error = raised

@@ -21,6 +21,7 @@ from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.request import Envelope, Request, who_asked
 from committerd.judged import refused_by
 from committerd.prepare import (
+    Allowed,
     Judged,
     PrepareOptions,
     Rejected,
@@ -31,7 +32,6 @@ from committerd.prepare import (
 )
 from committerd.rules.answers import Settled, Status
 from committerd.rules.conflicts import Verdict
-from committerd.rules.footprint import Kind
 from committerd.rules.grouping import (
     Group,
     GroupLimits,
@@ -49,6 +49,7 @@ from committerd.rules.ledger import Asked, Refused, dedupe
 from committerd.rules.position import AppMark, Position, advance, kept_marks
 from committerd.rules.settle import Found
 from committerd.rules.turns import goes_ahead
+from committerd.rules.validation import ALL_OPERATIONS
 from committerd.telemetry import Telemetry
 
 _AT_ONCE = 64
@@ -63,8 +64,7 @@ class FormingOptions:
 
     limits: GroupLimits = field(default_factory=GroupLimits)
     verify_files: Literal["always", "stale", "never"] = "stale"
-    allowed_operations: frozenset[Kind] = frozenset(Kind)
-    allowed_bases: tuple[str, ...] = ()
+    allowed: Allowed = field(default_factory=lambda: Allowed(operations=ALL_OPERATIONS))
     app_marks_max: int = 1000
 
 
@@ -218,8 +218,7 @@ class Former:
     def _prepare_options(self, request: Request, *, age_ms: int) -> PrepareOptions:
         options, envelope = self.options, request.envelope
         return PrepareOptions(
-            allowed_operations=options.allowed_operations,
-            allowed_bases=options.allowed_bases,
+            allowed=options.allowed,
             verify_files=options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS),
             rules_out_duplicate=envelope.app is not None,
             create=create_options(envelope.create_options),

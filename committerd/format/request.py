@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -26,6 +27,7 @@ APP_VERSION_MAX = 2**53 - 1
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_REMEMBERED_BYTES_MAX = 1024
 _TEXT_CHARS_MAX = 1024
 """Of a header that is copied into outcomes and logs."""
 
@@ -119,6 +121,12 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 
     Raises `InvalidRequest` with code `header_invalid` and the header's name in the message.
     """
+    if sum(len(name) + len(value) for name, value in headers) > _REMEMBERED_BYTES_MAX:
+        return _decode_envelope(headers)
+    return _remembered(tuple(headers))
+
+
+def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     texts = {}
     for name, value in headers:
         if name in _KNOWN:
@@ -149,6 +157,10 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
         claim=_claim(texts),
         traceparent=known.traceparent,
     )
+
+
+_remembered = lru_cache(maxsize=256)(_decode_envelope)
+"""Most records of a producer have the same headers."""
 
 
 def decode_transaction(body: bytes, *, bytes_max: int) -> Transaction:

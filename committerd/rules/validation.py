@@ -58,6 +58,10 @@ class Allowed:
     """URIs below which base paths and clone sources may lie; None = anywhere."""
 
 
+ANYTHING = Allowed(operations=ALL_OPERATIONS, bases=None)
+"""For who commits with credentials of their own."""
+
+
 def require_valid(transaction: Transaction, *, latest_version: int, allowed: Allowed) -> Kind:
     """The operation of a transaction that may be worth judging. `latest_version` 0 = there is no
     table.
@@ -242,7 +246,8 @@ def _is_below(path: str, base: str) -> bool:
 def _require_fragments(transaction: Transaction, kind: Kind) -> None:
     _require_distinct_fragments(transaction, kind)
     seen: set[tuple[str, int]] = set()
-    for file in staged_files(transaction):
+    fragments, files = staged_fragments(transaction), staged_files(transaction)
+    for file in files:
         _require_path(file.path, "data file")
         where = (file.path, file.base_id if file.HasField("base_id") else -1)
         if where in seen:
@@ -256,7 +261,7 @@ def _require_fragments(transaction: Transaction, kind: Kind) -> None:
                 "each field needs one",
                 code="column_indices",
             )
-    for fragment in staged_fragments(transaction):
+    for fragment in fragments:
         _require_fragment(fragment)
     if kind is Kind.REWRITE:
         for group in transaction.rewrite.groups:

@@ -95,6 +95,7 @@ class Connection:
             "max_block_ms": 5_000,
             "batch_size": 128 * 1024,
             "max_poll_records": 2_000,
+            "metrics_enabled": False,  # kafka-python's own, which nobody reads
         }
         return {
             **{name: value for name, value in {**defaults, **self.options}.items() if name in accepted},

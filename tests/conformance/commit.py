@@ -12,7 +12,7 @@ from typing import Any
 from committerd.edges.local import LocalStore
 from committerd.format.messages import Transaction
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, create_options, prepare
+from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, create_options, prepare
 from committerd.table import Table
 from committerd.writing import put, write_files
 
@@ -31,8 +31,7 @@ async def commit_alone(
         await table.latest(),
         staged,
         options=PrepareOptions(
-            allowed_operations=ALL_OPERATIONS,
-            allowed_bases=None,
+            allowed=ANYTHING,
             verify_files=True,
             create=create_options(options or {}),
             copy_clone=True,

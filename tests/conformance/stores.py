@@ -31,7 +31,7 @@ from committerd.errors import RequestError
 from committerd.format.paths import VERSIONS, parse_manifest_name
 from committerd.format.request import decode_transaction
 from committerd.judged import refused_by
-from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World, create_options
+from committerd.prepare import ANYTHING, PrepareOptions, World, create_options
 from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_s3 import S3Settings
 from committerd.table import Table
@@ -96,8 +96,7 @@ class StoreRunner:
                 Table(self._stores.open(uri)),
                 decode_transaction(staged, bytes_max=2**31 - 1),
                 options=PrepareOptions(
-                    allowed_operations=ALL_OPERATIONS,
-                    allowed_bases=None,
+                    allowed=ANYTHING,
                     verify_files=True,
                     create=create_options(dict(options)),
                     copy_clone=True,

@@ -70,6 +70,14 @@ def test_every_header_is_read() -> None:
     )
 
 
+def test_headers_that_come_again_are_not_decoded_again_unless_they_are_large() -> None:
+    headers = (("producer", b"p"), ("app-id", b"stream"), ("app-version", b"7"))
+    assert decode_envelope(headers) is decode_envelope(list(headers))
+    large = (*headers, ("unknown", b"x" * 1024))
+    assert decode_envelope(large) == decode_envelope(headers)
+    assert decode_envelope(large) is not decode_envelope(large)
+
+
 def test_of_a_header_that_stands_twice_the_last_counts() -> None:
     assert decode_envelope([("attempt", b"1"), ("attempt", b"3")]).attempt == 3
 

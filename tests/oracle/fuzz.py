@@ -26,7 +26,7 @@ from committerd.format.messages import IndexSection, Manifest, Message, Transact
 from committerd.format.request import decode_transaction
 from committerd.format.support import require_supported
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.rules.footprint import footprint_of_theirs
 from committerd.rules.invariants import require_sound_table
 from committerd.table import Table
@@ -50,8 +50,8 @@ _ORDINARY: dict[str, Any] = {
     "update_config": Transaction.UpdateConfig(),
 }
 
-OPTIONS = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None)
-VERIFYING = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None, verify_files=True)
+OPTIONS = PrepareOptions(allowed=ANYTHING)
+VERIFYING = PrepareOptions(allowed=ANYTHING, verify_files=True)
 
 
 class DamageError(AssertionError):

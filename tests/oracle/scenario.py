@@ -24,7 +24,7 @@ from committerd.edges.local import LocalStore
 from committerd.errors import CommitterError
 from committerd.format.request import decode_transaction
 from committerd.ports import ObjectStore
-from committerd.prepare import ALL_OPERATIONS, PrepareOptions, World
+from committerd.prepare import ANYTHING, PrepareOptions, World
 from committerd.rules.answers import Status
 from committerd.table import Table
 from tests.conformance import reader
@@ -131,7 +131,7 @@ def _cells(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
         yield outcome.operation, str(one.theirs), one.verdict.name
 
 
-_OPTIONS = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None, verify_files=True)
+_OPTIONS = PrepareOptions(allowed=ANYTHING, verify_files=True)
 _VERDICTS = {
     Status.COMMITTED: "committed",
     Status.RETRYABLE: "retryable",

@@ -13,15 +13,13 @@ from committerd.format.messages import DataFragment, DeletionFile, ExternalFile,
 from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
 from committerd.rules.kind import Kind
-from committerd.rules.validation import ALL_OPERATIONS, DEFAULT_OPERATIONS, Allowed, require_valid
+from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, require_valid
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, replacement, rewrite, update
 from tests.rules.samples import fragment, index, transaction, updates
 
-ANY = Allowed(operations=ALL_OPERATIONS, bases=None)
 
-
-def refusal(staged: Transaction, *, latest: int = 5, allowed: Allowed = ANY) -> str:
+def refusal(staged: Transaction, *, latest: int = 5, allowed: Allowed = ANYTHING) -> str:
     """Code of the refusal, whose message says something; empty when it is valid."""
     try:
         require_valid(staged, latest_version=latest, allowed=allowed)
@@ -50,13 +48,13 @@ def test_a_valid_transaction_passes(kind: Kind) -> None:
     getattr(staged, kind).SetInParent()
     if kind is Kind.CLONE:
         staged.clone.ref_path = "/t"
-    assert require_valid(staged, latest_version=5, allowed=ANY) is kind
+    assert require_valid(staged, latest_version=5, allowed=ANYTHING) is kind
 
 
 class TestOperation:
     def test_there_must_be_one(self) -> None:
         with pytest.raises(InvalidRequest, match="no operation"):
-            require_valid(transaction(), latest_version=5, allowed=ANY)
+            require_valid(transaction(), latest_version=5, allowed=ANYTHING)
 
     @pytest.mark.parametrize(
         ("number", "code"), [(200, "blob_operation"), (202, "blob_operation"), (115, "unknown_operation")]
@@ -65,7 +63,7 @@ class TestOperation:
         tag = number << 3 | 2
         body = transaction().SerializeToString() + bytes([tag & 0x7F | 0x80, tag >> 7, 0])
         with pytest.raises(UnsupportedRequest) as error:
-            require_valid(Transaction.FromString(body), latest_version=5, allowed=ANY)
+            require_valid(Transaction.FromString(body), latest_version=5, allowed=ANYTHING)
         assert error.value.code == code
         assert str(number) in str(error.value)
 

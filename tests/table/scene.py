@@ -16,14 +16,14 @@ from committerd.format.manifest_file import ManifestFile, encode
 from committerd.format.messages import DataFragment, IndexMetadata, Manifest, Transaction
 from committerd.format.paths import NamingScheme, deletion_key, manifest_key, transaction_key, transaction_name
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import ALL_OPERATIONS, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.rules.answers import Status
 from committerd.table import Table
 from committerd.writing import put, write_files
 from tests.rules import samples
 from tests.rules.samples import column, fragment, transaction
 
-ANY = PrepareOptions(allowed_operations=ALL_OPERATIONS, allowed_bases=None)
+ANY = PrepareOptions(allowed=ANYTHING)
 
 
 def open_store(uri: str) -> ObjectStore:
