@@ -40,7 +40,7 @@ from committerd.rules.rebase import (
     rebase_indices,
     rebase_reuse,
 )
-from committerd.rules.validation import require_valid
+from committerd.rules.validation import brought, require_valid
 from committerd.staged_files import (
     Places,
     copies_of,
@@ -261,13 +261,14 @@ async def _with_content(case: _Case, judged: Judged) -> Judged:
     """Look at what it brings, and fetch the version that it names. Raises `RequestError`."""
     latest, table = case.latest, case.table
     found = excerpt(latest, judged.transaction) if latest else None
-    require_fits(judged.transaction, found, case.options.create)
+    what = brought(judged.transaction)
+    require_fits(judged.transaction, what, found, case.options.create)
     if case.options.verify_files:
         # Merged deletion files are not there yet.
         keys = [key for key in staged_keys(judged.transaction, latest) if key not in judged.files]
         if missing := await missing_files(table.store, keys):
             raise missing_file(missing)
-    transaction = await with_known_sizes(table.store, judged.transaction)
+    transaction = await with_known_sizes(table.store, judged.transaction, what)
     if transaction is not judged.transaction:
         judged = replace(judged, transaction=transaction)
     if case.kind is Kind.CREATE_INDEX:

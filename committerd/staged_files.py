@@ -23,7 +23,7 @@ from committerd.format.messages import BasePath, DataFragment, IndexMetadata, Tr
 from committerd.format.paths import data_key, deletion_key, index_prefix
 from committerd.ports import ObjectStore
 from committerd.rules.rebase import DeletionMerge, Deletions
-from committerd.rules.validation import staged_files, staged_fragments
+from committerd.rules.validation import Brought, brought
 from committerd.several import for_each
 
 OpenStore = Callable[[str], ObjectStore]
@@ -80,7 +80,7 @@ def staged_keys(transaction: Transaction, latest: ManifestFile | None) -> list[s
     """Objects in the table's folder that the transaction brings: the latest version does not
     refer to them.
     """
-    wanted = list(_fragment_keys(staged_fragments(transaction), staged=True))
+    wanted = list(_fragment_keys(brought(transaction).fragments, staged=True))
     wanted += [
         data_key(group.new_file.path)
         for group in transaction.data_replacement.replacements
@@ -95,29 +95,26 @@ def staged_keys(transaction: Transaction, latest: ManifestFile | None) -> list[s
     return [key for key in dict.fromkeys(wanted) if key not in known]
 
 
-async def with_known_sizes(store: ObjectStore, transaction: Transaction) -> Transaction:
+async def with_known_sizes(store: ObjectStore, transaction: Transaction, what: Brought) -> Transaction:
     """The transaction with sizes of data files and numbers of deleted rows that its writer left
-    out.
+    out of `what` it brings.
 
     The same object when nothing is missing. Lance fills them in too (migrate_manifest). Raises
     `InvalidRequest` (`missing_file`, `deletion_file`).
     """
-    sizeless = [
-        data_key(file.path)
-        for file in staged_files(transaction)
-        if not file.file_size_bytes and not file.HasField("base_id")
-    ]
-    if not sizeless and not any(_is_uncounted(fragment) for fragment in staged_fragments(transaction)):
+    sizeless = [data_key(file.path) for file in what.files if not file.file_size_bytes and not file.HasField("base_id")]
+    if not sizeless and not any(_is_uncounted(fragment) for fragment in what.fragments):
         return transaction
     filled = Transaction()
     filled.CopyFrom(transaction)
     sizes = await _sizes(store, sizeless)
     if missing := [key for key in sizeless if sizes[key] is None]:
         raise missing_file(missing)
-    for file in staged_files(filled):
+    what = brought(filled)
+    for file in what.files:
         if not file.HasField("base_id"):
             file.file_size_bytes = file.file_size_bytes or sizes[data_key(file.path)] or 0
-    for fragment in staged_fragments(filled):
+    for fragment in what.fragments:
         if _is_uncounted(fragment):
             rows = await read_deletions(Places(store=store), fragment, staged=True)
             fragment.deletion_file.num_deleted_rows = len(rows)

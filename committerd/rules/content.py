@@ -10,23 +10,22 @@ from collections.abc import Collection, Iterable
 
 from committerd.errors import InvalidRequest
 from committerd.format.feature_flags import CARRIED
-from committerd.format.messages import DataFile, DataFragment, Manifest, Transaction
+from committerd.format.messages import DataFragment, Manifest, Transaction
 from committerd.format.support import has_stable_row_ids
 from committerd.rules.draft import CreateOptions
 from committerd.rules.fragments import file_version
-from committerd.rules.validation import staged_files, staged_fragments
+from committerd.rules.validation import Brought
 
 
-def require_fits(transaction: Transaction, latest: Manifest | None, create: CreateOptions) -> None:
-    """Return when the content can be built upon `latest` (None = there is no table).
+def require_fits(transaction: Transaction, what: Brought, latest: Manifest | None, create: CreateOptions) -> None:
+    """Return when `what` the transaction brings can be built upon `latest` (None = there is no table).
 
     Raises `InvalidRequest`: `unknown_base`, `file_version`, `row_ids`, `merge_fragments`,
     `row_count_changed`, `replaced_fields`.
     """
-    fragments, files = staged_fragments(transaction), staged_files(transaction)
-    _require_bases(transaction, latest, _bases_used(transaction, fragments, files))
-    _require_file_versions(transaction, latest, create, {file_version(file) for file in files})
-    _require_row_ids(transaction, fragments, latest, create)
+    _require_bases(transaction, latest, _bases_used(transaction, what))
+    _require_file_versions(transaction, latest, create, {file_version(file) for file in what.files})
+    _require_row_ids(transaction, what.fragments, latest, create)
     if latest is None:
         return
     match transaction.WhichOneof("operation"):
@@ -42,9 +41,9 @@ def require_fits(transaction: Transaction, latest: Manifest | None, create: Crea
             pass
 
 
-def _bases_used(transaction: Transaction, fragments: Iterable[DataFragment], files: Iterable[DataFile]) -> set[int]:
-    used = {file.base_id for file in files if file.HasField("base_id")}
-    for fragment in fragments:
+def _bases_used(transaction: Transaction, what: Brought) -> set[int]:
+    used = {file.base_id for file in what.files if file.HasField("base_id")}
+    for fragment in what.fragments:
         if fragment.HasField("deletion_file") and fragment.deletion_file.HasField("base_id"):
             used.add(fragment.deletion_file.base_id)
     if transaction.HasField("create_index"):

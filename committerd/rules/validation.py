@@ -122,8 +122,25 @@ def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed) -> Non
             pass
 
 
-def staged_fragments(transaction: Transaction) -> Sequence[DataFragment]:
-    """Fragments that the next version would have as they stand here, but for their ids."""
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a transaction brings."""
+
+    fragments: Sequence[DataFragment]
+    """Those that the next version would have as they stand here, but for their ids."""
+    files: Sequence[DataFile]
+    """Their data files, and those of a DataReplacement."""
+
+
+def brought(transaction: Transaction) -> Brought:
+    """Fragments and data files of a transaction."""
+    fragments = _fragments(transaction)
+    if transaction.HasField("data_replacement"):
+        return Brought(fragments, [group.new_file for group in transaction.data_replacement.replacements])
+    return Brought(fragments, [file for fragment in fragments for file in fragment.files])
+
+
+def _fragments(transaction: Transaction) -> Sequence[DataFragment]:
     match transaction.WhichOneof("operation"):
         case "append":
             return transaction.append.fragments
@@ -139,13 +156,6 @@ def staged_fragments(transaction: Transaction) -> Sequence[DataFragment]:
             return [fragment for group in transaction.rewrite.groups for fragment in group.new_fragments]
         case _:
             return ()
-
-
-def staged_files(transaction: Transaction) -> list[DataFile]:
-    """Their data files, and those of a DataReplacement."""
-    if transaction.HasField("data_replacement"):
-        return [group.new_file for group in transaction.data_replacement.replacements]
-    return [file for fragment in staged_fragments(transaction) for file in fragment.files]
 
 
 def _operation(transaction: Transaction) -> Kind:
@@ -246,8 +256,8 @@ def _is_below(path: str, base: str) -> bool:
 def _require_fragments(transaction: Transaction, kind: Kind) -> None:
     _require_distinct_fragments(transaction, kind)
     seen: set[tuple[str, int]] = set()
-    fragments, files = staged_fragments(transaction), staged_files(transaction)
-    for file in files:
+    what = brought(transaction)
+    for file in what.files:
         _require_path(file.path, "data file")
         where = (file.path, file.base_id if file.HasField("base_id") else -1)
         if where in seen:
@@ -261,7 +271,7 @@ def _require_fragments(transaction: Transaction, kind: Kind) -> None:
                 "each field needs one",
                 code="column_indices",
             )
-    for fragment in fragments:
+    for fragment in what.fragments:
         _require_fragment(fragment)
     if kind is Kind.REWRITE:
         for group in transaction.rewrite.groups:

@@ -13,7 +13,7 @@ from committerd.format.messages import DataFragment, DeletionFile, ExternalFile,
 from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
 from committerd.rules.kind import Kind
-from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, require_valid
+from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, brought, require_valid
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, replacement, rewrite, update
 from tests.rules.samples import fragment, index, transaction, updates
@@ -241,7 +241,7 @@ def test_a_region_has_an_id() -> None:
 def misfit(staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None) -> str:
     """Code of what does not fit; empty when all does."""
     try:
-        require_fits(staged, latest, create or CreateOptions())
+        require_fits(staged, brought(staged), latest, create or CreateOptions())
     except InvalidRequest as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
