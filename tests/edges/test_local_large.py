@@ -22,8 +22,22 @@ def in_memory(path: Path) -> bool:
         return os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT) > 0
     except BlockingIOError:
         return False
+    except OSError:
+        return True  # a file system that can't tell, as one in memory
     finally:
         os.close(descriptor)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> bool:
+    """What `in_memory` says of a file that needn't be kept: some file systems keep it all the same."""
+    path = tmp_path / "probe"
+    path.write_bytes(b"".join(LARGE))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    return in_memory(path)
 
 
 @pytest.fixture
@@ -35,21 +49,21 @@ async def put(store: LocalStore, name: str, parts: list[bytes]) -> Created | Exi
     return await store.put_parts_if_absent(name, parts)
 
 
-async def test_the_newest_two_large_files_stay_in_memory(table: Path) -> None:
+async def test_the_newest_two_large_files_stay_in_memory(table: Path, left: bool) -> None:
     store = LocalStore(table)
     for number in range(5):
         await put(store, f"v/{number}", LARGE)
-    assert [in_memory(table / f"v/{number}") for number in range(5)] == [False, False, False, True, True]
+    assert [in_memory(table / f"v/{number}") for number in range(5)] == [left, left, left, True, True]
     for number in range(5):
         assert (table / f"v/{number}").read_bytes() == b"".join(LARGE)
 
 
-async def test_of_several_in_one_go_too(table: Path) -> None:
+async def test_of_several_in_one_go_too(table: Path, left: bool) -> None:
     store = LocalStore(table)
     for first in (0, 3):
         objects = [(f"v/{number}", LARGE) for number in range(first, first + 3)]
         await store.put_in_turn_if_absent(objects, as_long_as=lambda: True)
-    assert not any(in_memory(table / f"v/{number}") for number in range(2))
+    assert [in_memory(table / f"v/{number}") for number in range(2)] == [left, left]
     assert in_memory(table / "v/5")
 
 
