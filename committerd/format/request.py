@@ -28,6 +28,7 @@ _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REMEMBERED_BYTES_MAX = 1024
+"""Of headers whose envelope is kept for the next record that has them."""
 _TEXT_CHARS_MAX = 1024
 """Of a header that is copied into outcomes and logs."""
 
@@ -160,7 +161,7 @@ def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 
 
 _remembered = lru_cache(maxsize=256)(_decode_envelope)
-"""Most records of a producer have the same headers."""
+"""Most records of a producer have the headers of the one before."""
 
 
 def decode_transaction(body: bytes, *, bytes_max: int) -> Transaction:

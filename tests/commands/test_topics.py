@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.commands.running import answered, printed
 from tests.e2e.scene import Scene
+from tests.parts.kafka_topics import configure_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -27,8 +27,7 @@ def test_topics_are_made_once_and_what_is_wrong_is_named_and_left_alone(scene: S
     assert found[names[1], "partitions"] == "8"
     assert "created" not in printed(scene, "topics", "create")
 
-    topic = ConfigResource(ConfigResourceType.TOPIC, names[0], configs={"retention.ms": "3600000"})
-    scene.topics.admin.alter_configs([topic])
+    configure_topic(scene.topics.admin, names[0], "retention.ms", "3600000")
     said = printed(scene, "topics", "create", code=1)
     (wrong,) = [line.split() for line in said.splitlines() if line.endswith("WRONG")]
     assert wrong == [names[0], "retention.ms", ">=", "1209600000", "(14", "days)", "3600000", "WRONG"]

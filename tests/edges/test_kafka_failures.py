@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.edges.kafka_queue import KafkaQueue, open_kafka_queue
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
@@ -29,6 +28,7 @@ from tests.edges.staging import (
     take_what_comes,
 )
 from tests.parts.kafka import LOGIN, KafkaBroker, RunningKafka
+from tests.parts.kafka_topics import configure_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -45,8 +45,7 @@ def delete_before(queue: KafkaQueue, settings: KafkaSettings, offset: int) -> No
 
 def set_limit(topic: str, settings: KafkaSettings, size: int) -> None:
     with operator(settings) as admin:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": str(size)})
-        admin.alter_configs([resource])
+        configure_topic(admin, topic, "max.message.bytes", str(size))
 
 
 def kafka_threads() -> set[str]:

@@ -9,7 +9,6 @@ import anyio
 import pytest
 from anyio import to_thread
 from kafka import KafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.edges import kafka_queue
 from committerd.edges.kafka_queue import open_kafka_queue
@@ -27,6 +26,7 @@ from tests.edges.staging import (
     until,
 )
 from tests.parts.kafka import KafkaBroker, RunningKafka
+from tests.parts.kafka_topics import configure_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -313,9 +313,7 @@ async def test_knows_since_when_a_record_is_unread_and_how_long_the_topic_keeps_
             await queue.acknowledge(generation, 2, "")
             assert queue.unread_since_ms() is None
             with operator(keeping) as admin:
-                admin.alter_configs(
-                    [ConfigResource(ConfigResourceType.TOPIC, queue.topics.staged, {"retention.ms": "-1"})]
-                )
+                configure_topic(admin, queue.topics.staged, "retention.ms", "-1")
             await until(lambda: queue.retention_ms() is None, seconds=60)
 
 
