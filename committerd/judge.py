@@ -265,7 +265,7 @@ async def _with_content(case: _Case, judged: Judged) -> Judged:
     require_fits(judged.transaction, what, found, case.options.create)
     if case.options.verify_files:
         # Merged deletion files are not there yet.
-        keys = [key for key in staged_keys(judged.transaction, latest) if key not in judged.files]
+        keys = [key for key in staged_keys(judged.transaction, what, latest) if key not in judged.files]
         if missing := await missing_files(table.store, keys):
             raise missing_file(missing)
     transaction = await with_known_sizes(table.store, judged.transaction, what)

@@ -76,11 +76,11 @@ def missing_file(keys: Sequence[str]) -> InvalidRequest:
     )
 
 
-def staged_keys(transaction: Transaction, latest: ManifestFile | None) -> list[str]:
-    """Objects in the table's folder that the transaction brings: the latest version does not
-    refer to them.
+def staged_keys(transaction: Transaction, what: Brought, latest: ManifestFile | None) -> list[str]:
+    """Objects in the table's folder that the transaction brings, `what` among them: the latest
+    version does not refer to them.
     """
-    wanted = list(_fragment_keys(brought(transaction).fragments, staged=True))
+    wanted = list(_fragment_keys(what.fragments, staged=True))
     wanted += [
         data_key(group.new_file.path)
         for group in transaction.data_replacement.replacements

@@ -49,7 +49,6 @@ from committerd.rules.ledger import Asked, Refused, dedupe
 from committerd.rules.position import AppMark, Position, advance, kept_marks
 from committerd.rules.settle import Found
 from committerd.rules.turns import goes_ahead
-from committerd.rules.validation import ALL_OPERATIONS
 from committerd.telemetry import Telemetry
 
 _AT_ONCE = 64
@@ -64,7 +63,7 @@ class FormingOptions:
 
     limits: GroupLimits = field(default_factory=GroupLimits)
     verify_files: Literal["always", "stale", "never"] = "stale"
-    allowed: Allowed = field(default_factory=lambda: Allowed(operations=ALL_OPERATIONS))
+    allowed: Allowed = field(default_factory=Allowed)
     app_marks_max: int = 1000
 
 

@@ -100,8 +100,12 @@ def record_sha256(record: Record) -> str:
 
 def record_size(record: Record) -> int:
     """Bytes of value, key and headers."""
-    size = len(record.value) + len(record.key or b"")
-    for name, value in record.headers:
+    return len(record.value) + len(record.key or b"") + _headers_size(record.headers)
+
+
+def _headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
+    size = 0
+    for name, value in headers:
         size += len(name) + len(value)
     return size
 
@@ -122,7 +126,7 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 
     Raises `InvalidRequest` with code `header_invalid` and the header's name in the message.
     """
-    if sum(len(name) + len(value) for name, value in headers) > _REMEMBERED_BYTES_MAX:
+    if _headers_size(headers) > _REMEMBERED_BYTES_MAX:
         return _decode_envelope(headers)
     return _remembered(tuple(headers))
 

@@ -109,7 +109,7 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
     )
     if app is not None:
         member.app_id, member.app_version, member.app_run = app.app_id, app.version, app.run
-    if shared and request.transaction.transaction_properties:
+    if shared:
         member.properties.update(request.transaction.transaction_properties)
     return member
 

@@ -10,17 +10,27 @@ import pytest
 
 
 def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
-    """What is synced and named from now on, in order, as seen from `root`; temporary files as `*`."""
+    """What is synced, named and needn't be kept in memory from now on, in order, as seen from `root`; temporary files
+    as `*`.
+    """
     calls: list[str] = []
-    fsync, link, rename = os.fsync, os.link, os.rename
+    fsync, link, rename, advise = os.fsync, os.link, os.rename, os.posix_fadvise
 
     def shown(path: str) -> str:
         shorter = os.path.relpath(path, root)
         return re.sub(r"\.tmp-[0-9a-f]{16}$", "*", shorter)
 
+    def opened(descriptor: int) -> str:
+        return shown(os.readlink(f"/proc/self/fd/{descriptor}"))
+
     def sync(descriptor: int) -> None:
-        calls.append("sync " + shown(os.readlink(f"/proc/self/fd/{descriptor}")))
+        calls.append("sync " + opened(descriptor))
         fsync(descriptor)
+
+    def let_go(descriptor: int, offset: int, length: int, advice: int) -> None:
+        assert (offset, length, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        calls.append("let go " + opened(descriptor))
+        advise(descriptor, offset, length, advice)
 
     def name(kind: str) -> object:
         real = link if kind == "link" else rename
@@ -34,6 +44,7 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "link", name("link"))
     monkeypatch.setattr(os, "rename", name("rename"))
+    monkeypatch.setattr(os, "posix_fadvise", let_go)
     return calls
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from committerd.edges.local import LocalStore
 from committerd.ports import Created, Exists
+from tests.edges.kernel import note_calls
 
 LARGE = [b"\1" * (1 << 19), b"\2" * (1 << 20)]
 SMALL = [b"\3" * (1 << 19)]
@@ -45,14 +46,10 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-async def put(store: LocalStore, name: str, parts: list[bytes]) -> Created | Exists:
-    return await store.put_parts_if_absent(name, parts)
-
-
 async def test_the_newest_two_large_files_stay_in_memory(table: Path, left: bool) -> None:
     store = LocalStore(table)
     for number in range(5):
-        await put(store, f"v/{number}", LARGE)
+        await store.put_parts_if_absent(f"v/{number}", LARGE)
     assert [in_memory(table / f"v/{number}") for number in range(5)] == [left, left, left, True, True]
     for number in range(5):
         assert (table / f"v/{number}").read_bytes() == b"".join(LARGE)
@@ -70,38 +67,30 @@ async def test_of_several_in_one_go_too(table: Path, left: bool) -> None:
 async def test_small_files_and_those_that_are_replaced_stay(table: Path) -> None:
     store = LocalStore(table)
     for number in range(4):
-        await put(store, f"v/{number}", SMALL)
+        await store.put_parts_if_absent(f"v/{number}", SMALL)
         await store.put(f"data/{number}", b"".join(LARGE))
-    await put(store, "v/large", LARGE)
-    await put(store, "v/larger", LARGE)
+    await store.put_parts_if_absent("v/large", LARGE)
+    await store.put_parts_if_absent("v/larger", LARGE)
     assert all(in_memory(table / f"v/{number}") and in_memory(table / f"data/{number}") for number in range(4))
 
 
 async def test_what_is_not_synced_is_told_to_the_system_often_enough_to_be_on_disk_once(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    advise = os.posix_fadvise
-
-    def note(descriptor: int, offset: int, length: int, advice: int) -> None:
-        assert (offset, length, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
-        told.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        advise(descriptor, offset, length, advice)
-
-    monkeypatch.setattr(os, "posix_fadvise", note)
+    calls = note_calls(monkeypatch, table)
     store = LocalStore(table, durable=False)
     for number in range(20):
-        await put(store, str(number), LARGE)
-    assert [told.count(str(number)) for number in range(20)] == [SUPERSEDED_MAX - 1] * 14 + [4, 3, 2, 1, 0, 0]
+        await store.put_parts_if_absent(str(number), LARGE)
+    assert [calls.count(f"let go {number}") for number in range(20)] == [SUPERSEDED_MAX - 1] * 14 + [4, 3, 2, 1, 0, 0]
 
 
 async def test_a_file_that_was_removed_or_another_wrote_is_no_obstacle(table: Path) -> None:
     store = LocalStore(table)
-    assert await put(store, "0", LARGE) == Created()
+    assert await store.put_parts_if_absent("0", LARGE) == Created()
     (table / "1").write_bytes(b"another's")
-    assert await put(store, "1", LARGE) == Exists()
+    assert await store.put_parts_if_absent("1", LARGE) == Exists()
     (table / "0").unlink()
-    assert await put(store, "2", LARGE) == Created()
+    assert await store.put_parts_if_absent("2", LARGE) == Created()
     assert (table / "1").read_bytes() == b"another's"
 
 
@@ -109,4 +98,4 @@ async def test_a_system_that_can_not_be_told_is_left_alone(table: Path, monkeypa
     monkeypatch.delattr(os, "posix_fadvise")
     store = LocalStore(table)
     for number in range(3):
-        assert await put(store, str(number), LARGE) == Created()
+        assert await store.put_parts_if_absent(str(number), LARGE) == Created()
