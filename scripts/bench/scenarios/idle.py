@@ -4,6 +4,8 @@ One Append after the other by `CommitClient.commit`, durable and not. Beside it,
 same Kafka (kafka-python: `send` with `acks=all` to a topic of one partition, until a consumer that waits in another
 thread has the record; of the size of a staged Append), and the store's conditional write of a body as large as the
 table's manifest (`put_if_absent`, durable or not as the daemon's). The bar is two hops and 1.2 such writes.
+
+And an echo: the same two hops and one such write by processes that do nothing else (`scripts.bench.echo_side`).
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from kafka.admin import NewTopic
 from committerd.edges.local import LocalStore
 from committerd.ports import Created
 from scripts.bench.bench import Bench, mode
+from scripts.bench.echo_side import Answerer, Asker
 from scripts.bench.pool import newest_manifest, require_once
 from scripts.bench.producer_side import Producers
 from scripts.bench.written import Written
@@ -29,6 +33,8 @@ from tests.parts.places import StorePlace
 
 NAME = "idle"
 HOP = "one Kafka hop"
+_HOPS_WARMING = 300
+"""Hops before the first that is timed: they make connections and fetch metadata, and the broker's JVM is new."""
 
 
 def run(bench: Bench) -> None:
@@ -58,9 +64,11 @@ def _measure(bench: Bench, *, durable: bool) -> None:
         require_once(uri, [bench.pool.file_name(number) for number in produced.committed])
         size = newest_manifest(uri).stat().st_size
         puts = conditional_writes(Path(uri), size, bench.plan.idle_commits, durable=durable)
+        echoes = _echoes(bench, Path(uri), size, durable=durable)
     bench.results.note(NAME, case, "committerd", failed=(len(produced.failed), "commits"))
     bench.results.note_latencies(NAME, case, "committerd", produced.seconds)
     bench.results.note_latencies(NAME, f"conditional write, {case}", "limit", puts)
+    bench.results.note_latencies(NAME, f"echo, {case}", "limit", echoes)
     values = bench.results.value
     told = [
         value or 0.0
@@ -68,11 +76,41 @@ def _measure(bench: Bench, *, durable: bool) -> None:
             values(NAME, case, "committerd", "p50"),
             values(NAME, HOP, "limit", "p50"),
             values(NAME, f"conditional write, {case}", "limit", "p50"),
+            values(NAME, f"echo, {case}", "limit", "p50"),
         )
     ]
-    bench.tell(
-        f"{NAME}: {case}: {told[0] * 1000:.2f} ms; a hop {told[1] * 1000:.2f} ms, a write {told[2] * 1000:.2f} ms"
-    )
+    ours, hop, write, echo = (f"{seconds * 1000:.2f} ms" for seconds in told)
+    bench.tell(f"{NAME}: {case}: {ours}; a hop {hop}, a write {write}, an echo {echo}")
+
+
+def _echoes(bench: Bench, folder: Path, size: int, *, durable: bool) -> list[float]:
+    """How long each record takes there, into a file of so many bytes, and back, in seconds."""
+    asker, answerer = bench.workers(2)
+    record, times = bench.pool.staged(0).SerializeToString(), bench.plan.idle_commits
+    with _new_topics(bench.kafka, "asked", "answered") as (asked, answered):
+        asker.make(Asker, servers=bench.kafka, sends=asked, takes=answered)
+        answerer.make(
+            Answerer, servers=bench.kafka, sends=answered, takes=asked, folder=folder / "_echo", durable=durable
+        )
+        answerer.start("answer", body=secrets.token_bytes(size), times=times)
+        taken: list[float] = asker.call("ask", record=record, times=times)
+        answerer.result()
+        for worker in (asker, answerer):
+            worker.call("close")
+    return taken
+
+
+@contextmanager
+def _new_topics(servers: str, *roles: str) -> Iterator[list[str]]:
+    """Topics of one partition, for the time of the block."""
+    topics = [f"bench-{role}-{secrets.token_hex(4)}" for role in roles]
+    admin: Any = KafkaAdminClient(bootstrap_servers=servers)
+    admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=-1) for topic in topics])
+    try:
+        yield topics
+    finally:
+        admin.delete_topics(topics)
+        admin.close()
 
 
 def conditional_writes(folder: Path, size: int, count: int, *, durable: bool) -> list[float]:
@@ -92,19 +130,18 @@ def conditional_writes(folder: Path, size: int, count: int, *, durable: bool) ->
 
 
 def kafka_hops(servers: str, records: Sequence[bytes]) -> list[float]:
-    """How long each record takes from `send` to a consumer that waits, in seconds; the first ten are left out.
+    """How long each record takes from `send` to a consumer that waits, in seconds, once some have gone before."""
+    with _new_topics(servers, "hop") as (topic,):
+        return _hops(servers, topic, records)
 
-    Those make connections and fetch metadata.
-    """
-    topic = f"bench-hop-{secrets.token_hex(4)}"
-    admin: Any = KafkaAdminClient(bootstrap_servers=servers)
-    admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=-1)])
+
+def _hops(servers: str, topic: str, records: Sequence[bytes]) -> list[float]:
     consumer: Any = KafkaConsumer(bootstrap_servers=servers, fetch_min_bytes=1)
     producer: Any = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=0)
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek(TopicPartition(topic, 0), 0)
     received, arrived = threading.Event(), [0.0]
-    wanted = len(records) + 10
+    wanted = _HOPS_WARMING + len(records)
 
     def listen() -> None:
         seen = 0
@@ -118,7 +155,7 @@ def kafka_hops(servers: str, records: Sequence[bytes]) -> list[float]:
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
     taken = []
-    for record in [records[0]] * 10 + list(records):
+    for record in [records[0]] * _HOPS_WARMING + list(records):
         received.clear()
         began = time.perf_counter()
         producer.send(topic, value=record, partition=0)
@@ -128,6 +165,4 @@ def kafka_hops(servers: str, records: Sequence[bytes]) -> list[float]:
     thread.join()
     producer.close()
     consumer.close()
-    admin.delete_topics([topic])
-    admin.close()
-    return taken[10:]
+    return taken[_HOPS_WARMING:]

@@ -1,0 +1,88 @@
+"""An echo through Kafka, by two processes: the least that an answer can take whose asker waits for a file to be there.
+
+kafka-python on both sides, as committerd and its clients use it, and in between nothing but the store's conditional
+write. It decodes nothing, judges nothing and builds nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from committerd.edges.local import LocalStore
+from committerd.ports import Created
+
+_WARMING = 20
+"""Echoes before the first that is timed."""
+_TIMEOUT_SECONDS = 30.0
+
+
+class _End:
+    """Sends to one topic and takes what comes from another, each of one partition."""
+
+    def __init__(self, *, servers: str, sends: str, takes: str) -> None:
+        self._sends, self._from = sends, TopicPartition(takes, 0)
+        self._producer: Any = KafkaProducer(
+            bootstrap_servers=servers, acks="all", linger_ms=0, metrics_enabled=False, allow_auto_create_topics=False
+        )
+        self._producer.partitions_for(sends)
+        self._consumer: Any = KafkaConsumer(
+            bootstrap_servers=servers, metrics_enabled=False, allow_auto_create_topics=False
+        )
+        self._consumer.assign([self._from])
+        self._consumer.seek(self._from, 0)
+
+    def send(self, value: bytes) -> None:
+        self._producer.send(self._sends, value=value, partition=0)
+
+    def take(self) -> bytes:
+        """The next record, one that waits or one that comes."""
+        until = time.monotonic() + _TIMEOUT_SECONDS
+        while time.monotonic() < until:
+            for records in self._consumer.poll(timeout_ms=1000, max_records=1).values():
+                return bytes(records[0].value)
+        raise RuntimeError(f"no record of {self._from.topic} arrived within {_TIMEOUT_SECONDS:g} s")
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._producer.close()
+        self._consumer.close()
+
+
+class Asker(_End):
+    """Sends records, each when the one before came back."""
+
+    def ask(self, record: bytes, times: int) -> list[float]:
+        """How long each took, in seconds; some that are not timed come first."""
+        taken = []
+        for number in range(_WARMING + times):
+            began = time.perf_counter()
+            self.send(record)
+            self.take()
+            if number >= _WARMING:
+                taken.append(time.perf_counter() - began)
+        return taken
+
+
+class Answerer(_End):
+    """Sends each record back when a new file is in the store."""
+
+    def __init__(self, *, servers: str, sends: str, takes: str, folder: Path, durable: bool) -> None:
+        super().__init__(servers=servers, sends=sends, takes=takes)
+        self._store = LocalStore(folder, durable=durable)
+
+    def answer(self, body: bytes, times: int) -> None:
+        """So many, and those that are not timed; `body` is what each file holds."""
+
+        async def serve() -> None:
+            for number in range(_WARMING + times):
+                record = self.take()  # nothing else goes on in this loop
+                answer = await self._store.put_if_absent(f"echo/{number}", body)
+                assert isinstance(answer, Created)
+                self.send(record)
+
+        anyio.run(serve)
