@@ -68,6 +68,19 @@ def test_the_first_python_that_is_new_enough_is_taken(bare_machine: dict[str, st
     assert (done.returncode, done.stdout, done.stderr) == (0, "runs scripts/bootstrap.py\n", "")
 
 
+def test_an_optimised_python_is_taken_before_an_earlier_one(bare_machine: dict[str, str], tmp_path: Path) -> None:
+    system = tmp_path / "of the system"
+    system.mkdir()
+    environment = {**bare_machine, "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9092"}
+    environment["PATH"] += f":{system}"
+    program(bare_machine["PATH"], "python3", '[ "$1" = -c ] && exit 3; echo "python3 runs $1"')
+    assert setup(environment).stdout == "python3 runs scripts/bootstrap.py\n"
+    program(str(system), "python3", '[ "$1" = -c ] || echo "the optimised one runs $1"')
+    assert setup(environment).stdout == "the optimised one runs scripts/bootstrap.py\n"
+    chosen = {**environment, "PYTHON": "python3"}
+    assert setup(chosen).stdout == "python3 runs scripts/bootstrap.py\n"
+
+
 def test_a_chosen_python_that_is_too_old_is_not_replaced_by_another(bare_machine: dict[str, str]) -> None:
     program(bare_machine["PATH"], "python3.12", "exit 0")
     done = setup({**bare_machine, "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9092", "PYTHON": "/no/such/python"})

@@ -6,6 +6,8 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
+import sysconfig
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ def facts(folder: Path) -> dict[str, Any]:
             "file_system": file_system(folder),
             "load_before": round(os.getloadavg()[0], 2),
         },
-        "system": {"kernel": f"{platform.system()} {platform.release()}", "python": platform.python_version()},
+        "system": {"kernel": f"{platform.system()} {platform.release()}", "python": _python()},
         "versions": {name: importlib.metadata.version(name) for name in (*_PACKAGES, "committerd")},
         "commit": _commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -44,6 +46,13 @@ def peak_memory_bytes(pid: int | None = None) -> int:
     text = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
+
+
+def _python() -> str:
+    """With its kind of build, which is worth a fifth of committerd's rates; as scripts/setup.sh tells them apart."""
+    declared = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    kind = "optimised" if declared or sys.base_prefix == "/usr" else "built without optimisation"
+    return f"{platform.python_version()} ({kind})"
 
 
 def _cpu() -> str:
