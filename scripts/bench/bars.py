@@ -150,11 +150,10 @@ def _s3(value: _Values, _: Plan) -> tuple[str, bool]:
     return told, rate >= 1000 and p99 <= 0.5 and not failed
 
 
-def _idle(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+def _idle(case: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
     def judge(value: _Values, _: Plan) -> tuple[str, bool]:
-        case = mode(durable)
         ours = value("committerd", case, "p50")
-        hop, write = value("limit", idle.HOP, "p50"), value("limit", f"conditional write, {case}", "p50")
+        hop, write = value("limit", idle.HOP, "p50"), value("limit", idle.write(case), "p50")
         limit = 2 * hop + 1.2 * write
         told = f"{_ms(ours)}; 2 hops of {_ms(hop)} and 1.2 writes of {_ms(write)} are {_ms(limit)}"
         return told, ours <= limit and not value.most("committerd", case, "failed")
@@ -204,8 +203,8 @@ _BARS = (
     ),
     _Bar("s3", "S3 with 60 ms on every request, 256 in flight, 30 s", ">= 1,000/s, p99 <= 0.5 s", _s3),
     *(
-        _Bar("idle", f"submit to outcome when idle, {mode(d)}", "<= 2 Kafka hops + 1.2x the write", _idle(d))
-        for d in (True, False)
+        _Bar("idle", f"submit to outcome when idle, {case}", "<= 2 Kafka hops + 1.2x the write", _idle(case))
+        for case in (mode(True), mode(False), idle.S3)
     ),
     *(
         _Bar("judge", f"judge against 1,000 versions: {operation}", "<= 10 ms, no read", _judging(operation))

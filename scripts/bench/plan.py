@@ -37,6 +37,7 @@ class Plan:
     """Rounds of ten operations of each writer."""
 
     idle_commits: int = 200
+    idle_s3_commits: int = 50
     backlog: int = 100_000
     judged_versions: int = 1000
     judged_times: int = 50
@@ -79,6 +80,7 @@ def quick(runs: int | None) -> Plan:
         mixed_writers=4,
         mixed_rounds=1,
         idle_commits=20,
+        idle_s3_commits=5,
         backlog=2000,
         judged_versions=50,
         judged_times=5,
@@ -102,7 +104,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         "fragments": 15 + sum(per_fragment * size * (times + 4) for size, times in plan.fragments.items()),
         "s3": plan.s3_runs * (sum(plan.s3_seconds.values()) + 30 + 2 * sum(plan.s3_race_seconds.values()) + 30),
         "mixed": runs * (2 * start + plan.mixed_writers * plan.mixed_rounds * 10 / 25),
-        "idle": runs * 2 * (start + plan.idle_commits * 0.02),
+        "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,
         "memory": 2 * start + plan.memory_appends * plan.memory_fragments * per_fragment,

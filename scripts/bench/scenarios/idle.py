@@ -1,11 +1,13 @@
 """What one commit takes from submit to outcome when nothing else is in the queue, and what it can't do without.
 
-One Append after the other by `CommitClient.commit`, durable and not. Beside it, in the same run: one hop through the
-same Kafka (kafka-python: `send` with `acks=all` to a topic of one partition, until a consumer that waits in another
-thread has the record; of the size of a staged Append), and the store's conditional write of a body as large as the
-table's manifest (`put_if_absent`, durable or not as the daemon's). The bar is two hops and 1.2 such writes.
+One Append after the other by `CommitClient.commit`: to a local table, durable and not, and to one on an S3 server that
+adds 60 ms to every answer (`scripts.bench.proxied_s3`). Beside it, in the same run: one hop through the same Kafka
+(kafka-python: `send` with `acks=all` to a topic of one partition, until a consumer that waits in another thread has the
+record; of the size of a staged Append), and the same store's conditional write of a body as large as the local table's
+manifest. The bar is two hops and 1.2 such writes.
 
-And an echo: the same two hops and one such write by processes that do nothing else (`scripts.bench.echo_side`).
+And, locally, an echo: the same two hops and one such write by processes that do nothing else
+(`scripts.bench.echo_side`).
 """
 
 from __future__ import annotations
@@ -18,69 +20,85 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
-from committerd.edges.local import LocalStore
-from committerd.ports import Created
+from scripts.bench import conditional_writes
 from scripts.bench.bench import Bench, mode
 from scripts.bench.echo_side import Answerer, Asker
 from scripts.bench.pool import newest_manifest, require_once
 from scripts.bench.producer_side import Producers
+from scripts.bench.proxied_s3 import ProxiedS3
 from scripts.bench.written import Written
 from tests.parts.places import StorePlace
 
 NAME = "idle"
 HOP = "one Kafka hop"
+S3_MILLISECONDS = 60
+S3 = f"on S3, {S3_MILLISECONDS} ms added"
 _HOPS_WARMING = 300
 """Hops before the first that is timed: they make connections and fetch metadata, and the broker's JVM is new."""
 
 
 def run(bench: Bench) -> None:
     """Hop, conditional write and commit in turn."""
-    for _ in range(bench.plan.runs):
+    plan, size = bench.plan, 0
+    for _ in range(plan.runs):
         record = bench.pool.staged(0).SerializeToString()
-        hops = kafka_hops(bench.kafka, [record] * bench.plan.idle_commits)
+        hops = kafka_hops(bench.kafka, [record] * plan.idle_commits)
         bench.results.note_latencies(NAME, HOP, "limit", hops)
-        for durable in (True, False):
-            _measure(bench, durable=durable)
+        size = max(_measure_locally(bench, durable=durable) for durable in (True, False))
+    with ProxiedS3() as s3:
+        for _ in range(plan.runs):
+            with s3.adding(S3_MILLISECONDS):
+                _measure_s3(bench, s3, size)
 
 
-def _measure(bench: Bench, *, durable: bool) -> None:
-    worker, case = bench.workers(1)[0], mode(durable)
-    with bench.table() as uri, bench.daemon(StorePlace(uri), durable=durable) as daemon:
+def write(case: str) -> str:
+    """How the conditional writes beside a case are called in the results."""
+    return f"conditional write, {case}"
+
+
+def _measure_locally(bench: Bench, *, durable: bool) -> int:
+    """Returns the size of the table's manifest in the end."""
+    case, times, note = mode(durable), bench.plan.idle_commits, bench.results.note_latencies
+    with bench.table() as uri:
+        _measure_commits(bench, StorePlace(uri), case, times, durable=durable)
+        size = newest_manifest(uri).stat().st_size
+        note(NAME, write(case), "limit", conditional_writes.locally(Path(uri), size, times, durable=durable))
+        note(NAME, f"echo, {case}", "limit", _echoes(bench, Path(uri), size, durable=durable))
+    _tell(bench, case)
+    return size
+
+
+def _measure_s3(bench: Bench, s3: ProxiedS3, size: int) -> None:
+    times = bench.plan.idle_s3_commits
+    _measure_commits(bench, s3.new_table(), S3, times, durable=True)
+    writes = conditional_writes.in_bucket(s3.new_folder(), s3.settings, size, times)
+    bench.results.note_latencies(NAME, write(S3), "limit", writes)
+    _tell(bench, S3)
+
+
+def _measure_commits(bench: Bench, place: StorePlace, case: str, times: int, *, durable: bool) -> None:
+    worker = bench.workers(1)[0]
+    with bench.daemon(place, durable=durable) as daemon:
         daemon.wait_ready(text="active")
-        worker.make(
-            Producers,
-            **bench.queue(daemon, uri),
-            numbers=range(bench.plan.idle_commits + 1),
-            producers=1,
-            in_flight=1,
-        )
+        worker.make(Producers, **bench.queue(daemon, place.uri), numbers=range(times + 1), producers=1, in_flight=1)
         produced: Written = worker.call("one_by_one")
         worker.call("close")
         daemon.stop()
-        require_once(uri, [bench.pool.file_name(number) for number in produced.committed])
-        size = newest_manifest(uri).stat().st_size
-        puts = conditional_writes(Path(uri), size, bench.plan.idle_commits, durable=durable)
-        echoes = _echoes(bench, Path(uri), size, durable=durable)
+    names = [bench.pool.file_name(number) for number in produced.committed]
+    require_once(place.uri, names, storage_options=dict(place.storage_options) or None)
     bench.results.note(NAME, case, "committerd", failed=(len(produced.failed), "commits"))
     bench.results.note_latencies(NAME, case, "committerd", produced.seconds)
-    bench.results.note_latencies(NAME, f"conditional write, {case}", "limit", puts)
-    bench.results.note_latencies(NAME, f"echo, {case}", "limit", echoes)
-    values = bench.results.value
-    told = [
-        value or 0.0
-        for value in (
-            values(NAME, case, "committerd", "p50"),
-            values(NAME, HOP, "limit", "p50"),
-            values(NAME, f"conditional write, {case}", "limit", "p50"),
-            values(NAME, f"echo, {case}", "limit", "p50"),
-        )
-    ]
-    ours, hop, write, echo = (f"{seconds * 1000:.2f} ms" for seconds in told)
-    bench.tell(f"{NAME}: {case}: {ours}; a hop {hop}, a write {write}, an echo {echo}")
+
+
+def _tell(bench: Bench, case: str) -> None:
+    beside = (("a hop", HOP), ("a write", write(case)), ("an echo", f"echo, {case}"))
+    ours = bench.results.value(NAME, case, "committerd", "p50")
+    limits = [(what, bench.results.value(NAME, name, "limit", "p50")) for what, name in beside]
+    told = ", ".join(f"{what} {seconds * 1000:.2f} ms" for what, seconds in limits if seconds is not None)
+    bench.tell(f"{NAME}: {case}: {(ours or 0) * 1000:.2f} ms; {told}")
 
 
 def _echoes(bench: Bench, folder: Path, size: int, *, durable: bool) -> list[float]:
@@ -111,22 +129,6 @@ def _new_topics(servers: str, *roles: str) -> Iterator[list[str]]:
     finally:
         admin.delete_topics(topics)
         admin.close()
-
-
-def conditional_writes(folder: Path, size: int, count: int, *, durable: bool) -> list[float]:
-    """How long each `put_if_absent` of so many bytes takes, in seconds."""
-    body = secrets.token_bytes(size)
-
-    async def write() -> list[float]:
-        store, taken = LocalStore(folder, durable=durable), []
-        for number in range(count):
-            began = time.perf_counter()
-            answer = await store.put_if_absent(f"raw/{number}", body)
-            taken.append(time.perf_counter() - began)
-            assert isinstance(answer, Created)
-        return taken
-
-    return anyio.run(write)
 
 
 def kafka_hops(servers: str, records: Sequence[bytes]) -> list[float]:

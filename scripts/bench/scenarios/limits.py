@@ -15,9 +15,9 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
+from scripts.bench import conditional_writes
 from scripts.bench.bench import Bench, mode
 from scripts.bench.pool import enlarge_table, newest_manifest
-from scripts.bench.scenarios.idle import conditional_writes
 
 NAME = "limits"
 CONSUME, COPY = "reading a topic", "copying the manifest"
@@ -31,7 +31,7 @@ def run(bench: Bench) -> None:
     for _ in range(plan.runs):
         for durable in (True, False):
             with bench.table() as uri:
-                taken = conditional_writes(Path(uri), _PUT_BYTES, plan.limit_puts, durable=durable)
+                taken = conditional_writes.locally(Path(uri), _PUT_BYTES, plan.limit_puts, durable=durable)
             note(NAME, f"conditional writes, {mode(durable)}", "limit", rate=(len(taken) / sum(taken), "writes/s"))
         note(NAME, CONSUME, "limit", rate=(_consumed(bench), "records/s"))
         with bench.table() as uri:

@@ -1,0 +1,45 @@
+"""The limit beside a commit: the store's conditional write, one after the other, with nothing around it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+import anyio
+
+from committerd.commands.stores import Stores
+from committerd.edges.local import LocalStore
+from committerd.ports import Created, ObjectStore
+from committerd.settings_dynamodb import DynamoDBSettings
+from committerd.settings_s3 import S3Settings
+
+
+def locally(folder: Path, size: int, count: int, *, durable: bool) -> list[float]:
+    """How long each `put_if_absent` of so many bytes takes, in seconds."""
+    return anyio.run(_timed, LocalStore(folder, durable=durable), secrets.token_bytes(size), count)
+
+
+def in_bucket(uri: str, settings: S3Settings, size: int, count: int) -> list[float]:
+    """The same below `uri`, on a connection that is there already."""
+
+    async def connect_and_time() -> list[float]:
+        async with Stores(settings, DynamoDBSettings()) as stores:
+            store, body = stores.open(uri), secrets.token_bytes(size)
+            await timed_write(store, "first", body)
+            return await _timed(store, body, count)
+
+    return anyio.run(connect_and_time)
+
+
+async def timed_write(store: ObjectStore, path: str, body: bytes) -> float:
+    """How long one takes, in seconds, of a path that is not there."""
+    began = time.perf_counter()
+    answer = await store.put_if_absent(path, body)
+    taken = time.perf_counter() - began
+    assert isinstance(answer, Created)
+    return taken
+
+
+async def _timed(store: ObjectStore, body: bytes, count: int) -> list[float]:
+    return [await timed_write(store, f"raw/{number}", body) for number in range(count)]

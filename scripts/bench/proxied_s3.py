@@ -1,0 +1,69 @@
+"""An S3 server on this machine behind a proxy that makes it as slow as one that is far away.
+
+versitygw behind toxiproxy, which passes bytes on and holds each piece of an answer for the time that is given, however
+many connections there are: connections are not throttled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Self
+
+import lance
+from pydantic import SecretStr
+
+from committerd.settings_s3 import S3Settings
+from scripts.bench.pool import rows
+from tests.parts.places import StorePlace, s3_place
+from tests.parts.s3 import Versitygw
+from tests.parts.toxiproxy import Toxiproxy
+
+
+class ProxiedS3:
+    """Server and proxy, while the block lasts."""
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self._direct = stack.enter_context(Versitygw()).endpoint
+            self._proxy = stack.enter_context(Toxiproxy()).proxy(self._direct.url)
+            self._through = self._direct.through(self._proxy.url)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def adding(self, milliseconds: int) -> Iterator[None]:
+        """Add so much to every answer while the block lasts."""
+        if not milliseconds:
+            yield
+            return
+        toxic = self._proxy.add("latency", latency=milliseconds)
+        try:
+            yield
+        finally:
+            self._proxy.remove(toxic)
+
+    def new_table(self) -> StorePlace:
+        """An empty table in a new bucket, made without the proxy, and how both sides reach it by the proxy."""
+        place = s3_place(self._direct, proxy=self._proxy.url)
+        lance.write_dataset(rows([]), place.uri, storage_options=dict(place.storage_options))
+        return StorePlace(place.uri, self._through.storage_options(), place.settings)
+
+    def new_folder(self) -> str:
+        """The URI of one in a new bucket."""
+        return f"s3://{self._through.make_bucket()}/raw"
+
+    @property
+    def settings(self) -> S3Settings:
+        """How committerd's own store gets to the server by the proxy."""
+        return S3Settings(
+            endpoint_url=self._through.url,
+            access_key_id=SecretStr(self._through.access_key),
+            secret_access_key=SecretStr(self._through.secret_key),
+            region=self._through.region,
+            addressing_style="path",
+        )
