@@ -24,7 +24,6 @@ class ProxiedS3:
     """Server and proxy, while the block lasts."""
 
     def __enter__(self) -> Self:
-        self._stack = ExitStack()
         with ExitStack() as stack:
             self._direct = stack.enter_context(Versitygw()).endpoint
             self._proxy = stack.enter_context(Toxiproxy()).proxy(self._direct.url)
