@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +31,10 @@ def unpack(folder: Path) -> list[Sample]:
         if name.startswith(VERSION) and len(name) > len(chosen.get(change, "")):
             chosen[change] = name
     wanted = set(chosen.values())
-    with tarfile.open(cases.ARCHIVE) as archive:
+    with cases.opened() as archive:
         for member in archive:
             if "/".join(Path(member.name).parts[:2]) in wanted:
-                archive.extract(member, folder, filter="data")
+                archive.extract(member, folder)
     found = [
         Sample(name, folder / name / "dataset", (folder / name / "staged.pb").read_bytes()) for name in sorted(wanted)
     ]
