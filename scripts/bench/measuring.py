@@ -116,16 +116,14 @@ def by_queue_locally(
     bench: Bench, *, producers: int, appends: int, durable: bool, settings: dict[str, str] | None = None
 ) -> Rate:
     """`through_queue` on a new local table, with a daemon of its own."""
-    with bench.table() as uri:
-        place = StorePlace(uri)
-        with bench.daemon(place, durable=durable, **(settings or {})) as daemon:
-            daemon.wait_ready(text="active")
-            rate = through_queue(bench, place, daemon, producers=producers, appends=appends)
-            daemon.stop()
+    place = StorePlace(bench.new_table())
+    with bench.daemon(place, durable=durable, **(settings or {})) as daemon:
+        daemon.wait_ready(text="active")
+        rate = through_queue(bench, place, daemon, producers=producers, appends=appends)
+        daemon.stop()
     return rate
 
 
 def race_locally(bench: Bench, *, writers: int) -> Rate:
     """`race` on a new local table."""
-    with bench.table() as uri:
-        return race(bench, StorePlace(uri), writers=writers, seconds=bench.plan.race_seconds)
+    return race(bench, StorePlace(bench.new_table()), writers=writers, seconds=bench.plan.race_seconds)

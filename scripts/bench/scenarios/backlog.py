@@ -39,15 +39,15 @@ def run(bench: Bench) -> None:
     del staged
     for _ in range(bench.plan.runs):
         for durable in (True, False):
-            with bench.table() as uri:
-                daemon = bench.daemon(StorePlace(uri), durable=durable)
-                _stage(bench, daemon, records)
-                started = time.time()
-                with daemon:
-                    began, ended = _catch_up(bench, daemon, count)
-                    daemon.stop()
-                _require_answers(bench, daemon, uuids)
-                require_once(uri, [bench.pool.file_name(number) for number in range(count)])
+            uri = bench.new_table()
+            daemon = bench.daemon(StorePlace(uri), durable=durable)
+            _stage(bench, daemon, records)
+            started = time.time()
+            with daemon:
+                began, ended = _catch_up(bench, daemon, count)
+                daemon.stop()
+            _require_answers(bench, daemon, uuids)
+            require_once(uri, [bench.pool.file_name(number) for number in range(count)])
             rate = count / (ended - began)
             figures = {"rate": (rate, "transactions/s"), "starting": (began - started, "s")}
             bench.results.note(NAME, mode(durable), "committerd", **figures)

@@ -53,7 +53,7 @@ class _Sides:
 
         self._bench, self._size = bench, size
         bench.tell(f"{NAME}: makes tables of {size} fragments")
-        self._uris = [stack.enter_context(bench.table()) for _ in range(4)]
+        self._uris = [bench.new_table() for _ in range(4)]
         first = Path(self._uris[0])
         enlarge_table(bench.pool, first, size)
         for other in self._uris[1:]:

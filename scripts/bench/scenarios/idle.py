@@ -28,7 +28,6 @@ from scripts.bench.bench import Bench, mode
 from scripts.bench.echo_side import Answerer, Asker
 from scripts.bench.pool import newest_manifest, require_once
 from scripts.bench.producer_side import Producers
-from scripts.bench.proxied_s3 import ProxiedS3
 from scripts.bench.written import Written
 from tests.parts.places import StorePlace
 
@@ -48,10 +47,9 @@ def run(bench: Bench) -> None:
         hops = kafka_hops(bench.kafka, [record] * plan.idle_commits)
         bench.results.note_latencies(NAME, HOP, "limit", hops)
         size = max(_measure_locally(bench, durable=durable) for durable in (True, False))
-    with ProxiedS3() as s3:
-        for _ in range(plan.runs):
-            with s3.adding(S3_MILLISECONDS):
-                _measure_s3(bench, s3, size)
+    for _ in range(plan.runs):
+        with bench.s3.adding(S3_MILLISECONDS):
+            _measure_s3(bench, size)
 
 
 def write(case: str) -> str:
@@ -62,17 +60,17 @@ def write(case: str) -> str:
 def _measure_locally(bench: Bench, *, durable: bool) -> int:
     """Returns the size of the table's manifest in the end."""
     case, times, note = mode(durable), bench.plan.idle_commits, bench.results.note_latencies
-    with bench.table() as uri:
-        _measure_commits(bench, StorePlace(uri), case, times, durable=durable)
-        size = newest_manifest(uri).stat().st_size
-        note(NAME, write(case), "limit", conditional_writes.locally(Path(uri), size, times, durable=durable))
-        note(NAME, f"echo, {case}", "limit", _echoes(bench, Path(uri), size, durable=durable))
+    uri = bench.new_table()
+    _measure_commits(bench, StorePlace(uri), case, times, durable=durable)
+    size = newest_manifest(uri).stat().st_size
+    note(NAME, write(case), "limit", conditional_writes.locally(Path(uri), size, times, durable=durable))
+    note(NAME, f"echo, {case}", "limit", _echoes(bench, Path(uri), size, durable=durable))
     _tell(bench, case)
     return size
 
 
-def _measure_s3(bench: Bench, s3: ProxiedS3, size: int) -> None:
-    times = bench.plan.idle_s3_commits
+def _measure_s3(bench: Bench, size: int) -> None:
+    s3, times = bench.s3, bench.plan.idle_s3_commits
     _measure_commits(bench, s3.new_table(), S3, times, durable=True)
     writes = conditional_writes.in_bucket(s3.new_folder(), s3.settings, size, times)
     bench.results.note_latencies(NAME, write(S3), "limit", writes)

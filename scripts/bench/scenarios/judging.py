@@ -54,8 +54,7 @@ class CountingStore(LocalStore):
 
 def run(bench: Bench) -> None:
     """Commit the versions, then judge each kind again and again."""
-    with bench.table() as uri:
-        anyio.run(_run, bench, uri)
+    anyio.run(_run, bench, bench.new_table())
 
 
 async def _run(bench: Bench, uri: str) -> None:

@@ -30,13 +30,13 @@ def run(bench: Bench) -> None:
     plan, note = bench.plan, bench.results.note
     for _ in range(plan.runs):
         for durable in (True, False):
-            with bench.table() as uri:
-                taken = conditional_writes.locally(Path(uri), _PUT_BYTES, plan.limit_puts, durable=durable)
+            folder = Path(bench.new_table())
+            taken = conditional_writes.locally(folder, _PUT_BYTES, plan.limit_puts, durable=durable)
             note(NAME, f"conditional writes, {mode(durable)}", "limit", rate=(len(taken) / sum(taken), "writes/s"))
         note(NAME, CONSUME, "limit", rate=(_consumed(bench), "records/s"))
-        with bench.table() as uri:
-            enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
-            manifest = bytearray(newest_manifest(uri).read_bytes())
+        table = Path(bench.new_table())
+        enlarge_table(bench.pool, table, plan.memory_fragments)
+        manifest = bytearray(newest_manifest(table).read_bytes())
         for _ in range(_COPIES):
             began = time.perf_counter()
             copied = bytes(manifest)

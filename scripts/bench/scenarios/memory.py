@@ -33,24 +33,26 @@ def run(bench: Bench) -> None:
     from scripts.bench.pylance_side import Alone
 
     plan = bench.plan
-    with bench.table() as uri, Worker() as worker:
+    uri = bench.new_table()
+    with Worker() as worker:
         enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
         worker.make(Alone, pool=bench.pool, uri=uri)
         for number in range(plan.memory_appends):
             worker.call("warm", number=number)
         _note(bench, "pylance", PROCESS, worker.call("peak"))
         require_count(uri, plan.memory_fragments + plan.memory_appends)
-    with bench.table() as uri, Worker() as worker:
+    uri = bench.new_table()
+    with Worker() as worker:
         enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
         worker.make(InProcess, pool=bench.pool, uri=uri, durable=True)
         for number in range(plan.memory_appends):
             worker.call("commit", number=number)
         _note(bench, "committerd", PROCESS, worker.call("peak"))
         require_count(uri, plan.memory_fragments + plan.memory_appends)
-    with bench.table() as uri:
-        enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
-        _note(bench, "committerd", DAEMON, _daemons(bench, uri))
-        require_count(uri, plan.memory_fragments + plan.memory_appends)
+    uri = bench.new_table()
+    enlarge_table(bench.pool, Path(uri), plan.memory_fragments)
+    _note(bench, "committerd", DAEMON, _daemons(bench, uri))
+    require_count(uri, plan.memory_fragments + plan.memory_appends)
 
 
 def _daemons(bench: Bench, uri: str) -> int:

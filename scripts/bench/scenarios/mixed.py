@@ -31,14 +31,14 @@ def run(bench: Bench) -> None:
     """pylance and committerd in turn."""
     keys = range(bench.plan.mixed_writers * KEYS_EACH)
     for _ in range(bench.plan.runs):
-        with bench.table(ids=keys) as uri:
-            done = _direct(bench, uri)
-            _require_all(uri, bench, done)
+        uri = bench.new_table(keys)
+        done = _direct(bench, uri)
+        _require_all(uri, bench, done)
         _note(bench, PYLANCE, "pylance", done)
         for durable in (True, False):
-            with bench.table(ids=keys) as uri:
-                done = _queued(bench, uri, durable=durable)
-                _require_all(uri, bench, done)
+            uri = bench.new_table(keys)
+            done = _queued(bench, uri, durable=durable)
+            _require_all(uri, bench, done)
             _note(bench, mode(durable), "committerd", done)
 
 

@@ -28,11 +28,10 @@ _BODY = b"\0" * 1000
 
 def run(bench: Bench) -> None:
     """Each latency, pylance and committerd in turn."""
-    with ProxiedS3() as s3:
-        for _ in range(bench.plan.s3_runs):
-            for milliseconds, seconds in bench.plan.s3_race_seconds.items():
-                with s3.adding(milliseconds):
-                    _measure(bench, s3, milliseconds, race_seconds=seconds)
+    for _ in range(bench.plan.s3_runs):
+        for milliseconds, seconds in bench.plan.s3_race_seconds.items():
+            with bench.s3.adding(milliseconds):
+                _measure(bench, bench.s3, milliseconds, race_seconds=seconds)
 
 
 def _measure(bench: Bench, s3: ProxiedS3, milliseconds: int, *, race_seconds: float) -> None:
