@@ -24,6 +24,7 @@ from committerd.format.support import require_supported
 from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
 from committerd.ports import ObjectStore
 from committerd.rules.answers import Status
+from committerd.rules.brought import Brought, brought
 from committerd.rules.conflicts import NOTHING_FOUND, Checked, Findings, Verdict, hold, reason
 from committerd.rules.content import require_fits
 from committerd.rules.excerpt import excerpt
@@ -40,7 +41,7 @@ from committerd.rules.rebase import (
     rebase_indices,
     rebase_reuse,
 )
-from committerd.rules.validation import brought, require_valid
+from committerd.rules.validation import require_valid
 from committerd.staged_files import (
     Places,
     copies_of,
@@ -55,6 +56,7 @@ from committerd.table import History, Table
 
 _NEEDS_READ_VERSION = frozenset({Kind.DELETE, Kind.UPDATE, Kind.MERGE, Kind.PROJECT, Kind.REWRITE, Kind.CREATE_INDEX})
 _CREATES = frozenset({Kind.OVERWRITE, Kind.CLONE})
+_NO_HISTORY = History()
 
 
 async def judge(
@@ -77,7 +79,9 @@ async def judge(
     found = NOTHING_FOUND
     try:
         transaction = normalised(transaction)
-        kind = require_valid(transaction, latest_version=latest.version if latest else 0, allowed=options.allowed)
+        what = brought(transaction)
+        latest_version = latest.version if latest else 0
+        kind = require_valid(transaction, what, latest_version=latest_version, allowed=options.allowed)
         refused = _existence(kind, latest, options)
         if refused is not None:
             return refused
@@ -86,10 +90,14 @@ async def judge(
         if isinstance(since, Rejected):
             return since
         if since is None:
-            return await _with_content(case, Judged(transaction=transaction, create=options.create))
+            return await _with_content(case, Judged(transaction=transaction, create=options.create), what)
         found = since.found
         judged = await _over_history(case, transaction, since)
-        return judged if isinstance(judged, Rejected) else await _with_content(case, judged)
+        if isinstance(judged, Rejected):
+            return judged
+        if judged.transaction is not transaction:
+            what = brought(judged.transaction)
+        return await _with_content(case, judged, what)
     except RequestError as error:
         return refused_by(error, found)
 
@@ -103,7 +111,7 @@ def explain(checked: Iterable[Checked]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Case:
     """One transaction's surroundings."""
 
@@ -136,7 +144,7 @@ def _existence(kind: Kind, latest: ManifestFile | None, options: PrepareOptions)
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Since:
     """What happened between the version that a transaction was read at and the latest."""
 
@@ -158,7 +166,7 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     is_append = case.kind is Kind.APPEND
     before = case.table.met_by_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
-        return _Since(ours=AN_APPEND, read=None, then=None, history=History(), found=before)
+        return _Since(ours=AN_APPEND, read=None, then=None, history=_NO_HISTORY, found=before)
     history = await case.table.history(max(before.through, after), latest.version)
     if history.gap is not None:
         return _gap(transaction, history.gap, latest.version, case.options)
@@ -257,11 +265,10 @@ async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content
         raise InvalidRequest(str(error), code=error.code) from error
 
 
-async def _with_content(case: _Case, judged: Judged) -> Judged:
-    """Look at what it brings, and fetch the version that it names. Raises `RequestError`."""
+async def _with_content(case: _Case, judged: Judged, what: Brought) -> Judged:
+    """Look at `what` it brings, and fetch the version that it names. Raises `RequestError`."""
     latest, table = case.latest, case.table
     found = excerpt(latest, judged.transaction) if latest else None
-    what = brought(judged.transaction)
     require_fits(judged.transaction, what, found, case.options.create)
     if case.options.verify_files:
         # Merged deletion files are not there yet.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
-from committerd.format.fragment_list import pack
 from committerd.format.manifest_file import Body, ManifestFile, assemble
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
@@ -165,7 +164,8 @@ async def build_version(
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths
         scheme = NamingScheme.V2 if v2 else NamingScheme.V1
-    outline, fragments = pack(built.manifest, built.kept)
+    outline, own = built.packed
+    fragments = built.kept.with_added(own)
     section = _index_section(latest, built.indices)
     file = ManifestFile(
         outline=outline,

@@ -22,8 +22,8 @@ from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import BasePath, DataFragment, IndexMetadata, Transaction
 from committerd.format.paths import data_key, deletion_key, index_prefix
 from committerd.ports import ObjectStore
+from committerd.rules.brought import Brought, brought
 from committerd.rules.rebase import DeletionMerge, Deletions
-from committerd.rules.validation import Brought, brought
 from committerd.several import for_each
 
 OpenStore = Callable[[str], ObjectStore]
@@ -103,7 +103,8 @@ async def with_known_sizes(store: ObjectStore, transaction: Transaction, what: B
     `InvalidRequest` (`missing_file`, `deletion_file`).
     """
     sizeless = [data_key(file.path) for file in what.files if not file.file_size_bytes and not file.HasField("base_id")]
-    if not sizeless and not any(_is_uncounted(fragment) for fragment in what.fragments):
+    uncounted = [fragment for fragment in what.fragments if _is_uncounted(fragment)]
+    if not sizeless and not uncounted:
         return transaction
     filled = Transaction()
     filled.CopyFrom(transaction)

@@ -88,7 +88,7 @@ class _Family(Generic[_M]):
     def __init__(self, metric: _M, labels: Mapping[str, Sequence[str]]) -> None:
         self._metric: _M = metric
         self._values = {label: frozenset(values) for label, values in labels.items()}
-        self._children: dict[tuple[tuple[str, str], ...], _M] = {}
+        self._children: dict[tuple[tuple[str, str], ...], _M] = {} if labels else {(): metric}
         """Those of known values: no more than there are combinations."""
         if len(labels) == 1:  # so that a rate is 0, and not missing, until the first one happens
             for value in next(iter(labels.values())):
@@ -101,8 +101,6 @@ class _Family(Generic[_M]):
             return known
         if given.keys() != self._values.keys():
             raise ValueError(f"labels are {sorted(self._values)}, not {sorted(given)}")
-        if not given:
-            return self._metric
         closed = {label: given[label] if given[label] in values else OTHER for label, values in self._values.items()}
         child: _M = self._metric.labels(**closed)
         if closed == given:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from committerd.committer.publisher import Answers, Publisher
-from committerd.format.messages import Member, Outcome, Refusal
+from committerd.format.messages import COMMITTED, Member, Outcome, Refusal
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.request import record_size
 from committerd.ports import Publication, Queue, Record
@@ -130,7 +130,7 @@ class Answerer:
         answered: Counter[tuple[str, int]] = Counter()
         for outcome in outcomes:
             answered[outcome.operation, outcome.status] += 1
-            if outcome.status != StatusNumber.COMMITTED or self.log_all:
+            if outcome.status != COMMITTED or self.log_all:
                 self._count_other(outcome)
         for (operation, number), count in answered.items():
             self.telemetry.transactions.add(count, operation=operation, outcome=_status(number).value.lower())

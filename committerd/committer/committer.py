@@ -229,9 +229,9 @@ class Committer:
         parts = self._parts
         assert view.position is not None
         entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
-        settled = {entry.offset for _, entry in entries}
-        records = parts.intake.records(settled)
-        if any(status_of(entry).is_dead_letter and entry.offset not in records for _, entry in entries):
+        refusals = [refusal for found in settlement.found for refusal in found.settled.refusals]
+        records = parts.intake.records({entry.offset for _, entry in entries})
+        if any(status_of(one).is_dead_letter and one.offset not in records for one in refusals):
             # Settled by another committer, or taken from us meanwhile: Start reads them again and answers them all.
             raise StartAgain("a dead letter needs its record, which is not here")
         started_ms, commit_ms = self._now_ms() - int(seconds * 1000), int(seconds * 1000)
@@ -241,7 +241,7 @@ class Committer:
         }
         for timing in timings.values():
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
-        later = self._holding.to_tell_later(entries, parts.intake.pending)
+        later = self._holding.to_tell_later(refusals, parts.intake.pending)
 
         def told(some: Sequence[Entry]) -> Answers:
             assert view.position is not None

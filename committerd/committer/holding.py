@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from committerd.committer.answering import Entry, status_of
+from committerd.committer.answering import status_of
 from committerd.committer.intake import Pending
 from committerd.committer.publisher import Answers
+from committerd.format.messages import Refusal
 from committerd.format.request import Request
 from committerd.rules.answers import Status
 from committerd.rules.position import Position
@@ -57,9 +58,9 @@ class Holding:
         first = min((offset for some in self._untold.values() for offset, _ in some), default=position.next_offset)
         return replace(position, next_offset=min(first, position.next_offset)), version
 
-    def to_tell_later(self, entries: Iterable[Entry], pending: Iterable[Pending]) -> set[int]:
+    def to_tell_later(self, refusals: Iterable[Refusal], pending: Iterable[Pending]) -> set[int]:
         """Offsets of those refused records whose answers are to be kept back."""
-        refused = {entry.offset for _, entry in entries if status_of(entry) is Status.RETRYABLE}
+        refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
             return refused
         now = anyio.current_time()

@@ -186,15 +186,32 @@ class FragmentList:
         )
 
     def with_added(self, other: FragmentList) -> FragmentList:
-        """These and then those. Costs copying the last chunks, little on average: a chunk is copied again when as much
-        was added as it has.
+        """These and those, in the order of ids: both must ascend, and none of the others may lie among the ids of one
+        chunk of these.
+
+        Behind these, they cost copying the last chunks, little on average: a chunk is copied again when as much was
+        added as it has.
         """
-        if not other.chunks:
-            return self
+        if not self.chunks or not other.chunks:
+            return self if self.chunks else other
+        if self.last_id > other.facts.ids.min():
+            return self._interleaved(other)
         chunks = list(self.chunks)
         for chunk in other.chunks:
             _push(chunks, chunk)
         return FragmentList(chunks, facts=_together(self.facts, other.facts))
+
+    def _interleaved(self, other: FragmentList) -> FragmentList:
+        fragments, ids = list(other), list(other.facts.ids)
+        chunks: list[Chunk] = []
+        start = 0
+        for chunk in self.chunks:
+            end = bisect_left(ids, chunk.facts.ids.min(), start)
+            _push_all(chunks, fragments[start:end])
+            _push(chunks, chunk)
+            start = end
+        _push_all(chunks, fragments[start:])
+        return FragmentList(chunks)
 
 
 NO_FRAGMENTS = FragmentList()
@@ -208,36 +225,19 @@ def unpack(body: bytes) -> tuple[Manifest, FragmentList]:
     return _parted(body, _checked)
 
 
-def pack(manifest: Manifest, kept: FragmentList = NO_FRAGMENTS) -> tuple[Manifest, FragmentList]:
-    """The outline of a manifest, and its fragments together with those `kept`, in the order of ids.
-
-    Without `kept` the order stays as it is. With, both must ascend and no fragment of the manifest may lie among the
-    ids of one chunk that is kept.
-    """
-    outline, own = _parted(manifest.SerializeToString(deterministic=True), Chunk)
-    if not kept.chunks or not own.chunks:
-        return outline, own if own.chunks else kept
-    ids = [fragment.id for fragment in manifest.fragments]
-    if kept.last_id < ids[0]:
-        return outline, kept.with_added(own)
-    return outline, _interleaved(manifest, ids, kept)
+def pack(manifest: Manifest) -> tuple[Manifest, FragmentList]:
+    """A manifest as its outline and its fragments, in their order."""
+    return _parted(manifest.SerializeToString(deterministic=True), Chunk)
 
 
-def _interleaved(manifest: Manifest, ids: Sequence[int], kept: FragmentList) -> FragmentList:
-    chunks: list[Chunk] = []
-    start = 0
-    for chunk in kept.chunks:
-        end = bisect_left(ids, chunk.facts.ids.min(), start)
-        _push_all(chunks, manifest.fragments[start:end])
-        _push(chunks, chunk)
-        start = end
-    _push_all(chunks, manifest.fragments[start:])
-    return FragmentList(chunks)
+def pack_fragments(fragments: Iterable[DataFragment]) -> FragmentList:
+    """Fragments as a list, in their order."""
+    _, packed = pack(Manifest(fragments=fragments))
+    return packed
 
 
-def _push_all(chunks: list[Chunk], fragments: Sequence[DataFragment]) -> None:
-    _, added = pack(Manifest(fragments=fragments))
-    for chunk in added.chunks:
+def _push_all(chunks: list[Chunk], fragments: Iterable[DataFragment]) -> None:
+    for chunk in pack_fragments(fragments).chunks:
         _push(chunks, chunk)
 
 

@@ -12,12 +12,21 @@ import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from committerd.errors import CorruptTable
-from committerd.format.messages import Member, Members, Outcome, Refusal, Refusals, Transaction
-from committerd.format.messages import Status as StatusNumber
+from committerd.format.messages import (
+    COMMITTED,
+    UNDECIDED,
+    Member,
+    Members,
+    Outcome,
+    Refusal,
+    Refusals,
+    Transaction,
+)
 from committerd.rules.position import KEY_PREFIX, AppMark, Position
 
 MEMBERS_KEY = "committerd.members"
@@ -65,8 +74,7 @@ class Settled:
         yield from self.refusals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(NamedTuple):
     """Of one record, in milliseconds; zero where the answer comes from the table again."""
 
     queued_ms: int = 0
@@ -115,7 +123,7 @@ def committed(member: Member, settled: Settled, position: Position, timings: Tim
     """The answer to a record that `settled` commits. `position` names topic and era."""
     outcome = _placed(position, member.offset, timings)
     outcome.uuid = member.uuid
-    outcome.status = StatusNumber.COMMITTED
+    outcome.status = COMMITTED
     outcome.version = settled.version
     outcome.read_version = member.read_version
     outcome.operation = settled.operation
@@ -147,7 +155,7 @@ def undecided_refusal(*, offset: int, uuid: str, producer: str = "", outcome_par
     return Refusal(
         offset=offset,
         uuid=uuid,
-        status=StatusNumber.UNDECIDED,
+        status=UNDECIDED,
         reason="version_cleaned_up",
         message="the table's position has passed this record, but the version that settled it was cleaned up: "
         "look in the table whether the data is there before staging it again",
@@ -168,15 +176,15 @@ def short(message: str) -> str:
 
 def _placed(position: Position, offset: int, timings: Timings | None) -> Outcome:
     """An outcome that says where its record lay."""
-    timings = timings or Timings()
+    queued_ms, commit_ms = timings or Timings()
     return Outcome(
         cluster_id=position.cluster_id,
         topic=position.topic,
         topic_id=position.topic_id,
         offset=offset,
         era=position.era,
-        queued_ms=timings.queued_ms,
-        commit_ms=timings.commit_ms,
+        queued_ms=queued_ms,
+        commit_ms=commit_ms,
     )
 
 

@@ -12,9 +12,9 @@ from committerd.errors import InvalidRequest
 from committerd.format.feature_flags import CARRIED
 from committerd.format.messages import DataFragment, Manifest, Transaction
 from committerd.format.support import has_stable_row_ids
+from committerd.rules.brought import Brought
 from committerd.rules.draft import CreateOptions
 from committerd.rules.fragments import file_version
-from committerd.rules.validation import Brought
 
 
 def require_fits(transaction: Transaction, what: Brought, latest: Manifest | None, create: CreateOptions) -> None:

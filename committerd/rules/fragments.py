@@ -67,7 +67,10 @@ def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
     Lance: transaction.rs, remove_tombstoned_data_files.
     """
     for fragment in fragments:
-        keep_files(fragment, lambda file: any(one != TOMBSTONE for one in file.fields))
+        for file in fragment.files:
+            if not file.fields or TOMBSTONE in file.fields:
+                keep_files(fragment, lambda file: any(one != TOMBSTONE for one in file.fields))
+                break
 
 
 def drop_dead_files(fragments: Iterable[DataFragment], fields: Collection[int]) -> None:

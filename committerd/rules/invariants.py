@@ -7,16 +7,16 @@ damage done before us: nothing is written.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import partial
-from itertools import chain
+from functools import partial, reduce
 
 from pyroaring import BitMap64
 
 from committerd.errors import CorruptTable
 from committerd.format.feature_flags import FeatureFlag
-from committerd.format.fragment_list import FragmentList
+from committerd.format.fragment_list import FragmentList, pack_fragments
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, IndexMetadata, Manifest
 from committerd.format.row_ids import count_row_ids, decode_versions
@@ -34,12 +34,13 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
 
     Raises `CorruptTable`; the code is the first violated invariant, the message has all.
     """
+    outline, own = built.packed
     violations = [
-        *_counters(current.outline if current else None, built.manifest),
-        *_ids([fragment.id for fragment in built.manifest.fragments], built.kept, built.manifest),
-        *chain.from_iterable(map(_look_into(built.manifest), _touched(built))),
-        *_row_versions(_touched(built)),
-        *_flags(built.manifest, deletions=built.kept.facts.has_deletions or _has_deletions(built.manifest)),
+        *_counters(current.outline if current else None, outline),
+        *_ids(outline, own, built.kept),
+        *_touched(built).found(_look_into(outline)),
+        *_touched(built).found(_row_versions),
+        *_flags(outline, deletions=built.kept.facts.has_deletions or own.facts.has_deletions),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
     ]
@@ -51,7 +52,7 @@ def require_sound_table(file: ManifestFile) -> None:
     segments. Raises as `require_sound`.
     """
     violations = [
-        *_ids((), file.fragments, file.outline),
+        *_ids(file.outline, file.fragments),
         *file.fragments.found(_look_into(file.outline)),
         *_flags(file.outline, deletions=file.fragments.facts.has_deletions),
         *_indices(file.indices),
@@ -103,11 +104,11 @@ def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violatio
         )
 
 
-def _ids(ids: Sequence[int], kept: FragmentList, manifest: Manifest) -> Iterator[Violation]:
-    """`ids` are those of the fragments that are not in `kept`."""
-    distinct = kept.facts.ids | BitMap64(ids)
-    if len(distinct) != len(ids) + len(kept):
-        times = Counter([*ids, *(fragment.id for fragment in kept)])
+def _ids(manifest: Manifest, *lists: FragmentList) -> Iterator[Violation]:
+    """Of the fragments of all lists together."""
+    distinct = reduce(operator.or_, (some.facts.ids for some in lists))
+    if len(distinct) != sum(map(len, lists)):
+        times = Counter(fragment.id for some in lists for fragment in some)
         twice = sorted(one for one, number in times.items() if number > 1)
         yield "fragment_id_twice", f"fragment ids {twice} occur twice"
     if distinct and manifest.HasField("max_fragment_id") and distinct.max() > manifest.max_fragment_id:
@@ -117,10 +118,11 @@ def _ids(ids: Sequence[int], kept: FragmentList, manifest: Manifest) -> Iterator
         yield "field_id_twice", "a field id occurs twice in the schema"
 
 
-def _touched(built: NextVersion) -> Sequence[DataFragment]:
-    if built.touched is None:
-        return built.manifest.fragments
-    return [one for one in built.manifest.fragments if one.id in built.touched]
+def _touched(built: NextVersion) -> FragmentList:
+    _, own = built.packed
+    if built.touched is None or own.facts.ids <= BitMap64(built.touched):
+        return own
+    return pack_fragments(one for one in built.manifest.fragments if one.id in built.touched)
 
 
 def _look_into(manifest: Manifest) -> Callable[[DataFragment], Iterator[Violation]]:
@@ -129,20 +131,21 @@ def _look_into(manifest: Manifest) -> Callable[[DataFragment], Iterator[Violatio
 
 
 def _fragment(fragment: DataFragment, *, bases: Set[int], stable: bool) -> Iterator[Violation]:
-    name = f"fragment {fragment.id}"
-    if not fragment.files:
+    name, files = f"fragment {fragment.id}", list(fragment.files)
+    if not files:
         yield "fragment_without_files", f"{name} has no data file"
     if fragment.physical_rows == 0:
         yield "physical_rows_unknown", f"{name} does not say how many rows it has"
-    deleted = fragment.deletion_file.num_deleted_rows
-    if fragment.HasField("deletion_file") and not 0 < deleted <= fragment.physical_rows:
-        yield "deleted_rows", f"{name} has {deleted} of {fragment.physical_rows} rows deleted"
-    fields = [one for file in fragment.files for one in file.fields if one >= 0]
+    used = {file.base_id for file in files if file.HasField("base_id")}
+    if fragment.HasField("deletion_file"):
+        deletions = fragment.deletion_file
+        if not 0 < deletions.num_deleted_rows <= fragment.physical_rows:
+            yield "deleted_rows", f"{name} has {deletions.num_deleted_rows} of {fragment.physical_rows} rows deleted"
+        if deletions.HasField("base_id"):
+            used.add(deletions.base_id)
+    fields = [one for file in files for one in file.fields if one >= 0]
     if len(set(fields)) != len(fields):
         yield "field_twice_in_fragment", f"{name} has the data of one field in two files"
-    used = {file.base_id for file in fragment.files if file.HasField("base_id")}
-    if fragment.deletion_file.HasField("base_id"):
-        used.add(fragment.deletion_file.base_id)
     if used - bases:
         yield "unknown_base", f"{name} has files in bases {sorted(used - bases)}"
     yield from _row_ids(fragment, stable=stable)
@@ -161,19 +164,14 @@ def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
             )
 
 
-def _row_versions(fragments: Sequence[DataFragment]) -> Iterator[Violation]:
+def _row_versions(fragment: DataFragment) -> Iterator[Violation]:
     """They can be decoded: the next update of these rows has to."""
-    for fragment in fragments:
-        sequences = (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions)
-        for sequence in filter(None, sequences):
-            try:
-                decode_versions(sequence, fragment=fragment.id, staged=False)
-            except CorruptTable as error:
-                yield error.code, str(error)
-
-
-def _has_deletions(manifest: Manifest) -> bool:
-    return any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
+    sequences = (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions)
+    for sequence in filter(None, sequences):
+        try:
+            decode_versions(sequence, fragment=fragment.id, staged=False)
+        except CorruptTable as error:
+            yield error.code, str(error)
 
 
 def _flags(manifest: Manifest, *, deletions: bool) -> Iterator[Violation]:

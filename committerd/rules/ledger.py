@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from committerd.format.messages import Refusal
+from committerd.format.messages import DUPLICATE, Refusal
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.request import AppUnit
 from committerd.rules.answers import Settled, Status
@@ -52,7 +53,7 @@ class Ledger:
         for member in settled.members:
             self._commit(member.uuid, settled.version)
         for refusal in settled.refusals:
-            if refusal.uuid and refusal.status != StatusNumber.DUPLICATE:
+            if refusal.uuid and refusal.status != DUPLICATE:
                 self._refused.setdefault(refusal.uuid, refusal)
 
     def committed_after(self, uuid: str, read_version: int) -> int | None:
@@ -74,8 +75,7 @@ class Ledger:
         self._committed[uuid] = max(version, self._committed.get(uuid, 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(NamedTuple):
     """What dedupe looks at."""
 
     uuid: str
@@ -109,7 +109,7 @@ def dedupe(
     if asked.is_replay:
         return None
     earlier = ledger.refused(asked.uuid) or next(
-        (r for r in refusals if r.uuid == asked.uuid and r.status != StatusNumber.DUPLICATE), None
+        (r for r in refusals if r.uuid == asked.uuid and r.status != DUPLICATE), None
     )
     return None if earlier is None else again(earlier)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import assert_never
 
 from committerd.errors import InvalidRequest
-from committerd.format.fragment_list import NO_FRAGMENTS, FragmentList
+from committerd.format.fragment_list import NO_FRAGMENTS, FragmentList, pack
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import IndexMetadata, Manifest, Transaction
 from committerd.rules import build_indices, build_rows, build_schema, build_table
@@ -20,7 +21,7 @@ from committerd.rules.draft import Draft, Given, first_draft, next_draft
 from committerd.rules.footprint import Kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NextVersion:
     """What a build made. Nobody changes it."""
 
@@ -31,6 +32,11 @@ class NextVersion:
     """Ids of the fragments that are new or not as they were; None = all in `manifest` may be."""
     kept: FragmentList = NO_FRAGMENTS
     """The other fragments, ascending: as they are in the current version."""
+
+    @cached_property
+    def packed(self) -> tuple[Manifest, FragmentList]:
+        """`manifest` as its outline and its own fragments."""
+        return pack(self.manifest)
 
 
 def build(current: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:

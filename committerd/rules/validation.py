@@ -14,7 +14,6 @@ from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.format.index_details import MEM_WAL_INDEX, covered_fragments, unpack_details
 from committerd.format.messages import (
     BasePath,
-    DataFile,
     DataFragment,
     DeletionFile,
     IndexMetadata,
@@ -24,6 +23,7 @@ from committerd.format.messages import (
 )
 from committerd.format.paths import is_detached
 from committerd.format.unknown_fields import unknown_fields
+from committerd.rules.brought import Brought
 from committerd.rules.footprint import Kind
 from committerd.rules.lineage import updated_offsets
 from committerd.rules.position import KEY_PREFIX
@@ -62,9 +62,9 @@ ANYTHING = Allowed(operations=ALL_OPERATIONS, bases=None)
 """For who commits with credentials of their own."""
 
 
-def require_valid(transaction: Transaction, *, latest_version: int, allowed: Allowed) -> Kind:
-    """The operation of a transaction that may be worth judging. `latest_version` 0 = there is no
-    table.
+def require_valid(transaction: Transaction, what: Brought, *, latest_version: int, allowed: Allowed) -> Kind:
+    """The operation of a transaction that may be worth judging; `what` is what it brings, `latest_version` 0 = there is
+    no table.
 
     Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
     `operation_not_allowed`, `base_not_allowed`) or `InvalidRequest` (any other code here).
@@ -89,7 +89,8 @@ def require_valid(transaction: Transaction, *, latest_version: int, allowed: All
         )
     _require_read_version(transaction, kind, latest_version)
     _require_foreign_keys(transaction, kind)
-    _require_fragments(transaction, kind)
+    _require_distinct_fragments(transaction, kind)
+    _require_brought(what)
     _require_rest(transaction, kind, allowed)
     return kind
 
@@ -111,6 +112,9 @@ def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed) -> Non
         case Kind.CREATE_INDEX:
             _require_indices(transaction.create_index)
         case Kind.REWRITE:
+            for group in transaction.rewrite.groups:
+                for fragment in group.old_fragments:
+                    _require_deletion_file(fragment)
             _require_rewritten_indices(transaction.rewrite)
         case Kind.UPDATE:
             _require_generations(transaction.update.merged_generations)
@@ -120,42 +124,6 @@ def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed) -> Non
             _require_generations(transaction.update_mem_wal_state.merged_generations)
         case _:
             pass
-
-
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """What a transaction brings."""
-
-    fragments: Sequence[DataFragment]
-    """Those that the next version would have as they stand here, but for their ids."""
-    files: Sequence[DataFile]
-    """Their data files, and those of a DataReplacement."""
-
-
-def brought(transaction: Transaction) -> Brought:
-    """Fragments and data files of a transaction."""
-    fragments = _fragments(transaction)
-    if transaction.HasField("data_replacement"):
-        return Brought(fragments, [group.new_file for group in transaction.data_replacement.replacements])
-    return Brought(fragments, [file for fragment in fragments for file in fragment.files])
-
-
-def _fragments(transaction: Transaction) -> Sequence[DataFragment]:
-    match transaction.WhichOneof("operation"):
-        case "append":
-            return transaction.append.fragments
-        case "overwrite":
-            return transaction.overwrite.fragments
-        case "delete":
-            return transaction.delete.updated_fragments
-        case "update":
-            return [*transaction.update.updated_fragments, *transaction.update.new_fragments]
-        case "merge":
-            return transaction.merge.fragments
-        case "rewrite":
-            return [fragment for group in transaction.rewrite.groups for fragment in group.new_fragments]
-        case _:
-            return ()
 
 
 def _operation(transaction: Transaction) -> Kind:
@@ -253,52 +221,54 @@ def _is_below(path: str, base: str) -> bool:
     return path == base or path.startswith(base + "/")
 
 
-def _require_fragments(transaction: Transaction, kind: Kind) -> None:
-    _require_distinct_fragments(transaction, kind)
-    seen: set[tuple[str, int]] = set()
-    what = brought(transaction)
+def _require_brought(what: Brought) -> None:
+    seen: set[tuple[str, int | None]] = set()
     for file in what.files:
-        _require_path(file.path, "data file")
-        where = (file.path, file.base_id if file.HasField("base_id") else -1)
+        path = file.path
+        _require_path(path, "data file")
+        where = path, file.base_id if file.HasField("base_id") else None
         if where in seen:
             raise InvalidRequest(
-                f"data file {file.path!r} is there twice; each belongs to one fragment", code="duplicate_file"
+                f"data file {path!r} is there twice; each belongs to one fragment", code="duplicate_file"
             )
         seen.add(where)
         if len(file.fields) != len(file.column_indices) and file.file_major_version >= 2:
             raise InvalidRequest(
-                f"data file {file.path!r} has {len(file.fields)} fields and {len(file.column_indices)} column indices; "
+                f"data file {path!r} has {len(file.fields)} fields and {len(file.column_indices)} column indices; "
                 "each field needs one",
                 code="column_indices",
             )
     for fragment in what.fragments:
         _require_fragment(fragment)
-    if kind is Kind.REWRITE:
-        for group in transaction.rewrite.groups:
-            for fragment in group.old_fragments:
-                _require_deletion_file(fragment)
 
 
 def _require_fragment(fragment: DataFragment) -> None:
-    name = f"fragment {fragment.id} ({fragment.files[0].path!r})" if fragment.files else f"fragment {fragment.id}"
     if not fragment.files:
-        raise InvalidRequest(f"{name} has no data file", code="fragment_without_files")
+        raise InvalidRequest(f"{_name_of(fragment)} has no data file", code="fragment_without_files")
     for file in fragment.files:
         if not file.fields:
             raise InvalidRequest(f"Datafile {file.path} does not contain any fields", code="file_without_fields")
-    if fragment.physical_rows == 0:
-        raise InvalidRequest(f"{name} does not say how many rows it has (physical_rows)", code="physical_rows_unknown")
-    if fragment.physical_rows > _ROWS_MAX:
+    rows = fragment.physical_rows
+    if rows == 0:
         raise InvalidRequest(
-            f"{name} has {fragment.physical_rows} rows; row offsets have 32 bits", code="physical_rows_too_many"
+            f"{_name_of(fragment)} does not say how many rows it has (physical_rows)", code="physical_rows_unknown"
+        )
+    if rows > _ROWS_MAX:
+        raise InvalidRequest(
+            f"{_name_of(fragment)} has {rows} rows; row offsets have 32 bits", code="physical_rows_too_many"
         )
     _require_deletion_file(fragment)
     for kind in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
         sequence = fragment.WhichOneof(kind)
         if sequence is not None and sequence.startswith("external_"):
             raise UnsupportedRequest(
-                f"{name} has its {sequence} in a file of their own; no Lance writes that", code="external_sequences"
+                f"{_name_of(fragment)} has its {sequence} in a file of their own; no Lance writes that",
+                code="external_sequences",
             )
+
+
+def _name_of(fragment: DataFragment) -> str:
+    return f"fragment {fragment.id} ({fragment.files[0].path!r})" if fragment.files else f"fragment {fragment.id}"
 
 
 def _require_deletion_file(fragment: DataFragment) -> None:

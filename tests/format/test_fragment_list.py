@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from committerd.format import fragment_list
-from committerd.format.fragment_list import NO_FRAGMENTS, Chunk, FragmentList, pack, unpack
+from committerd.format.fragment_list import NO_FRAGMENTS, Chunk, FragmentList, pack, pack_fragments, unpack
 from committerd.format.manifest_file import Body, ManifestFile, assemble, decode, encode
 from committerd.format.messages import (
     DataFile,
@@ -149,7 +149,7 @@ class TestAdding:
         _, before = unpack(Manifest(fragments=[plain(one) for one in range(10_000)]).SerializeToString())
         after = before
         for number in range(10_000, 10_200):
-            _, added = pack(Manifest(fragments=[plain(number)]))
+            added = pack_fragments([plain(number)])
             after = after.with_added(added)
         assert ids_of(after) == list(range(10_200))
         assert set(before.chunks) <= set(after.chunks)
@@ -168,7 +168,7 @@ class TestAdding:
         monkeypatch.setattr(Chunk, "followed_by", counting)
         made, size = NO_FRAGMENTS, 0
         for number in range(1000):
-            _, added = pack(Manifest(fragments=[plain(number)]))
+            added = pack_fragments([plain(number)])
             size += added.size
             made = made.with_added(added)
         assert made.size == size
@@ -276,19 +276,20 @@ class TestParts:
 class TestPacking:
     def test_puts_new_ones_behind(self) -> None:
         kept = listed(1, 2)
-        outline, made = pack(Manifest(version=3, fragments=[plain(4), plain(6)]), kept)
-        assert (outline.version, ids_of(made)) == (3, [1, 2, 4, 6])
+        outline, own = pack(Manifest(version=3, fragments=[plain(4), plain(6)]))
+        assert (outline, ids_of(own)) == (Manifest(version=3), [4, 6])
+        assert ids_of(kept.with_added(own)) == [1, 2, 4, 6]
 
     def test_keeps_all_where_nothing_is_new(self) -> None:
         kept = listed(1, 2)
-        assert pack(Manifest(version=3), kept) == (Manifest(version=3), kept)
+        assert kept.with_added(pack_fragments([])) is kept
 
     @settings(deadline=None)
     @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
     def test_puts_others_between_and_before(self, own: set[int], kept: set[int]) -> None:
         rest, taken = listed(*sorted(kept)).without(sorted(own))
         mine = own | {one.id for chunk in taken for one in chunk.decoded().fragments}
-        _, made = pack(Manifest(fragments=[plain(one) for one in sorted(mine)]), rest)
+        made = rest.with_added(pack_fragments(plain(one) for one in sorted(mine)))
         assert ids_of(made) == sorted(own | kept)
         assert (
             b"".join(made.bodies())

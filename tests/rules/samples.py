@@ -225,7 +225,8 @@ def after(current: ManifestFile | None, staged: Transaction, given: Given = GIVE
 
 def whole(built: NextVersion) -> NextVersion:
     """With nothing kept: all fragments are in the manifest, as it will be read."""
-    outline, fragments = pack(built.manifest, built.kept)
+    outline, own = built.packed
+    fragments = built.kept.with_added(own)
     made = Manifest()
     made.CopyFrom(outline)
     made.fragments.extend(fragments)

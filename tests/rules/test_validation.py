@@ -10,10 +10,11 @@ import pytest
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
 from committerd.format.feature_flags import FeatureFlag
 from committerd.format.messages import DataFragment, DeletionFile, ExternalFile, Manifest, Transaction
+from committerd.rules.brought import brought
 from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
 from committerd.rules.kind import Kind
-from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, brought, require_valid
+from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, require_valid
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, replacement, rewrite, update
 from tests.rules.samples import fragment, index, transaction, updates
@@ -22,7 +23,7 @@ from tests.rules.samples import fragment, index, transaction, updates
 def refusal(staged: Transaction, *, latest: int = 5, allowed: Allowed = ANYTHING) -> str:
     """Code of the refusal, whose message says something; empty when it is valid."""
     try:
-        require_valid(staged, latest_version=latest, allowed=allowed)
+        require_valid(staged, brought(staged), latest_version=latest, allowed=allowed)
     except RequestError as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
@@ -48,13 +49,13 @@ def test_a_valid_transaction_passes(kind: Kind) -> None:
     getattr(staged, kind).SetInParent()
     if kind is Kind.CLONE:
         staged.clone.ref_path = "/t"
-    assert require_valid(staged, latest_version=5, allowed=ANYTHING) is kind
+    assert require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING) is kind
 
 
 class TestOperation:
     def test_there_must_be_one(self) -> None:
         with pytest.raises(InvalidRequest, match="no operation"):
-            require_valid(transaction(), latest_version=5, allowed=ANYTHING)
+            require_valid(transaction(), brought(transaction()), latest_version=5, allowed=ANYTHING)
 
     @pytest.mark.parametrize(
         ("number", "code"), [(200, "blob_operation"), (202, "blob_operation"), (115, "unknown_operation")]
@@ -62,8 +63,9 @@ class TestOperation:
     def test_one_that_we_do_not_commit(self, number: int, code: str) -> None:
         tag = number << 3 | 2
         body = transaction().SerializeToString() + bytes([tag & 0x7F | 0x80, tag >> 7, 0])
+        staged = Transaction.FromString(body)
         with pytest.raises(UnsupportedRequest) as error:
-            require_valid(Transaction.FromString(body), latest_version=5, allowed=ANYTHING)
+            require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING)
         assert error.value.code == code
         assert str(number) in str(error.value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from committerd.format.fragment_list import pack
+from committerd.format.fragment_list import pack_fragments
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Manifest
 from committerd.kept_versions import KeptVersions
@@ -20,7 +20,7 @@ def appended(before: ManifestFile) -> ManifestFile:
     outline = Manifest()
     outline.CopyFrom(before.outline)
     outline.version += 1
-    _, added = pack(Manifest(fragments=[fragment(len(before.fragments))]))
+    added = pack_fragments([fragment(len(before.fragments))])
     return replace(before, outline=outline, fragments=before.fragments.with_added(added))
 
 
