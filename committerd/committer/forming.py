@@ -200,7 +200,9 @@ class Former:
             members=forming.uuids,
             refusals=forming.refused.get(request.uuid, ()),
         )
-        answer = answer or _expired(envelope, forming.now_ms) or await self._recreated(request, view)
+        answer = answer or _expired(envelope, forming.now_ms)
+        if answer is None and envelope.read_uuid is not None:
+            answer = await self._recreated(envelope.read_uuid, request.transaction.read_version, view)
         if answer is not None:
             return answer
         judged = await judge(
@@ -224,10 +226,9 @@ class Former:
             create_only=envelope.create_only,
         )
 
-    async def _recreated(self, request: Request, view: View) -> Refused | None:
-        """Whether the version that it was read at is of another table, under the same name."""
-        uuid, version = request.envelope.read_uuid, request.transaction.read_version
-        if uuid is None or not 0 < version <= view.base:
+    async def _recreated(self, uuid: str, version: int, view: View) -> Refused | None:
+        """Whether the version that it was read at, made by that transaction, is of another table of the same name."""
+        if not 0 < version <= view.base:
             return None
         made = await view.table.committed(version)
         if made is None or made.settled.uuid in ("", uuid):
@@ -248,9 +249,10 @@ class Former:
         forming.uuids.add(request.uuid)
         forming.weight.add(request)
         assert view.position is not None
-        forming.marks |= mark_of(
-            request, forming.marks, version=view.base + 1, now_ms=forming.now_ms, era=view.position.era
-        )
+        if request.envelope.app is not None:
+            forming.marks |= mark_of(
+                request, forming.marks, version=view.base + 1, now_ms=forming.now_ms, era=view.position.era
+            )
 
     def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
         request = pending.decoded if isinstance(pending.decoded, Request) else None

@@ -48,10 +48,10 @@ class Ledger:
 
     def add(self, settled: Settled) -> None:
         """Learn what one version says; in any order."""
-        if settled.uuid:
-            self._commit(settled.uuid, settled.version)
-        for member in settled.members:
-            self._commit(member.uuid, settled.version)
+        known, version = self._committed, settled.version
+        for uuid in (settled.uuid, *(member.uuid for member in settled.members)):
+            if uuid and known.get(uuid, 0) < version:
+                known[uuid] = version
         for refusal in settled.refusals:
             if refusal.uuid and refusal.status != DUPLICATE:
                 self._refused.setdefault(refusal.uuid, refusal)
@@ -70,9 +70,6 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._committed) + len(self._refused)
-
-    def _commit(self, uuid: str, version: int) -> None:
-        self._committed[uuid] = max(version, self._committed.get(uuid, 0))
 
 
 class Asked(NamedTuple):
