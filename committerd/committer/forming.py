@@ -227,7 +227,7 @@ class Former:
         )
 
     async def _recreated(self, uuid: str, version: int, view: View) -> Refused | None:
-        """Whether the version that it was read at, made by that transaction, is of another table of the same name."""
+        """Whether `version`, that it was read at, is of another table of that name now: made by another than `uuid`."""
         if not 0 < version <= view.base:
             return None
         made = await view.table.committed(version)

@@ -74,7 +74,8 @@ class Chunk:
 
     def samples(self) -> Sequence[DataFragment]:
         """One fragment of each kind. Others differ from it in their id, in what is said of files beside fields and
-        base, and, where it has neither deletions nor row ids, in how many rows they have, if any.
+        base, and, where it has no deletions, row ids or row versions, in how many rows they have: some or none are two
+        kinds.
         """
         if self._samples is not None:
             return self._samples
@@ -146,7 +147,8 @@ class FragmentList:
         return (chunk.body for chunk in self.chunks)
 
     def found(self, look: Callable[[DataFragment], Iterable[T]]) -> Iterator[T]:
-        """What `look` finds in each fragment. It must not depend on what `Chunk.samples` leaves aside.
+        """What `look` finds in each fragment. It yields that, raises nothing, and must not depend on what
+        `Chunk.samples` leaves aside.
 
         All are looked at only where it finds something in the samples.
         """
@@ -186,8 +188,8 @@ class FragmentList:
         )
 
     def with_added(self, other: FragmentList) -> FragmentList:
-        """These and those, in the order of ids: both must ascend, and none of the others may lie among the ids of one
-        chunk of these.
+        """These and those, in the order of ids: both must ascend strictly, have no id in common, and none of the others
+        may lie among the ids of one chunk of these.
 
         Behind these, they cost copying the last chunks, little on average: a chunk is copied again when as much was
         added as it has.

@@ -1,4 +1,4 @@
-"""What a transaction brings into the table: gathered once, and looked at by several rules."""
+"""What a transaction brings into the table, gathered for the rules that look at it."""
 
 from __future__ import annotations
 

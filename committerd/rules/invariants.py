@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import partial, reduce
+from functools import reduce
 
 from pyroaring import BitMap64
 
@@ -25,12 +25,13 @@ from committerd.rules.manifest import NextVersion
 
 
 def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
-    """Return when the version may follow `current`. Looks at what changed.
+    """Return when the version may follow `current`. Looks at what changed, at one fragment of each kind.
 
-    As strong as looking at all, given that `current` is sound. Fragments that were kept are there byte for byte, and
-    what the invariants say of a single one (its rows, files, bases, row ids) hangs on nothing else that an operation
-    changes without looking at all: bases are only added, and whether rows have ids is inherited. What they say of all
-    together (ids are distinct and counted, flags match) is asked of the kept ones' ids and facts too.
+    As strong as looking at all, given that `current` is sound, and by what `Chunk.samples` says of a kind. Fragments
+    that were kept are there byte for byte, and what the invariants say of a single one (its rows, files, bases, row
+    ids) hangs on nothing else that an operation changes without looking at all: bases are only added, and whether rows
+    have ids is inherited. What they say of all together (ids are distinct and counted, flags match) is asked of the
+    kept ones' ids and facts too.
 
     Raises `CorruptTable`; the code is the first violated invariant, the message has all.
     """
@@ -38,8 +39,7 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
     violations = [
         *_counters(current.outline if current else None, outline),
         *_ids(outline, own, built.kept),
-        *_touched(built).found(_look_into(outline)),
-        *_touched(built).found(_row_versions),
+        *_touched(built).found(_look_into(outline, row_versions=True)),
         *_flags(outline, deletions=built.kept.facts.has_deletions or own.facts.has_deletions),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
@@ -125,9 +125,16 @@ def _touched(built: NextVersion) -> FragmentList:
     return pack_fragments(one for one in built.manifest.fragments if one.id in built.touched)
 
 
-def _look_into(manifest: Manifest) -> Callable[[DataFragment], Iterator[Violation]]:
+def _look_into(manifest: Manifest, *, row_versions: bool = False) -> Callable[[DataFragment], Iterator[Violation]]:
     """What a single fragment of this version may break."""
-    return partial(_fragment, bases={base.id for base in manifest.base_paths}, stable=has_stable_row_ids(manifest))
+    bases, stable = {base.id for base in manifest.base_paths}, has_stable_row_ids(manifest)
+
+    def look(fragment: DataFragment) -> Iterator[Violation]:
+        yield from _fragment(fragment, bases=bases, stable=stable)
+        if row_versions:
+            yield from _row_versions(fragment)
+
+    return look
 
 
 def _fragment(fragment: DataFragment, *, bases: Set[int], stable: bool) -> Iterator[Violation]:
@@ -156,7 +163,11 @@ def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
         has = "no row ids" if stable else "row ids"
         yield "row_ids", f"fragment {fragment.id} has {has} in a table that says otherwise"
     elif stable:
-        count = count_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=False)
+        try:
+            count = count_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=False)
+        except CorruptTable as error:
+            yield error.code, str(error)
+            return
         if count != fragment.physical_rows:
             yield (
                 "row_ids",

@@ -63,8 +63,8 @@ ANYTHING = Allowed(operations=ALL_OPERATIONS, bases=None)
 
 
 def require_valid(transaction: Transaction, what: Brought, *, latest_version: int, allowed: Allowed) -> Kind:
-    """The operation of a transaction that may be worth judging; `what` is what it brings, `latest_version` 0 = there is
-    no table.
+    """The operation of a transaction, normalised, that may be worth judging; `what` is what it `brought`,
+    `latest_version` 0 = there is no table.
 
     Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
     `operation_not_allowed`, `base_not_allowed`) or `InvalidRequest` (any other code here).

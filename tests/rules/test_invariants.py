@@ -8,7 +8,7 @@ import pytest
 
 from committerd.errors import CorruptTable
 from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import IndexMetadata, Manifest
+from committerd.format.messages import DataFragment, IndexMetadata, Manifest
 from committerd.rules.invariants import require_sound, require_sound_table
 from committerd.rules.manifest import NextVersion
 from tests.rules import samples
@@ -66,6 +66,41 @@ def test_a_break_is_seen(code: str, change: Callable[[Manifest], object]) -> Non
             require_sound(CURRENT, NextVersion(manifest=made, indices=(), touched=None))
     else:
         assert broken(made, CURRENT) == code
+
+
+DEVIATIONS: list[tuple[str, Callable[[DataFragment], object]]] = [
+    ("fragment_without_files", lambda one: one.ClearField("files")),
+    ("physical_rows_unknown", lambda one: one.ClearField("physical_rows")),
+    ("deleted_rows", lambda one: one.deletion_file.CopyFrom(samples.deletion_file(11))),
+    ("field_twice_in_fragment", lambda one: one.files.append(samples.data_file("x", [0]))),
+    ("unknown_base", lambda one: setattr(one.files[0], "base_id", 3)),
+    ("row_ids", lambda one: setattr(one, "inline_row_ids", b"")),
+    ("row_versions", lambda one: setattr(one, "inline_created_at_versions", b"\xff")),
+    ("row_versions", lambda one: setattr(one, "inline_last_updated_at_versions", b"\xff")),
+]
+
+
+@pytest.mark.parametrize("place", [0, 17, 39])
+@pytest.mark.parametrize("touched", [None, frozenset(range(40)), frozenset({0, 17, 39})])
+@pytest.mark.parametrize(("code", "deviate"), DEVIATIONS)
+def test_one_among_many_of_its_kind_is_seen(
+    code: str, deviate: Callable[[DataFragment], object], touched: frozenset[int] | None, place: int
+) -> None:
+    made = manifest(*(fragment(one, rows=10 + one % 3, deleted=2 * (one % 2)) for one in range(40)), version=6)
+    made.fragments[place].ClearField("deletion_file")
+    made.fragments[place].physical_rows = 10
+    assert broken(made, touched=touched) == ""
+    deviate(made.fragments[place])
+    assert broken(made, touched=touched) == code
+
+
+def test_row_ids_that_can_not_be_decoded_are_told_of_each_fragment() -> None:
+    made = manifest(fragment(0), fragment(1), stable=True, version=6)
+    for one in made.fragments:
+        one.inline_row_ids = b"\xff"
+    with pytest.raises(CorruptTable, match=r"row ids of fragment 0.*row ids of fragment 1") as error:
+        require_sound(None, NextVersion(manifest=made, indices=(), touched=None))
+    assert error.value.code == "row_ids"
 
 
 def test_only_what_changed_is_looked_into() -> None:
