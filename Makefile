@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deploy conformance faults simulate histories oracle spark-chaos turns bench check lint format protos docs lock clean
+.PHONY: help setup demo test test-deploy conformance faults simulate histories oracle hostile spark-chaos turns brokers takeover outage bench check lint format protos docs lock clean
 .PHONY: basics
 
 help: ## This list
@@ -37,11 +37,23 @@ histories: basics ## Random histories, committed by pylance and by us; `make his
 oracle: basics ## Random changes and damage, held against pylance; `make oracle SEEDS=0-999 KIND=changes`
 	LANCE_LOG=error .venv/bin/python -m scripts.oracle $(or $(KIND),changes) $(or $(SEEDS),0-299)
 
+hostile: basics ## 20,000 mutated records between good ones, a real daemon and Kafka; `make hostile ARGS="--records 2000 --seed 7"`
+	LANCE_LOG=error .venv/bin/python -m tests.hostile $(ARGS)
+
 spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Kafka; `make spark-chaos ARGS="--batches 50"`
 	LANCE_LOG=error .venv/bin/python -m scripts.spark_chaos $(ARGS)
 
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
 	.venv/bin/python scripts/turns.py $(ARGS)
+
+brokers: setup ## The main job on Kafka 3.3, 3.7, 3.9 and 4.3; `make brokers ARGS="3.3.2"`
+	.venv/bin/python scripts/brokers.py $(ARGS)
+
+takeover: setup ## 100 takeovers under load: 50 after a clean stop, 50 after kill -9; `make takeover ARGS="--times 5"`
+	LANCE_LOG=error .venv/bin/python scripts/takeover.py $(ARGS)
+
+outage: setup ## Kafka is away for five minutes under load, in each way; `make outage ARGS="--seconds 30 --how killed"`
+	LANCE_LOG=error .venv/bin/python scripts/outage.py $(ARGS)
 
 bench: setup ## Benchmarks side by side with pylance, 25 minutes; `make bench ARGS="--only fragments"`
 	.venv/bin/python -m scripts.bench $(ARGS)

@@ -5,29 +5,30 @@ Exit codes: 0 done, 1 failed, 2 bad usage or settings.
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import click
 
 from committerd import __version__
-from committerd.commands.app import app
-from committerd.commands.audit import audit
-from committerd.commands.commit import commit
-from committerd.commands.dead import dead
-from committerd.commands.heartbeat import heartbeat
-from committerd.commands.position import position
-from committerd.commands.probe import probe
-from committerd.commands.run import run
-from committerd.commands.status import status
-from committerd.commands.topics import topics
 from committerd.errors import CommitterError, SettingsError
+
+_COMMANDS = ("run", "commit", "status", "audit", "dead", "topics", "probe", "heartbeat", "position", "app")
+"""Each is what its module in `committerd.commands` has under the same name, in the order of their use."""
 
 
 class _Commands(click.Group):
-    """Commands in the order of their use, not of the alphabet."""
+    """Commands whose modules are imported when they are asked for: what one does not need takes no memory of it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found = getattr(importlib.import_module(f"committerd.commands.{cmd_name}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,10 +42,6 @@ def cli() -> None:
     Settings come from the environment (COMMITTERD_GROUP__NAME) and from a TOML file; `committerd run --help` lists
     them.
     """
-
-
-for _command in (run, commit, status, audit, dead, topics, probe, heartbeat, position, app):
-    cli.add_command(_command)
 
 
 def main() -> None:

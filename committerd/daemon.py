@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -22,26 +22,37 @@ import anyio.lowlevel
 from committerd import __version__
 from committerd.committer import Committer, Pace, Parts, State
 from committerd.committer.answering import Answerer
+from committerd.committer.clock import QueueClock
+from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
-from committerd.committer.forming import Former, FormingOptions
+from committerd.committer.forming import Former, FormingOptions, Looking
 from committerd.committer.intake import Intake
+from committerd.committer.looking import Lookout
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Backoff, Putter
 from committerd.committer.starting import Starter, acknowledgement
 from committerd.committer.view import View
-from committerd.ports import ObjectStore, Queue
+from committerd.format.letter import OVERHEAD_BYTES
+from committerd.ports import ObjectStore, Queue, TakesSeveral
 from committerd.prepare import Allowed, World
 from committerd.probing import Prover
 from committerd.rules.grouping import GroupLimits
+from committerd.rules.ledger import Ledger
 from committerd.settings import CommitSettings, Settings
+from committerd.staged_files import FileLimits
 from committerd.table import Table
 from committerd.telemetry import Telemetry
+from committerd.working import Work, at_once
 
 _log = logging.getLogger(__name__)
 
 STALLED_SECONDS = 10.0
 """An event loop or Kafka thread that has not turned for so long is stuck; only a restart can help."""
 _BEAT_SECONDS = 1.0
+_AHEAD_MAX = timedelta(minutes=5)
+"""How far ahead of Kafka's clock a version may be dated, to be later than the one before it."""
+SILENT_SECONDS = 20.0
+"""A Kafka that has not answered for so long is away. It is asked every 5 s, and each answer may take as long."""
 
 
 Serve = Callable[[Callable[[], list[str]], Callable[[], tuple[bool, str]]], AbstractAsyncContextManager[str]]
@@ -59,6 +70,14 @@ class Member(Protocol):
         """active, standby or joining."""
         ...
 
+    def trouble(self) -> str:
+        """Why this process can't be a member of the group; empty when it can."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group, so that a standby takes over."""
+        ...
+
     def end_offset(self) -> int | None:
         """End of the staged partition; None before it was ours."""
         ...
@@ -67,8 +86,20 @@ class Member(Protocol):
         """Kafka's timestamp of the oldest record that is not acknowledged; None when there is none, or not ours."""
         ...
 
+    def held_back(self) -> tuple[int, int] | None:
+        """How many records an open Kafka transaction holds back, and Kafka's timestamp of the first; None = none."""
+        ...
+
+    def topic_problems(self) -> Sequence[str]:
+        """What is wrong with the topics."""
+        ...
+
     def retention_ms(self) -> int | None:
         """How long the staged topic keeps a record; None for ever, or not known."""
+        ...
+
+    def silent_seconds(self) -> float:
+        """How long Kafka has not answered; some seconds also when all is well."""
         ...
 
 
@@ -87,6 +118,7 @@ class Surroundings:
     dice: random.Random
     new_uuid: Callable[[], UUID]
     open_store: Callable[[str], ObjectStore] | None = None
+    work: Work = at_once
 
 
 def _forming(settings: CommitSettings) -> FormingOptions:
@@ -98,9 +130,16 @@ def _forming(settings: CommitSettings) -> FormingOptions:
             coalesce_appends=settings.coalesce_appends,
         ),
         verify_files=settings.verify_files,
+        file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
         allowed=Allowed(operations=settings.allowed_operations, bases=settings.allowed_bases),
         app_marks_max=settings.app_marks_max,
     )
+
+
+def _looking(options: FormingOptions, store: ObjectStore) -> Looking:
+    if options.verify_files == "never":
+        return "alone"
+    return "together" if isinstance(store, TakesSeveral) else "early"
 
 
 def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[None]]:
@@ -111,21 +150,31 @@ def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[N
 
 def make_committer(settings: Settings, around: Surroundings) -> Committer:
     """A committer as the settings want it."""
-    intake = Intake(around.queue)
-    publisher = Publisher(around.queue, around.telemetry, wall_clock=around.wall_clock)
+    clock = QueueClock(around.wall_clock, around.monotonic)
+    intake = Intake(around.queue, note_time=clock.note)
+    publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
     answerer = Answerer(
         queue=around.queue,
         publisher=publisher,
         telemetry=around.telemetry,
         acknowledgement=acknowledgement,
         log_all=settings.log.transactions == "all",
-        letter_bytes_max=settings.kafka.max_record_bytes,
+        letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
     )
+    containment = Containment(around.telemetry)
     world = World(
-        wall_clock=around.wall_clock,
+        wall_clock=clock.now,
+        ahead_max=_AHEAD_MAX,
         random=around.dice,
         new_uuid=around.new_uuid,
         open_store=around.open_store,
+        work=around.work,
+    )
+    options = _forming(settings.commit)
+    decoder = Decoder(
+        aliases=settings.dataset.aliases,
+        transaction_bytes_max=settings.commit.transaction_bytes_max,
+        containment=containment,
     )
     parts = Parts(
         queue=around.queue,
@@ -135,19 +184,33 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         prove_store=_prove(settings, around),
         starter=Starter(
             queue=around.queue,
+            clock=clock,
             intake=intake,
             answerer=answerer,
-            new_view=lambda: View(table=Table(around.store), monotonic=around.monotonic),
+            new_view=lambda: View(
+                table=Table(around.store, footprint_bytes_max=settings.memory.footprint_bytes),
+                monotonic=around.monotonic,
+                ledger=Ledger(bytes_max=settings.memory.ledger_bytes),
+            ),
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
+            containment=containment,
         ),
         former=Former(
-            options=_forming(settings.commit),
-            decoder=Decoder(
-                aliases=settings.dataset.aliases, transaction_bytes_max=settings.commit.transaction_bytes_max
-            ),
+            options=options,
+            decoder=decoder,
             world=world,
             telemetry=around.telemetry,
+            containment=containment,
+            looking=_looking(options, around.store),
+        ),
+        lookout=Lookout(
+            intake,
+            decoder,
+            Table(around.store),
+            options=options,
+            looking=_looking(options, around.store),
+            wall_clock=around.wall_clock,
         ),
         putter=Putter(
             around.queue,
@@ -157,7 +220,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         ),
         telemetry=around.telemetry,
         backoff=lambda: Backoff(around.dice),
-        wall_clock=around.wall_clock,
+        wall_clock=clock.now,
     )
     pace = Pace(
         interval_min=settings.commit.interval_seconds_min,
@@ -189,6 +252,7 @@ async def run(settings: Settings, around: Surroundings) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_at, signals, committer, tasks.cancel_scope, settings.daemon.drain_seconds)
             await committer.run()
+            around.member.leave()  # before anything else ends: a standby waits for it
         tasks.cancel_scope.cancel()
     _log.info("daemon.end", extra={"dataset": settings.dataset.name})
 
@@ -205,6 +269,18 @@ def track_queue(state: State, around: Surroundings) -> None:
         kept = member.retention_ms()
         return float("inf") if kept is None else kept / 1000
 
+    def held_back_records() -> float:
+        held = member.held_back()
+        return 0.0 if held is None else held[0]
+
+    def held_back_seconds() -> float:
+        held = member.held_back()
+        return 0.0 if held is None else max(around.wall_clock().timestamp() - held[1] / 1000, 0.0)
+
+    telemetry.held_back_records.track(held_back_records)
+    telemetry.held_back_seconds.track(held_back_seconds)
+    telemetry.topic_problems.track(lambda: len(member.topic_problems()))
+    telemetry.kafka_connected.track(lambda: float(member.silent_seconds() < SILENT_SECONDS))
     telemetry.queue_lag_records.track(lambda: _lag(state, member))
     telemetry.unread_age.track(unread_seconds)
     telemetry.staged_retention.track(retention_seconds)
@@ -270,7 +346,17 @@ class Probes:
         return problems
 
     def ready(self) -> tuple[bool, str]:
-        """Whether this member commits, or stands by for the one that does."""
+        """Whether this member commits, or stands by for the one that does.
+
+        One to which Kafka does not answer does neither, whatever it did before.
+        """
+        good, text = self._part()
+        silent = self._member.silent_seconds()
+        if silent >= SILENT_SECONDS:
+            return False, f"Kafka has not answered for {silent:.0f} s; before that: {text}"
+        return good, text
+
+    def _part(self) -> tuple[bool, str]:
         state = self._state
         match state.name:
             case "active":
@@ -279,6 +365,6 @@ class Probes:
                 return True, f"active, waits for the table: {state.text}"
             case "standby":
                 member = self._member.member_state()
-                return member == "standby", f"{member}: {state.text}"
+                return member == "standby", f"{member}: {self._member.trouble() or state.text}"
             case _:
                 return False, f"{state.name}: {state.text}"

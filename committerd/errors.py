@@ -6,6 +6,7 @@
     │   └── UnsupportedRequest        not ours to do: status UNSUPPORTED, dead letter
     ├── Unavailable                 nothing happened: back off and try again, keep the offset
     │   ├── StoreUnavailable
+    │   │   └── ObjectUnreadable      perhaps only this object: its record's fault if the table can be read meanwhile
     │   └── QueueUnavailable
     ├── OutcomeUnknown              a put may have landed: read back before anything else
     ├── UnsupportedTable            the table needs a feature that we do not write: write nothing, say so, wait
@@ -56,6 +57,10 @@ class StoreUnavailable(Unavailable):
     """The object store refused or failed; no object was changed."""
 
     code = "store_unavailable"
+
+
+class ObjectUnreadable(StoreUnavailable):
+    """The store refuses to read one object: it may not be read, or is no regular file. Others may be readable."""
 
 
 class QueueUnavailable(Unavailable):

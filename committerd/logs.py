@@ -2,7 +2,8 @@
 
 An event is a fixed string (`logger.info("version committed", extra={...})`); what varies goes in
 `extra`, so that lines can be counted and searched. Text from outside can neither forge a line nor
-flood the log: control characters are escaped, long values are cut.
+flood the log: control characters are escaped, long values are cut. A line that repeats another is
+written at most once in ten seconds, with the number of those left out (`suppressed`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal, TextIO
+
+from committerd.repeats import Repeats
 
 TEXT_CHARS_MAX = 1000
 """Of one value."""
@@ -36,13 +39,32 @@ def configure(level: str = "INFO", format: Literal["json", "text"] = "json", *, 
 
     `level` is a name of the standard library's. Libraries log warnings only, their INFO lines with level debug.
     """
-    handler = logging.StreamHandler(sys.stdout if stream is None else stream)
+    handler = _Handler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     for name in _LIBRARIES:
         quiet = logging.INFO if logging.getLogger().level <= logging.DEBUG else logging.WARNING
         logging.getLogger(name).setLevel(max(quiet, logging.getLogger().level))
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes each line, but not the same one again and again."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._repeats = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for one in self._repeats.admit(record):
+            super().emit(one)
+
+    def close(self) -> None:
+        """Also at the end of the process, by the standard library: what was left out until then is counted."""
+        if not self.stream.closed:
+            for one in self._repeats.rest():
+                super().emit(one)
+        super().close()
 
 
 class JsonFormatter(logging.Formatter):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ class Tail:
 class ObjectStore(Protocol):
     """One table's directory. Keys are relative to the table's root, with `/` between segments.
 
-    Every method may raise `StoreUnavailable` (nothing changed).
+    Every method may raise `StoreUnavailable` (nothing changed). `get`, `get_range`, `get_tail` and `head` raise its
+    kind `ObjectUnreadable` where the store answers and refuses this object, and `InvalidRequest` (`path_invalid`) for
+    a key under which no object can be.
     """
 
     uri: str
@@ -104,7 +106,11 @@ Answer = Created | Exists | StoreUnavailable | OutcomeUnknown
 
 @runtime_checkable
 class TakesSeveral(Protocol):
-    """An `ObjectStore` that writes objects so quickly that asking for each apart would cost more."""
+    """An `ObjectStore` that writes and looks at objects so quickly that asking for each apart would cost more."""
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        """As `head` of each, in their order; what is wrong with one key is its answer."""
+        ...
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         """As `put` of each (key, body), in any order. When it raises, some may have been written."""
@@ -201,6 +207,8 @@ class Record:
     timestamp_ms: int = 0
     """Unix time; the broker's clock where the topic uses LogAppendTime."""
     leader_epoch: int = -1
+    headers_found: int = 0
+    """How many headers it has, where those are more than anybody needs: `headers` has the first of them. Else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +233,11 @@ class Fetched:
 
     generation: int
     records: Sequence[Record]
+    unbroken: bool = True
+    """False: since the records before these, the broker was out of touch, and its log may have been written anew.
+
+    Told as soon as it is back, if need be without records.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +289,10 @@ class Queue(Protocol):
 
     async def bounds(self) -> tuple[int, int]:
         """Log start and end of the staged partition: half-open range of readable offsets."""
+        ...
+
+    async def time_ms(self) -> int | None:
+        """What time it is for the brokers (Unix time); None where they don't tell."""
         ...
 
     async def acknowledged(self) -> Acknowledged | None:

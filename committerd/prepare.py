@@ -9,26 +9,28 @@ brings them onto the store. Whether it was committed before is asked elsewhere (
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
 from committerd.format.manifest_file import Body, ManifestFile, assemble
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 from committerd.format.support import DATA_FORMATS
-from committerd.judge import explain, judge
+from committerd.judge import explain, judge, vet
 from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Findings
 from committerd.rules.draft import CreateOptions, Given
 from committerd.rules.grouping import reserved_range
 from committerd.rules.invariants import OF_CONTENT, require_sound
-from committerd.rules.manifest import build
+from committerd.rules.manifest import NextVersion, build
+from committerd.rules.succession import require_next
 from committerd.rules.validation import ANYTHING, Allowed
 from committerd.staged_files import Copy, read_reuse
 from committerd.table import Table
+from committerd.working import heavy_size
 
 __all__ = [
     "ANYTHING",
@@ -45,6 +47,7 @@ __all__ = [
     "explain",
     "judge",
     "prepare",
+    "vet",
 ]
 
 
@@ -83,6 +86,8 @@ class Prepared:
         assert self.file.transaction is not None
         return self.file.transaction
 
+
+_T = TypeVar("_T")
 
 _AS_USUAL = CreateOptions()
 
@@ -134,17 +139,20 @@ async def build_version(
     *,
     world: World,
     table_metadata: Mapping[str, str] | None = None,
+    holds_records: bool = True,
 ) -> Prepared:
     """The version that follows `latest`. Writes nothing.
 
     `table_metadata`: entries that take the place of all that begin with `committerd.`; none = those
-    stay. Raises `InvalidRequest` for what can't be made of `latest`, `CorruptTable` when the result
+    stay. `holds_records`: it holds what somebody has staged, and is put only if another can follow it.
+    Raises `InvalidRequest` for what can't be made of `latest`, `CorruptTable` when the result
     would not be sound.
     """
     transaction = judged.transaction
     name = transaction_name(transaction.read_version, transaction.uuid)
     given = Given(
         now=world.wall_clock(),
+        ahead_max=world.ahead_max,
         transaction_file=name,
         index_uuid=world.new_uuid().bytes,
         create=judged.create,
@@ -153,13 +161,13 @@ async def build_version(
         reuse=await read_reuse(table.store, latest.indices) if latest is not None else None,
         table_metadata=table_metadata or {},
     )
-    built = build(latest, transaction, given)
-    try:
-        require_sound(latest, built)
-    except CorruptTable as error:
-        if error.code in OF_CONTENT and (latest is None or table.vetted is latest):
-            raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
-        raise
+    size = heavy_size(transaction, latest)
+
+    async def do(call: Callable[[], _T]) -> _T:
+        return await world.work(call, size=size) if size else call()
+
+    vetted = latest is None or table.vetted is latest
+    built = await do(lambda: _sound(latest, transaction, given, vetted=vetted))
     scheme = table.scheme
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths
@@ -174,10 +182,15 @@ async def build_version(
         transaction=transaction,
         transaction_bytes=transaction.SerializeToString(deterministic=True),
     )
+    if holds_records:
+        reuse = given.reuse
+        if latest is None or section is not latest.index_section:
+            reuse = await read_reuse(table.store, file.indices)
+        await do(lambda: require_next(latest, file, built, given, reuse=reuse))
     return Prepared(
         file=file,
         key=manifest_key(outline.version, scheme),
-        body=assemble(outline, fragments, section, transaction),
+        body=await do(lambda: assemble(outline, fragments, section, transaction)),
         transaction_key=transaction_key(name),
         transaction_body=file.transaction_bytes or b"",
         scheme=scheme,
@@ -187,6 +200,18 @@ async def build_version(
         reserved=reserved_range(latest.outline if latest else None, transaction),
         before=latest.outline if latest else None,
     )
+
+
+def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given, *, vetted: bool) -> NextVersion:
+    """The next version. `vetted`: what is wrong with it is wrong with what the transaction brings."""
+    built = build(latest, transaction, given)
+    try:
+        require_sound(latest, built)
+    except CorruptTable as error:
+        if error.code in OF_CONTENT and vetted:
+            raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
+        raise
+    return built
 
 
 def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]) -> IndexSection:

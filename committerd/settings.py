@@ -39,8 +39,28 @@ Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
 _S = TypeVar("_S", bound=BaseSettings)
 
 
+_CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+"""Schemes of Azure, where a container and no user stands before the @."""
+
+
 class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def _checked_uri(uri: str) -> str:
+    """Raises `ValueError`, which does not repeat what may be a password."""
+    if not uri.strip():
+        raise ValueError("an empty URI names nothing")
+    if uri != uri.strip():
+        raise ValueError("a URI does not begin or end with a space")
+    scheme, _, rest = uri.partition("://")
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if user and (":" in user or scheme not in _CONTAINER_BEFORE_AT):
+        raise ValueError(
+            "a URI must not contain a user or password (before the @): set s3.access_key_id and s3.secret_access_key, "
+            "or use the usual chain of AWS credentials"
+        )
+    return uri
 
 
 class DatasetSettings(_Group):
@@ -59,6 +79,16 @@ class DatasetSettings(_Group):
         default=(),
         description="Other URIs by which producers may name this table in header `dataset`; any other one is INVALID.",
     )
+
+    @field_validator("uri")
+    @classmethod
+    def _uri(cls, value: str) -> str:
+        return _checked_uri(value)
+
+    @field_validator("aliases")
+    @classmethod
+    def _aliases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_checked_uri(one) for one in value)
 
 
 class CommitSettings(_Group):
@@ -101,9 +131,23 @@ class CommitSettings(_Group):
         "a quarter of the time in all, and so long refusals may wait to be told, up to about 8 times this. 0 = never.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
-        default="stale",
-        description="Look whether staged files exist before committing them: always, only for records older than 5 "
-        "days (Lance's cleanup deletes unreferenced files after 7), or never.",
+        default="always",
+        description="Check, before a transaction is committed, that its files exist and have the size that it says; "
+        "otherwise no reader could open the table. always: for each record, while it waits. stale: only for records "
+        "older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: trust the producers.",
+    )
+    transaction_files_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Data files and index files that one transaction may bring. A transaction with more is INVALID. "
+        "Applies where commit.verify_files checks files.",
+    )
+    named_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="Bytes of deletion files that one transaction may bring. A transaction with more is INVALID. "
+        "Applies where commit.verify_files checks files.",
     )
     allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
         default=frozenset(set(Kind) - {Kind.CLONE, Kind.UPDATE_BASES}),
@@ -119,6 +163,24 @@ class CommitSettings(_Group):
         ge=1024,
         description="A larger staged transaction is INVALID, inline or by claim check.",
     )
+    record_seconds_max: float = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="Processor time that each step of work on a record may take (check, rebase, build). A record that "
+        "needs more is INVALID. Small Appends and the like are exempt: they take a few milliseconds.",
+    )
+    record_memory_factor: int = Field(
+        default=20,
+        ge=1,
+        description="Memory that each step of work on a record may take, as a multiple of the record's bytes. A record "
+        "that needs more is INVALID.",
+    )
+    record_memory_bytes_min: int = Field(
+        default=192 * MIB,
+        ge=16 * MIB,
+        description="Memory that each step of work on a record may take in any case, however small the record is.",
+    )
     app_marks_max: int = Field(
         default=1000,
         ge=1,
@@ -129,6 +191,29 @@ class CommitSettings(_Group):
         default=10_000,
         ge=0,
         description="Answers published again at start when the consumer group has no offset.",
+    )
+
+    @field_validator("allowed_bases")
+    @classmethod
+    def _bases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_checked_uri(one) for one in value)
+
+
+class MemorySettings(_Group):
+    """What is kept in memory of the table's history. The defaults fit 512 MiB, however long the history."""
+
+    ledger_bytes: int = Field(
+        default=128 * MIB,
+        ge=MIB,
+        description="Memory for the uuids of the readable history: 8 bytes for each record, so the default is enough "
+        "for 14 million records. When it is full, the oldest versions are dropped, and a record without app-id whose "
+        "read version is older than what is left is UNDECIDED.",
+    )
+    footprint_bytes: int = Field(
+        default=64 * MIB,
+        ge=MIB,
+        description="Memory for the footprints of committed versions (what each touched), to find conflicts. What "
+        "does not fit is read from the store again when a record needs it.",
     )
 
 
@@ -243,6 +328,7 @@ class Settings(_Sources):
     dataset: DatasetSettings
     kafka: KafkaSettings
     commit: CommitSettings = CommitSettings()
+    memory: MemorySettings = MemorySettings()
     store: StoreSettings = StoreSettings()
     s3: S3Settings = S3Settings()
     dynamodb: DynamoDBSettings = DynamoDBSettings()

@@ -15,7 +15,7 @@ from pydantic_settings import NoDecode
 DAY_MS = 24 * 60 * 60 * 1000
 MIB = 1024 * 1024
 _NAME_PART = r"^[A-Za-z0-9._-]*$"  # Kafka: Topic.java, LEGAL_CHARS
-_SERVER = re.compile(r"^[^\s,]+$")
+_SERVER = re.compile(r"^(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s,/@:\[\]]+|[0-9A-Fa-f:]+)(?::(?P<port>\d{1,5}))?$")
 
 
 def comma_separated(value: Any) -> Any:
@@ -23,6 +23,11 @@ def comma_separated(value: Any) -> Any:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+def _is_server(text: str) -> bool:
+    found = _SERVER.match(text)
+    return found is not None and (found["port"] is None or 0 < int(found["port"]) < 65536)
 
 
 def _version(value: Any) -> Any:
@@ -35,7 +40,7 @@ def _version(value: Any) -> Any:
 class KafkaSettings(BaseModel):
     """How to reach Kafka and how to use it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     bootstrap_servers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
         min_length=1,
@@ -102,9 +107,10 @@ class KafkaSettings(BaseModel):
         "standby. Kafka's own lower limit is 6000 (group.min.session.timeout.ms).",
     )
     heartbeat_interval_ms: int = Field(
-        default=2_000,
+        default=300,
         ge=100,
-        description="Time between heartbeats: a third of the session, or less.",
+        description="Time between heartbeats: a third of the session, or less. A standby learns at its next heartbeat "
+        "that it has to take over.",
     )
     max_poll_interval_ms: int = Field(
         default=300_000,
@@ -135,9 +141,15 @@ class KafkaSettings(BaseModel):
     bootstrap_timeout_ms: int = Field(
         default=60_000,
         ge=1_000,
-        description="Give up starting when no broker has answered by then.",
+        description="How long a start waits for a broker to answer and for the topics to be ready; then the process "
+        "ends with an error.",
     )
-    request_timeout_ms: int = Field(default=10_000, ge=1_000, description="How long one request to a broker may take.")
+    request_timeout_ms: int = Field(
+        default=7_000,
+        ge=1_000,
+        description="How long one request to a broker may take. When an answer is lost, whatever waits for it waits "
+        "this long.",
+    )
     delivery_timeout_ms: int = Field(
         default=30_000,
         ge=2_000,
@@ -146,12 +158,21 @@ class KafkaSettings(BaseModel):
     metadata_max_age_ms: int = Field(
         default=60_000, ge=1_000, description="Ask again about brokers and topics after so long."
     )
+    topics_recheck_seconds: float = Field(
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="Time between two checks of the topics' settings while a committer runs; problems are logged and "
+        "counted.",
+    )
     reconnect_backoff_ms: int = Field(
         default=50,
         ge=1,
         description="Wait before connecting again to a broker that failed; doubles.",
     )
-    reconnect_backoff_max_ms: int = Field(default=5_000, ge=1, description="Longest wait before connecting again.")
+    reconnect_backoff_max_ms: int = Field(
+        default=1_000, ge=1, description="Longest wait before connecting again to a broker that failed."
+    )
     connections_max_idle_ms: int = Field(
         default=540_000,
         ge=10_000,
@@ -206,9 +227,24 @@ class KafkaSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        wrong = [server for server in self.bootstrap_servers if not _SERVER.match(server)]
+        if any("@" in server for server in self.bootstrap_servers):
+            raise ValueError(
+                "bootstrap_servers: no user or password belongs there (before the @): set sasl_plain_username and "
+                "sasl_plain_password"
+            )
+        wrong = [server for server in self.bootstrap_servers if not _is_server(server)]
         if wrong:
             raise ValueError(f"bootstrap_servers: {wrong[0]!r} is no host:port")
+        if self.reconnect_backoff_ms > self.reconnect_backoff_max_ms:
+            raise ValueError(
+                f"reconnect_backoff_ms ({self.reconnect_backoff_ms}) must be at most reconnect_backoff_max_ms "
+                f"({self.reconnect_backoff_max_ms})"
+            )
+        if self.max_poll_interval_ms < self.session_timeout_ms:
+            raise ValueError(
+                f"max_poll_interval_ms ({self.max_poll_interval_ms}) must be at least session_timeout_ms "
+                f"({self.session_timeout_ms})"
+            )
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             raise ValueError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be at most a third of "
@@ -233,7 +269,31 @@ class KafkaSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _encryption_is_meant(self) -> Self:
+        given = [
+            name
+            for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_crlfile")
+            if getattr(self, name) is not None
+        ]
+        if given and not self.security_protocol.endswith("SSL"):
+            raise ValueError(
+                f"{given[0]} needs security_protocol SSL or SASL_SSL: with {self.security_protocol} nothing is "
+                "encrypted"
+            )
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ValueError("ssl_keyfile needs ssl_certfile, the certificate that belongs to the key")
+        if self.ssl_password is not None and self.ssl_certfile is None:
+            raise ValueError("ssl_password needs ssl_certfile, the certificate whose key it decrypts")
+        return self
+
+    @model_validator(mode="after")
     def _login_is_complete(self) -> Self:
+        login = self.sasl_plain_username is not None or self.sasl_plain_password is not None
+        if login and not self.security_protocol.startswith("SASL_"):
+            raise ValueError(
+                "sasl_plain_username and sasl_plain_password need security_protocol SASL_SSL or SASL_PLAINTEXT, not "
+                f"{self.security_protocol}: otherwise they are not used"
+            )
         if not self.security_protocol.startswith("SASL_"):
             if self.sasl_mechanism is not None:
                 raise ValueError(

@@ -70,7 +70,7 @@ class S3Settings(BaseModel):
         description="Tries of one request that may be repeated, with growing random waits between them. The put of a "
         "manifest is tried once: the commit reads back before it tries again.",
     )
-    connections_max: int = Field(default=50, ge=1, le=1000, description="Connections kept to the server.")
+    connections_max: int = Field(default=128, ge=1, le=1000, description="Connections kept to the server.")
 
     @field_validator("endpoint_url")
     @classmethod

@@ -8,27 +8,34 @@ in common.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
+from committerd.format.fragment_list import Skimmed
 from committerd.format.manifest_file import (
     SECTION_HEAD_BYTES,
     TAIL_BYTES,
     Body,
+    Examined,
     ManifestFile,
     decode,
+    examine,
     manifest_position,
     missing,
     section_length,
+    skim_manifest,
 )
-from committerd.format.messages import DecodeError, Manifest, Transaction
+from committerd.format.messages import DecodeError, Manifest, Transaction, TransactionLabel
 from committerd.format.paths import (
     VERSION_MAX,
     VERSIONS,
     ManifestName,
     NamingScheme,
+    key_room,
     manifest_key,
     parse_manifest_name,
     transaction_key,
@@ -36,17 +43,31 @@ from committerd.format.paths import (
 from committerd.format.unknown_fields import has_unknown_fields
 from committerd.kept_versions import KeptVersions
 from committerd.ports import ObjectStore, Tail
-from committerd.rules.answers import Settled, decode_settled
+from committerd.rules.answers import Settled, settled_by
 from committerd.rules.conflicts import NOTHING_FOUND, Findings, Unreadable
-from committerd.rules.footprint import Footprint, footprint_of_theirs
-from committerd.several import for_each
+from committerd.rules.footprint import Footprint, footprint_of_theirs, size_of
+from committerd.rules.ledger import names
+from committerd.several import Budget, for_each
 
 MANIFESTS_MAX = 4096
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 """Manifests kept, by number and by the bytes that they take beside the one that was kept last."""
-COMMITTED_MAX = 100_000
-"""Versions whose footprint is kept: a day at one version a second."""
+FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
+"""Of the footprints that are kept: 100,000 Appends, a day at one version a second."""
 
+_SETTLED_BYTES_MAX = 8 * 1024 * 1024
+"""Of what versions say of the queue: that is asked for again of the newest, and of those that hold duplicates."""
+_READ_BYTES_MAX = 32 * 1024 * 1024
+"""Of transactions that are read at the same time."""
+_DECODED_FACTOR = 6
+"""Bytes that decoded members take for each one of their text in the transaction."""
+
+_SKIMMED_FACTOR = 4
+"""Bytes that it takes to skim a manifest, for each one of it."""
+_ENTRY_BYTES = 600
+"""Of a version that says nothing else: the objects around it, and its uuid."""
+_KEPT_SHARE = 0.9
+"""Of the bound, once it was passed: so that sorting the versions is seldom."""
 _READ_VERSIONS_MAX = 32
 """Read versions whose Appends' findings are kept: producers stage at few at a time."""
 _CHECKED_MAX = 1000
@@ -54,6 +75,21 @@ _CHECKED_MAX = 1000
 _LISTED_FIRST = 16
 """Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
 _READERS_MAX = 16
+_END_BYTES = 4096
+"""Of the end of a manifest: its version, time and transaction lie there."""
+_ENDS_MAX = 4096
+"""Versions whose end is kept, to tell them from others of the same number. With more of them only the upper half stays:
+the version that is built upon is among the highest, however many below it are read.
+"""
+
+
+class Standing(Enum):
+    """What became of a version that was read or made before."""
+
+    SAME = "same"
+    GONE = "gone"
+    REPLACED = "replaced"
+    """There is a version of that number, and it is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +97,16 @@ class Committed:
     """What the rules need of one committed version."""
 
     version: int
+    uuid: str
+    """Of the transaction that made it; empty when that can't be read."""
     footprint: Footprint | Unreadable
-    settled: Settled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """Versions in ascending order, without a hole."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A version that can't be read."""
 
-    committed: Sequence[Committed] = ()
-    gap: int | None = None
-    """The highest version that was asked for and can't be read; those above it are in `committed`."""
+    version: int
 
 
 class Table:
@@ -83,21 +118,35 @@ class Table:
         *,
         manifests_max: int = MANIFESTS_MAX,
         manifest_bytes_max: int = MANIFEST_BYTES_MAX,
-        committed_max: int = COMMITTED_MAX,
+        footprint_bytes_max: int = FOOTPRINT_BYTES_MAX,
     ) -> None:
         self.store = store
+        self.key_room = key_room(store.uri)
+        """How many bytes the keys of the table's objects may have."""
         self.scheme: NamingScheme | None = None
         """How the table names its manifests; None until `latest` found one."""
         self.vetted: ManifestFile | None = None
         """The version last found to be one that may be built upon."""
-        self._committed_max = committed_max
+        self._footprint_bytes_max = footprint_bytes_max
+        self._footprint_bytes = 0
         self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)
         self._newest: tuple[int, Tail] | None = None
         """The highest version kept so far, and how its object ends."""
+        self._ends: dict[int, bytes] = {}
+        """A digest of the end and the size of versions that were read or made."""
         self._committed: dict[int, Committed] = {}
         self._expected: dict[int, ManifestFile] = {}
         """Versions of ours that are judged against, and not known to be there."""
         self._met_by_appends: OrderedDict[int, Findings] = OrderedDict()
+        self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
+        """What versions say of the queue, and about how many bytes that takes; the least recently used first."""
+        self._settled_bytes = 0
+        self._reading = Budget(_READ_BYTES_MAX)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """What the kept footprints take, about."""
+        return self._footprint_bytes
 
     @property
     def uri(self) -> str:
@@ -110,16 +159,19 @@ class Table:
         two writers that don't see each other, or a migration that has not ended.
         """
         # The first V2 name in byte order is the latest version; V1 names need them all.
-        first = _parsed(await self.store.list(VERSIONS, limit=_LISTED_FIRST))
+        names = await self.store.list(VERSIONS, limit=_LISTED_FIRST)
+        first = _parsed(names)
         if first and all(name.scheme is NamingScheme.V2 for name in first):
             self.scheme = NamingScheme.V2
             return max(name.version for name in first)
-        versions = await self.versions()
+        versions = self._versions_of(first) if len(names) < _LISTED_FIRST else await self.versions()
         return versions[-1] if versions else None
 
     async def versions(self) -> list[int]:
         """All versions that have a manifest, ascending. Raises as `latest_version`."""
-        names = _parsed(await self.store.list(VERSIONS))
+        return self._versions_of(_parsed(await self.store.list(VERSIONS)))
+
+    def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
         schemes = {name.scheme for name in names}
         if len(schemes) > 1:
             raise UnsupportedTable(
@@ -167,13 +219,24 @@ class Table:
         except CorruptTable:
             return None
 
+    async def standing(self, version: int) -> Standing:
+        """Whether a version that was read or made here is still there, and the same. One read of its end.
+
+        A table that was deleted and made again has other versions under the same numbers.
+        """
+        tail = await self.store.get_tail(self._key(version), _END_BYTES)
+        if tail is None:
+            return Standing.GONE
+        return Standing.SAME if self._ends.get(version) == _end(tail) else Standing.REPLACED
+
     async def transaction(self, file: ManifestFile) -> Transaction | None:
         """The transaction that made a version: inline, else from its file; None when neither can
         be used.
         """
-        if file.transaction is not None:
-            return file.transaction
-        name = file.outline.transaction_file
+        return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
+
+    async def _transaction_in_file(self, outline: Manifest) -> Transaction | None:
+        name = outline.transaction_file
         body = await self.store.get(transaction_key(name)) if name else None
         if body is None:
             return None
@@ -196,61 +259,122 @@ class Table:
         transaction = await self.transaction(file)
         known = Committed(
             version=version,
+            uuid=transaction.uuid if transaction is not None else "",
             footprint=await self._footprint(transaction, file),
-            settled=decode_settled(transaction, version=version),
         )
         self._note(known)
         return known
 
-    async def settled(self, version: int) -> Settled | None:
-        """What the transaction of one version says of the queue; None when the version can't be read.
+    async def settled(self, version: int, *, keep: bool = True) -> Settled | None:
+        """What the transaction of one version says of the queue; None when the version can't be read, or is damaged.
 
-        Of a large manifest only the transaction is read: it lies in front of the fragments.
+        Of a manifest only the transaction is read, which lies in front of the fragments. `keep` it for the next time.
         """
-        known = self._committed.get(version)
+        known = self._settled.get(version)
         if known is not None:
-            return known.settled
+            self._settled.move_to_end(version)
+            return known[0]
         tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
         if tail is None:
             return None
-        transaction = await self._transaction_in_front(version, tail) if tail.size > len(tail.body) else None
-        if transaction is None:
-            file = await self.read(version)
-            transaction = await self.transaction(file) if file is not None else None
-        return decode_settled(transaction, version=version)
+        try:
+            found = await self._settled_in_front(version, tail)
+            if found is None:
+                # Seldom: old writers leave the transaction in a file of its own.
+                file = self._kept.get(version)
+                if file is None:
+                    fetched = await self._fetch(version)
+                    if fetched is None:
+                        return None
+                    file, _ = fetched
+                transaction = await self.transaction(file)
+                found = settled_by(transaction, version=version), _text_bytes(transaction)
+        except CorruptTable:
+            return None
+        settled, size = found
+        if keep:
+            self._settled[version] = settled, size
+            self._settled_bytes += size
+            while self._settled_bytes > _SETTLED_BYTES_MAX:
+                _, (_, dropped) = self._settled.popitem(last=False)
+                self._settled_bytes -= dropped
+        return settled
 
-    async def _transaction_in_front(self, version: int, tail: Tail) -> Transaction | None:
-        """The inline transaction, found by walking the sections from the start; None where the layout is another.
+    async def skim(self, version: int) -> tuple[Skimmed, int] | None:
+        """One version without its fragments, and the size of its object; None when it has no manifest (any more).
 
-        The last section before the manifest is the transaction, or the indices alone, which have no uuid as one.
+        Nothing is kept of it, and large ones are read one after the other. Raises `CorruptTable`.
+        """
+        key = self._key(version)
+        tail = await self.store.get_tail(key, TAIL_BYTES)
+        if tail is None:
+            return None
+        body: bytes | None = tail.body
+        position = manifest_position(tail.body, tail.size)
+        async with self._reading.taking(_SKIMMED_FACTOR * (tail.size - position)):
+            if position < tail.size - len(tail.body):
+                body = await self.store.get_range(key, position, tail.size)
+            return None if body is None else (skim_manifest(body, tail.size), tail.size)
+
+    async def examine(self, version: int, known: bytes = b"") -> Examined | None:
+        """One version whose fragments are not looked at; None when it has no manifest (any more).
+
+        Nothing is kept of it. `known`: as for `fragments_range`. Raises `CorruptTable`.
+        """
+        body = await self.store.get(self._key(version))
+        if body is None:
+            return None
+        found = examine(body, known)
+        if found.transaction is not None:
+            return found
+        return found._replace(transaction=await self._transaction_in_file(found.outline))
+
+    async def _settled_in_front(self, version: int, tail: Tail) -> tuple[Settled, int] | None:
+        """What the inline transaction says, found by walking the sections from the start, and its size in memory.
+
+        None where the layout is another. The last section before the manifest is the transaction, or the indices alone,
+        which have no uuid as one.
         """
         key, position, start = self._key(version), manifest_position(tail.body, tail.size), 0
+        whole = tail.body if tail.size == len(tail.body) else None
         while start < position:
-            head = await self.store.get_range(key, start, min(start + TAIL_BYTES, position))
+            if whole is not None:
+                head: bytes | None = whole[start:position]
+            else:
+                head = await self.store.get_range(key, start, min(start + TAIL_BYTES, position))
             if head is None or len(head) < SECTION_HEAD_BYTES:
                 return None
-            end = start + SECTION_HEAD_BYTES + section_length(head)
+            length = section_length(head)
+            end = start + SECTION_HEAD_BYTES + length
             if end == position:
-                if start + len(head) < end:
-                    head += await self.store.get_range(key, start + len(head), end) or b""
-                return _usable(head[SECTION_HEAD_BYTES:])
+                # The label copies what it was read from.
+                async with self._reading.taking(2 * length):
+                    if start + len(head) < end:
+                        head += await self.store.get_range(key, start + len(head), end) or b""
+                    label = _usable(head[SECTION_HEAD_BYTES:])
+                    if label is None:
+                        return None
+                    return settled_by(label, version=version), _text_bytes(label)
             start = end
         return None
 
-    async def history(self, after: int, latest: int) -> History:
-        """The versions in the half-open range from `after + 1` to `latest + 1`, down to the first that can't be read.
+    async def history(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
+        """The versions in the half-open range from `after + 1` to `latest + 1`, ascending, some at a time.
 
-        What is not known yet is read, the newest first and several at once.
+        It ends with a `Gap` at the first that can't be read. What is not known is read, several at once. However many
+        there are, the caller need not have them in memory together.
         """
-        found: list[Committed] = []
-        for high in range(latest, after, -_READERS_MAX):
-            low = max(after, high - _READERS_MAX)
-            batch = await self._several(range(high, low, -1))
-            for version, committed in zip(range(high, low, -1), batch, strict=True):
-                if committed is None:
-                    return History(committed=tuple(reversed(found)), gap=version)
-                found.append(committed)
-        return History(committed=tuple(reversed(found)))
+        for low in range(after + 1, latest + 1, _READERS_MAX):
+            batch = await self._several(range(low, min(low + _READERS_MAX, latest + 1)))
+            found = [one for one in batch if one is not None]
+            if len(found) == len(batch):
+                yield found
+                continue
+            gap = batch.index(None)
+            if gap:
+                yield found[:gap]
+            yield Gap(low + gap)
+            return
 
     def met_by_appends(self, after: int) -> Findings:
         """What an Append read at version `after` met in the versions behind it, as far as that was noted."""
@@ -274,11 +398,20 @@ class Table:
 
         Looks at what is readable: a hole ends the search.
         """
-        history = await self.history(after, latest)
-        for committed in history.committed:
-            settled = committed.settled
-            if settled.uuid == uuid or any(member.uuid == uuid for member in settled.members):
-                return committed.version
+        for high in range(latest, after, -_READERS_MAX):
+            versions = range(high, max(after, high - _READERS_MAX), -1)
+            found: dict[int, Settled | None] = {}
+
+            async def read(version: int, found: dict[int, Settled | None] = found) -> None:
+                found[version] = await self.settled(version)
+
+            await for_each(versions, read)
+            for version in versions:
+                settled = found[version]
+                if settled is None:
+                    return None
+                if names(settled, uuid):
+                    return version
         return None
 
     def remember(self, file: ManifestFile, body: Body, *, before: Manifest | None) -> None:
@@ -295,8 +428,8 @@ class Table:
         self._note(
             Committed(
                 version=file.version,
+                uuid=file.transaction.uuid if file.transaction is not None else "",
                 footprint=_footprint(file.transaction, file, before),
-                settled=decode_settled(file.transaction, version=file.version),
             )
         )
 
@@ -306,7 +439,7 @@ class Table:
             return
         first = min(self._expected)
         for version in self._expected:
-            self._committed.pop(version, None)
+            self._drop(version)
         self._expected.clear()
         for after in [after for after, found in self._met_by_appends.items() if found.through >= first]:
             del self._met_by_appends[after]
@@ -315,7 +448,11 @@ class Table:
         """Drop all that was read: what comes next is read anew."""
         self._kept.clear()
         self._newest = None
+        self._ends.clear()
         self._committed.clear()
+        self._footprint_bytes = 0
+        self._settled.clear()
+        self._settled_bytes = 0
         self._expected.clear()
         self._met_by_appends.clear()
         self.vetted = None
@@ -361,24 +498,53 @@ class Table:
 
     def _keep(self, version: int, file: ManifestFile, tail: Tail) -> None:
         self._kept.keep(version, file)
+        self._ends[version] = _end(tail)
+        if len(self._ends) > _ENDS_MAX:
+            for low in sorted(self._ends)[: _ENDS_MAX // 2]:
+                del self._ends[low]
         if self._newest is None or version >= self._newest[0]:
             self._newest = version, tail
 
     def _note(self, committed: Committed) -> None:
+        self._drop(committed.version)
         self._committed[committed.version] = committed
-        if len(self._committed) > self._committed_max:
-            # The lowest tenth: those are asked for least.
-            for version in sorted(self._committed)[: len(self._committed) // 10 or 1]:
-                del self._committed[version]
+        self._footprint_bytes += _bytes_of(committed)
+        if self._footprint_bytes > self._footprint_bytes_max:
+            # The lowest: those are asked for least. The highest stays, whatever it takes.
+            for version in sorted(self._committed)[:-1]:
+                self._drop(version)
+                if self._footprint_bytes <= self._footprint_bytes_max * _KEPT_SHARE:
+                    break
+
+    def _drop(self, version: int) -> None:
+        dropped = self._committed.pop(version, None)
+        if dropped is not None:
+            self._footprint_bytes -= _bytes_of(dropped)
 
 
-def _usable(body: bytes) -> Transaction | None:
+def _end(tail: Tail) -> bytes:
+    return hashlib.sha256(b"%d " % tail.size + tail.body[-_END_BYTES:]).digest()
+
+
+def _usable(body: bytes) -> TransactionLabel | None:
     """The transaction in these bytes, None when they are something else."""
     try:
-        transaction = Transaction.FromString(body)
+        label = TransactionLabel.FromString(body)
     except DecodeError:
         return None
-    return transaction if transaction.uuid and transaction.WhichOneof("operation") else None
+    return label if label.uuid and label.WhichOneof("operation") else None
+
+
+def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
+    """What its members take when they are decoded, about."""
+    texts = transaction.transaction_properties.values() if transaction is not None else ()
+    return _DECODED_FACTOR * sum(map(len, texts)) + _ENTRY_BYTES
+
+
+def _bytes_of(committed: Committed) -> int:
+    """What it takes in memory, about."""
+    footprint = committed.footprint
+    return _ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0)
 
 
 def _parsed(keys: Sequence[str]) -> list[ManifestName]:

@@ -31,6 +31,7 @@ OPERATIONS = tuple(field.name for field in Transaction.DESCRIPTOR.oneofs_by_name
 OUTCOMES = tuple(status.value.lower() for status in Status)
 VERDICTS = ("rebasable", "retryable", "incompatible")
 STAGES = ("read", "judge", "rebase", "build", "put", "settle", "publish", "acknowledge")
+INTERNAL_STAGES = ("decode", "judge", "build", "create", "start")
 DUPLICATE_REASONS = ("uuid_seen", "app_version_seen")
 RETRY_REASONS = (
     Race.FOREIGN.value,
@@ -40,9 +41,11 @@ RETRY_REASONS = (
     "queue_unavailable",
 )
 STARTED_AGAIN = "started_again"
+LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
 SETTLEMENTS = ("created", *(race.value for race in Race), STARTED_AGAIN)
 QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
 HOLD_ENDINGS = ("arrived", "expired")
+MARK_ENDINGS = ("unused", "full")
 STORE_OPERATIONS = (
     "get",
     "get_range",
@@ -199,6 +202,11 @@ class Telemetry:
             "Records written to the dead letter topic, by reason.",
             reason=DEAD_LETTER_REASONS,
         )
+        self.internal_errors = metrics.count(
+            "committerd_internal_errors_total",
+            "Records that were refused because committerd itself failed on them, by stage of the work.",
+            stage=INTERNAL_STAGES,
+        )
         self.republished_answers = metrics.count(
             "committerd_republished_answers_total",
             "Answers published again from the table, after a start or a takeover.",
@@ -268,7 +276,9 @@ class Telemetry:
         self.queue_depth_records = metrics.level(
             "committerd_queue_depth_records", "Records fetched and not yet settled."
         )
-        self.queue_depth_bytes = metrics.level("committerd_queue_depth_bytes", "Their size: value, key and headers.")
+        self.queue_depth_bytes = metrics.level(
+            "committerd_queue_depth_bytes", "Memory of the values, keys and headers of these records."
+        )
         self.queue_lag_records = metrics.level(
             "committerd_queue_lag_records",
             "Offsets from the position to the end of the topic; 0 where another member holds the partition.",
@@ -285,6 +295,23 @@ class Telemetry:
         self.staged_retention = metrics.level(
             "committerd_staged_retention_seconds",
             "How long the staged topic keeps a record; +Inf where it keeps them for ever, or while that is unknown.",
+        )
+        self.held_back_records = metrics.level(
+            "committerd_held_back_records",
+            "Records that can't be read because they follow the start of an open Kafka transaction. "
+            "Looked up every 10 s by the member that holds the partition.",
+        )
+        self.held_back_seconds = metrics.level(
+            "committerd_held_back_seconds", "Age of the first record that is held back; 0 when there is none."
+        )
+        self.topic_problems = metrics.level(
+            "committerd_topic_problems",
+            "Settings of the three topics that are wrong, looked up every kafka.topics_recheck_seconds; the log names "
+            "them.",
+        )
+        self.kafka_connected = metrics.level(
+            "committerd_kafka_connected",
+            "1 while the broker that has the staged topic answers this member, 0 when it has not for 20 s.",
         )
         self.queue_retries = metrics.count(
             "committerd_queue_retries_total",
@@ -312,9 +339,36 @@ class Telemetry:
             "committerd_last_commit_timestamp_seconds",
             "Unix time of the last version committed by this member.",
         )
+        self.app_marks = metrics.level(
+            "committerd_app_marks", "Applications whose last unit of work the latest version records."
+        )
+        self.app_marks_dropped = metrics.count(
+            "committerd_app_marks_dropped_total",
+            "Application marks dropped: `unused` for 30 days, or the table was `full` (commit.app_marks_max).",
+            cause=MARK_ENDINGS,
+        )
         self.table_version = metrics.level("committerd_table_version", "Latest version known.")
         self.table_fragments = metrics.level("committerd_table_fragments", "Fragments in that version.")
         self.manifest_bytes = metrics.level("committerd_manifest_bytes", "Size of that version's manifest.")
+        self.ledger_bytes = metrics.level(
+            "committerd_ledger_bytes", "Memory of the uuids of the readable history; memory.ledger_bytes is the bound."
+        )
+        self.ledger_floor_version = metrics.level(
+            "committerd_ledger_floor_version",
+            "The ledger has dropped the uuids of this version and all below it for lack of memory; 0 = it has dropped "
+            "none.",
+        )
+        self.footprint_bytes = metrics.level(
+            "committerd_footprint_bytes",
+            "Memory of the footprints of committed versions; memory.footprint_bytes is the bound. A footprint that was "
+            "dropped is read again when needed.",
+        )
+        self.ledger_lookups = metrics.count(
+            "committerd_ledger_lookups_total",
+            "Uuids that the ledger had to look up, by the result: `committed` or `refused` before, `new`, or `unknown` "
+            "because the version was dropped or can't be read.",
+            found=LEDGER_FINDINGS,
+        )
         self.build_info = metrics.level(
             "committerd_build_info",
             "Always 1; which committerd and Python this is.",

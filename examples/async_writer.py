@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
+import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
@@ -36,8 +37,9 @@ async def append_rows(client: CommitClient, uri: str, *, writer: int, batches: i
         numbers = range(batch * rows, (batch + 1) * rows)
         table = pa.table([pa.array([writer] * rows, pa.int32()), pa.array(numbers, pa.int64())], schema=SCHEMA)
         # pylance works in its own threads and must not hold up the event loop.
-        fragments = await asyncio.to_thread(write_fragments, table, uri, mode="append")
-        transaction = staging.append(fragments)
+        dataset = await asyncio.to_thread(lance.dataset, uri)
+        fragments = await asyncio.to_thread(write_fragments, table, dataset, mode="append")
+        transaction = staging.append(fragments, dataset=dataset)
         try:
             result = await client.commit(transaction)
         except CommitTimeout:

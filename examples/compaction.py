@@ -31,8 +31,9 @@ async def append_rows(client: CommitClient, uri: str, *, writer: int, batches: i
     """One row in each transaction: as bad for a table as it gets."""
     for number in range(batches):
         table = pa.table([pa.array([writer], pa.int32()), pa.array([number], pa.int64())], schema=SCHEMA)
-        fragments = await asyncio.to_thread(write_fragments, table, uri, mode="append")
-        await client.commit(staging.append(fragments))
+        dataset = await asyncio.to_thread(lance.dataset, uri)
+        fragments = await asyncio.to_thread(write_fragments, table, dataset, mode="append")
+        await client.commit(staging.append(fragments, dataset=dataset))
 
 
 async def compact_until(stop: asyncio.Event, client: CommitClient, uri: str) -> None:

@@ -106,6 +106,13 @@ NOW = Row(
             red_below=1,
             red_from=2,
         ),
+        Panel(
+            title="Kafka answers",
+            queries=[Query(expr=level("committerd_kafka_connected"))],
+            description="1 while it answers at least one member.",
+            stat=True,
+            red_below=1,
+        ),
         Panel(title="Members", queries=[Query(expr=f"count by (dataset) ({metric('committerd_active')})")], stat=True),
         Panel(title="Lag", queries=[Query(expr=level("committerd_queue_lag_records"))], stat=True, red_from=1000),
         Panel(
@@ -137,6 +144,20 @@ NOW = Row(
         Panel(
             title="Waits for the table",
             queries=[Query(expr=level("committerd_waiting_for_table"))],
+            stat=True,
+            red_from=1,
+        ),
+        Panel(
+            title="Held back by an open Kafka transaction",
+            queries=[Query(expr=level("committerd_held_back_seconds"))],
+            unit="s",
+            description="Nothing that was staged since can be read.",
+            stat=True,
+            red_from=60,
+        ),
+        Panel(
+            title="Topics not as they must be",
+            queries=[Query(expr=level("committerd_topic_problems"))],
             stat=True,
             red_from=1,
         ),
@@ -188,6 +209,7 @@ ANSWERS = Row(
         ),
         Panel(title="Rebases", queries=[by_label("committerd_rebases_total", "operation")], unit="ops"),
         Panel(title="Dead letters", queries=[by_label("committerd_dead_letters_total", "reason")], unit="ops"),
+        Panel(title="Internal errors", queries=[by_label("committerd_internal_errors_total", "stage")], unit="ops"),
         Panel(title="Duplicates", queries=[by_label("committerd_duplicates_total", "reason")], unit="ops"),
         Panel(
             title="Waits for re-executions",
@@ -252,6 +274,7 @@ COMMITS = Row(
 QUEUE = Row(
     title="Queue",
     panels=[
+        Panel(title="Records held back", queries=[Query(expr=level("committerd_held_back_records"))]),
         Panel(
             title="Records that wait",
             queries=[
@@ -279,10 +302,43 @@ TABLE = Row(
         Panel(title="Version", queries=[Query(expr=level("committerd_table_version"))]),
         Panel(title="Fragments", queries=[Query(expr=active_level("committerd_table_fragments"))]),
         Panel(
+            title="Applications remembered",
+            queries=[Query(expr=active_level("committerd_app_marks"))],
+            description="Their last unit of work is in the table's metadata, and so in every commit.",
+        ),
+        Panel(
+            title="Applications forgotten",
+            queries=[by_label("committerd_app_marks_dropped_total", "cause")],
+            unit="ops",
+            description="Unused for 30 days, or beyond commit.app_marks_max.",
+        ),
+        Panel(
             title="Manifest",
             queries=[Query(expr=active_level("committerd_manifest_bytes"))],
             unit="bytes",
             description="Each commit writes all of it.",
+        ),
+        Panel(
+            title="History in memory",
+            queries=[
+                Query(expr=active_level("committerd_ledger_bytes"), legend="{{dataset}} uuids"),
+                Query(expr=active_level("committerd_footprint_bytes"), legend="{{dataset}} footprints"),
+            ],
+            unit="bytes",
+            description="Both are bounded by settings of group memory.",
+        ),
+        Panel(
+            title="Versions that the ledger has dropped",
+            queries=[Query(expr=active_level("committerd_ledger_floor_version"))],
+            description="Up to which version; 0 = none. A record that was read before it may be answered UNDECIDED.",
+        ),
+        Panel(
+            title="Uuids looked up again",
+            queries=[
+                Query(expr=rate("committerd_ledger_lookups_total", by="found"), legend="{{dataset}} {{found}}"),
+            ],
+            unit="ops",
+            description="Those that the ledger could not rule out at once.",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
     changes   random changes of random tables, committed by pylance 14.0.2 and by us; both must do the same
     staged    damaged transactions: each is committed or refused, and the table stays usable
+    hostile   schemas, JSON and details that nest, row ids that mean very many rows, strange names of files
     tables    damaged manifests: told apart from sound ones, and an old one stops nobody
 
 A seed makes the same choices every time. All seeds are run; those that failed are told, with what happened.
@@ -27,7 +28,7 @@ VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("changes", "staged", "tables"))
+    parser.add_argument("kind", choices=("changes", "staged", "hostile", "tables"))
     parser.add_argument("seeds", type=_seeds, help="one number, or the first and the last: 0-999")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +61,7 @@ def _of_changes(seeds: range, folder: Path) -> list[int]:
 def _of_damage(kind: str, seeds: range, folder: Path) -> list[int]:
     real: Sequence[Sample] = samples.unpack(folder / "samples")
     codes: Counter[str] = Counter()
-    damage = fuzz.damage_staged if kind == "staged" else fuzz.damage_table
+    damage = {"staged": fuzz.damage_staged, "hostile": fuzz.hostile_kinds, "tables": fuzz.damage_table}[kind]
 
     def one(seed: int, place: Path) -> None:
         codes.update(anyio.run(damage, seed, real, place).codes)

@@ -148,16 +148,18 @@ def run_everything() -> int:
         ]
         _run(lanes)
         counts = sum((lane.counts for lane in lanes), Counter[str]())
-        good, starved = not any(lane.failed for lane in lanes), list[str]()
+        good, starved, again = not any(lane.failed for lane in lanes), list[str](), 0
         skips_fail = counts["skipped"] and os.environ.get("COMMITTERD_NO_SKIPS")
         if not good and not skips_fail and not any(lane.broken for lane in lanes):
-            starved = _alone(made)
-            good = bool(starved)
+            again, starved = _alone(made)
+            good = again > 0 and len(starved) == again
         complete = good and _every_branch_is_taken(made / DATA)
-    failed = 0 if starved else counts["failed"] + counts["error"]
+    failed = 0 if good else counts["failed"] + counts["error"]
     counts["passed"] += len(starved)
     for test in starved:
         print(f"Failed beside the others, and passed alone: {test}")
+    if again:
+        print(f"{again} tests were tried a second time, alone; {len(starved)} of them passed then.")
     print(f"All tests, in {time.monotonic() - started:.0f} s:")
     print(f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped", flush=True)
     return 0 if complete else 1
@@ -178,16 +180,19 @@ def _run(lanes: Sequence[Lane]) -> None:
         raise
 
 
-def _alone(folder: Path) -> list[str]:
-    """The tests that failed, if they are few and all pass now that nothing else runs; else none."""
+def _alone(folder: Path) -> tuple[int, list[str]]:
+    """Try the tests that failed once more, if they are few; returns how many they are, and those that pass now."""
     noted = folder / FAILURES
     failed = sorted(set(noted.read_text(encoding="utf-8").splitlines())) if noted.exists() else []
     if not 0 < len(failed) <= AGAIN_MAX:
-        return []
+        return 0, []
     print(f"Once more, alone: {', '.join(failed)}", flush=True)
+    noted.unlink()
     lane = Lane([failed], folder)
     _run([lane])
-    return [] if lane.failed else failed
+    still = set(noted.read_text(encoding="utf-8").splitlines()) if noted.exists() else set[str]()
+    passed = [test for test in failed if test not in still]
+    return len(failed), passed if still or not lane.failed else []
 
 
 def _every_branch_is_taken(data_file: Path) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from tests.parts import PartMissingError
 from tests.parts.dynamodb import DynamoDBEndpoint, DynamoDBLocal
 from tests.parts.kafka import KafkaBroker, RunningKafka, kafka_broker
+from tests.parts.outages import AwayKafka
 from tests.parts.s3 import Minio, S3Endpoint, s3_server
 from tests.parts.toxiproxy import Toxiproxy
 
@@ -76,6 +77,12 @@ def dynamodb() -> Iterator[DynamoDBEndpoint]:
 def toxiproxy() -> Iterator[Toxiproxy]:
     """Network faults for the whole run; make proxies of your own, and take them away."""
     yield from _part(Toxiproxy())
+
+
+@pytest.fixture(scope="session")
+def away_kafka(toxiproxy: Toxiproxy) -> Iterator[AwayKafka]:
+    """A third broker, behind a network that the test may cut."""
+    yield from _part(AwayKafka(toxiproxy))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from committerd import logs
+from committerd import logs, repeats
 
 Format = Literal["json", "text"]
 
@@ -173,3 +173,103 @@ def test_lines_go_to_stdout_once_however_often_it_is_configured() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def warning(text: str = "broker is away", level: int = logging.WARNING, **extra: object) -> logging.LogRecord:
+    record = logging.makeLogRecord({"name": "kafka.net", "levelno": level, "levelname": "WARNING", "msg": text})
+    record.__dict__.update(extra)
+    return record
+
+
+def test_a_line_is_written_once_in_ten_seconds_and_counts_those_left_out() -> None:
+    clock = Clock()
+    said = repeats.Repeats(clock=clock)
+    written: list[logging.LogRecord] = []
+    for _ in range(300):  # 30 s, ten a second
+        written += said.admit(warning())
+        clock.now += 0.1
+    written += said.rest()
+    assert len(written) <= 4
+    assert len(written) + sum(getattr(one, "suppressed", 0) for one in written) == 300
+
+
+def test_what_was_left_out_is_counted_even_if_the_line_never_comes_again() -> None:
+    clock = Clock()
+    said = repeats.Repeats(clock=clock)
+    for _ in range(3):
+        list(said.admit(warning()))
+    clock.now += 11
+    late, other = said.admit(warning("something else"))
+    assert (late.getMessage(), late.__dict__["suppressed"]) == ("broker is away", 1)
+    assert other.getMessage() == "something else"
+    assert said.rest() == []
+
+
+def test_warnings_that_differ_in_numbers_and_names_of_objects_are_the_same() -> None:
+    said = repeats.Repeats(clock=Clock())
+    alike = [
+        warning("<Conn id=1 port=9092>: no answer in 10.5 s"),
+        warning("<Conn id=2 port=9093>: no answer in 11 s"),
+        warning("<Conn id=2 port=9093>: no answer in 12 s", offset=7),
+    ]
+    assert [len(list(said.admit(one))) for one in alike] == [1, 0, 1]  # one with other data is another line
+    assert len(list(said.admit(warning("refused", error="no such topic")))) == 1
+    assert len(list(said.admit(warning("refused", error="not allowed")))) == 1
+
+
+def test_a_line_for_each_version_stays() -> None:
+    said = repeats.Repeats(clock=Clock())
+    lines = [warning("version.committed", logging.INFO, version=n) for n in range(5000)]
+    assert sum(len(list(said.admit(one))) for one in lines) == 5000
+    assert len(list(said.admit(warning("start.again", logging.INFO, reason="x")))) == 1
+    assert len(list(said.admit(warning("start.again", logging.INFO, reason="x")))) == 0
+
+
+def test_a_flood_of_different_lines_takes_no_memory_without_bound() -> None:
+    said = repeats.Repeats(clock=Clock())
+    for number in range(20_000):
+        word = "".join(chr(97 + int(digit)) for digit in str(number))
+        list(said.admit(warning(word)))
+        list(said.admit(warning(word)))
+    assert len(said._said) <= 1000
+
+
+def test_the_daemons_log_holds_a_repeated_line_once_and_the_count_at_its_end() -> None:
+    program = (
+        "from committerd import logs; import logging; logs.configure(); log = logging.getLogger('kafka.net')\n"
+        "for n in range(500): log.error('%s: connection refused', n)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, last = (json.loads(text) for text in done.stdout.splitlines())
+    assert first["event"] == "0: connection refused"
+    assert (last["event"], last["suppressed"]) == ("499: connection refused", 498)
+
+
+def test_a_filter_of_a_logger_counts_in_the_next_line_and_leaves_others_alone() -> None:
+    clock, ours = Clock(), True
+    filtered = repeats.RepeatFilter(lambda: ours, clock=clock)
+    assert [filtered.filter(warning()) for _ in range(4)] == [True, False, False, False]
+    ours = False
+    assert filtered.filter(warning())
+    ours = True
+    clock.now += 10
+    assert filtered.filter(again := warning())
+    assert again.getMessage() == "broker is away (and 3 times more before)"
+
+
+def test_a_record_that_can_not_be_made_a_text_raises_in_nobody_who_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = logging.makeLogRecord({"name": "kafka", "levelno": logging.WARNING, "msg": "%d of %d", "args": (1,)})
+    handler = logs._Handler(io.StringIO())
+    for _ in range(2):
+        handler.handle(broken)
+    assert "not enough arguments" in capsys.readouterr().err
+    filtered = repeats.RepeatFilter()
+    assert [filtered.filter(broken) for _ in range(2)] == [True, True]

@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: size budgets, layers, generated files, words that must not stay."""
+"""What holds for the repository as a whole: layers, generated files, words that must not stay."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (".ci", "committerd", "deploy", "docs", "helm", "producers", "protos", "requirements", "scripts", "tests")
 DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "format" / "golden")
 
-FILE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 4
 FIXED_BY_OTHERS = frozenset({"settings_customise_sources"})
 """Functions whose parameters a library prescribes (pydantic-settings)."""
@@ -42,6 +40,7 @@ FORBIDDEN = {
 def texts() -> Iterator[tuple[str, str]]:
     """Every file that people write, with its path from the root."""
     files = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in ("", ".md", ".toml")]
+    files = [path for path in files if path.name != ".git"]  # what git writes in a worktree
     for folder in FOLDERS:
         files += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     for path in sorted(files):
@@ -66,21 +65,6 @@ def functions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 def test_the_files_that_are_checked_are_found() -> None:
     paths = {path for path, _ in texts()}
     assert {"Makefile", "pyproject.toml", "committerd/ports.py", ".ci/run", "protos/lance/table.proto"} <= paths
-
-
-def test_no_file_is_longer_than_its_budget() -> None:
-    lengths = {path: len(text.splitlines()) for path, text in sources().items()}
-    assert not {path: lines for path, lines in lengths.items() if lines > FILE_LINES_MAX}
-
-
-def test_no_function_is_longer_than_its_budget() -> None:
-    too_long = [
-        f"{path}:{function.lineno} {function.name}"
-        for path, text in sources().items()
-        for function in functions(text)
-        if (function.end_lineno or 0) - function.lineno >= FUNCTION_LINES_MAX
-    ]
-    assert not too_long
 
 
 def test_after_four_parameters_the_rest_have_names() -> None:

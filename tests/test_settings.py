@@ -83,6 +83,31 @@ def test_a_wrong_value_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> Non
         load_settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("DATASET__URI", "s3://key:s3cret@lake/t.lance", "dataset.uri (COMMITTERD_DATASET__URI)"),
+        ("DATASET__URI", "  ", "names nothing"),
+        ("DATASET__ALIASES", "s3://lake/t.lance,s3a://key:s3cret@lake/t.lance", "dataset.aliases"),
+        ("COMMIT__ALLOWED_BASES", "s3://key:s3cret@lake", "commit.allowed_bases (COMMITTERD_COMMIT__ALLOWED_BASES)"),
+        ("KAFKA__BOOTSTRAP_SERVERS", "me:s3cret@a:9092", "bootstrap_servers: no user or password"),
+        ("KAFKA__HEARTBEAT_INTERVAL_MS", "10000", "heartbeat_interval_ms (10000) must be at most a third"),
+        ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs sasl_mechanism"),
+        ("KAFKA__SASL_PLAIN_PASSWORD", "s3cret", "sasl_plain_password need security_protocol"),
+        ("DAEMON__DRAIN_SECONDS", "inf", "daemon.drain_seconds"),
+        ("STORE__RECHECK_SECONDS", "nan", "store.recheck_seconds"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_by_name_and_no_secret_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(f"COMMITTERD_{name}", value)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert said in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
 def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "committerd.toml"
     file.write_text('[dataset]\nname = "file"\nuri = "/file"\n[commit]\ngroup_records_max = 7\n')

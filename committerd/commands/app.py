@@ -8,7 +8,7 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import monotonic, stores_of, wall_clock, world
+from committerd.commands.surroundings import monotonic, stores_of, world
 from committerd.committer import operate
 from committerd.committer.view import View
 from committerd.errors import SettingsError
@@ -41,9 +41,8 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
             await view.load()
             if not view.base:
                 raise SettingsError(f"there is no table at {store.uri}")
-            now_ms = int(wall_clock().timestamp() * 1000)
             mark = view.marks.get(app_id)
-            operate.released(view.marks, app_id, now_ms=now_ms)
+            operate.released(view.marks, app_id)
             if apply and not reason:
                 raise SettingsError("--apply needs --reason: it is kept in the version, for whoever asks later")
             version = None
@@ -52,7 +51,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
                     view,
                     world(stores),
                     new_position=None,
-                    change_marks=lambda marks: operate.released(marks, app_id, now_ms=now_ms),
+                    change_marks=lambda marks: operate.released(marks, app_id),
                     reason=reason,
                     marks_max=configured.commit.app_marks_max,
                 )

@@ -39,7 +39,11 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
     "enable_stable_row_ids, enable_v2_manifest_paths, data_storage_version.",
 )
 @click.option("--create-only", is_flag=True, help="A table that exists is a retryable conflict (header create-only).")
-@click.option("--verify-files", is_flag=True, help="Look whether the staged files exist before committing.")
+@click.option(
+    "--verify-files/--no-verify-files",
+    default=True,
+    help="Look whether the staged files are there, of the size that is said, before committing; the default.",
+)
 @click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
 @click.option(
     "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
@@ -137,6 +141,6 @@ def _object(text: str) -> dict[str, Any]:
         value = json.loads(text)
         if isinstance(value, dict):
             return value
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise InvalidRequest(f"--options is {text[:100]!r}; a JSON object is needed", code="create_options")

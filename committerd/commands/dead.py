@@ -148,7 +148,10 @@ def _summary(letter: Letter) -> dict[str, Any]:
 async def _show(configured: Settings, offset: int, as_json: bool) -> None:
     async with open_operator(configured.kafka, configured.dataset.name) as operator:
         letter = await one_letter(operator, offset)
-    text = text_format.MessageToString(letter.transaction)
+    try:
+        text = text_format.MessageToString(letter.transaction)
+    except Exception as error:  # noqa: BLE001  # what is wrong with a letter must not hide the rest of it
+        text = f"(it can't be shown as text: {type(error).__name__})"
     headers = [(name, value.decode("utf-8", "backslashreplace")) for name, value in letter.headers]
     if as_json:
         value = {

@@ -19,6 +19,7 @@ from committerd.format.letter import Letter
 from committerd.format.messages import DecodeError, Outcome
 from committerd.format.request import Request
 from committerd.ports import Record
+from committerd.rules.ledger import NOT_SEEN
 from committerd.rules.replay import Since, refuse_replay
 from committerd.settings import Settings
 from committerd.table import Table
@@ -64,6 +65,7 @@ async def _judged(configured: Settings, operator: TopicOperator, letters: Sequen
             aliases=configured.dataset.aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
         )
         decoded = [await decoder.decode(_pending(letter.as_staged()), table) for letter in letters]
+        earlier = {one.uuid: await view.earlier(one.uuid, 0) for one in decoded if isinstance(one, Request)}
     outcomes = await _outcomes_of(operator, {one.uuid for one in decoded if isinstance(one, Request)})
     waiting = await _waiting(operator, view)
     now_ms = int(wall_clock().timestamp() * 1000)
@@ -71,7 +73,11 @@ async def _judged(configured: Settings, operator: TopicOperator, letters: Sequen
     for letter, one in zip(letters, decoded, strict=True):
         uuid = one.uuid if isinstance(one, Request) else ""
         since = Since(
-            ledger=view.ledger, marks=view.marks, outcomes=outcomes.get(uuid, ()), waiting=waiting, now_ms=now_ms
+            earlier=earlier.get(uuid, NOT_SEEN),
+            marks=view.marks,
+            outcomes=outcomes.get(uuid, ()),
+            waiting=waiting,
+            now_ms=now_ms,
         )
         refused = refuse_replay(letter, one, since)
         if not refused and uuid in seen:

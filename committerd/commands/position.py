@@ -13,11 +13,12 @@ import click
 
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.stores import Stores
-from committerd.commands.surroundings import looking, monotonic, world
+from committerd.commands.surroundings import looking, monotonic, stores_of, world
 from committerd.committer import operate
 from committerd.committer.operate import Situation
 from committerd.committer.view import View
-from committerd.errors import SettingsError
+from committerd.edges.kafka_operator import open_operator
+from committerd.errors import RefusedToRun, SettingsError
 from committerd.rules.position import Position
 from committerd.settings import Settings
 from committerd.table import Table
@@ -85,8 +86,29 @@ def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
 
 
 async def _show(configured: Settings, as_json: bool) -> None:
+    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+        try:
+            await operator.identity()
+        except RefusedToRun as gone:
+            await _show_without_topic(configured, gone, as_json=as_json)
+            return
     async with _looked(configured) as (_, found):
         _print(found, as_json)
+
+
+async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_json: bool) -> None:
+    """What the table alone says, where the staged topic is gone."""
+    async with stores_of(configured) as stores:
+        view = View(table=Table(stores.open(configured.dataset.uri)), monotonic=monotonic)
+        await view.load()
+    if as_json:
+        unknown = dict.fromkeys(("topic", "log_start", "log_end", "acknowledged"))
+        click.echo(json.dumps(_table_facts(view) | unknown | _refusal_json(gone), indent=2))
+        return
+    rows = [*_table_rows(view), ("topic", "gone"), ("a committer", f"refuses: {gone.code}")]
+    for name, value in rows:
+        click.echo(f"{name + ':':<14} {value}")
+    click.echo(f"\n{gone}")
 
 
 def _print(found: Situation, as_json: bool) -> None:
@@ -95,16 +117,10 @@ def _print(found: Situation, as_json: bool) -> None:
         click.echo(json.dumps(_facts(found), indent=2))
         return
     rows = [
-        ("table", found.view.table.uri),
-        ("version", str(found.view.base) if found.view.base else "no table yet"),
-        ("position", _text(found.carried)),
+        *_table_rows(found.view),
         ("topic", f"{facts.identity.topic}, id {facts.identity.topic_id}, cluster {facts.identity.cluster_id}"),
         ("log", f"offsets {facts.log_start} to {facts.log_end} (exclusive)"),
         ("acknowledged", "nothing" if facts.group_offset is None else f"below {facts.group_offset}"),
-        (
-            "applications",
-            ", ".join(f"{a} (version {m.version})" for a, m in sorted(found.view.marks.items())) or "none",
-        ),
         ("a committer", "runs" if found.refusal is None else f"refuses: {found.refusal.code}"),
     ]
     for name, value in rows:
@@ -160,9 +176,7 @@ async def _looked(configured: Settings) -> AsyncIterator[tuple[Stores, Situation
 def _facts(found: Situation) -> dict[str, Any]:
     facts = found.facts
     return {
-        "table": found.view.table.uri,
-        "version": found.view.base,
-        "position": _json(found.carried),
+        **_table_facts(found.view),
         "topic": {
             "topic": facts.identity.topic,
             "topic_id": facts.identity.topic_id,
@@ -171,9 +185,31 @@ def _facts(found: Situation) -> dict[str, Any]:
         "log_start": facts.log_start,
         "log_end": facts.log_end,
         "acknowledged": facts.group_offset,
-        "applications": {app_id: asdict(mark) for app_id, mark in sorted(found.view.marks.items())},
-        "refusal": None if found.refusal is None else {"code": found.refusal.code, "message": str(found.refusal)},
+        **_refusal_json(found.refusal),
     }
+
+
+def _table_rows(view: View) -> list[tuple[str, str]]:
+    applications = ", ".join(f"{a} (version {m.version})" for a, m in sorted(view.marks.items()))
+    return [
+        ("table", view.table.uri),
+        ("version", str(view.base) if view.base else "no table yet"),
+        ("position", _text(view.position)),
+        ("applications", applications or "none"),
+    ]
+
+
+def _table_facts(view: View) -> dict[str, Any]:
+    return {
+        "table": view.table.uri,
+        "version": view.base,
+        "position": _json(view.position),
+        "applications": {app_id: asdict(mark) for app_id, mark in sorted(view.marks.items())},
+    }
+
+
+def _refusal_json(refusal: RefusedToRun | None) -> dict[str, Any]:
+    return {"refusal": None if refusal is None else {"code": refusal.code, "message": str(refusal)}}
 
 
 def _passes(found: Situation, offset: int) -> bool:

@@ -50,8 +50,8 @@ def status(versions: int, as_json: bool) -> None:
 
     Reads only; committers may be at work meanwhile. Where Kafka or the store can't be reached, the rest is printed.
 
-    The exit code is 0 when all could be learnt and nothing is wrong, else 1: a committer that would refuse to run, or
-    topics that are not as they must be, are wrong.
+    The exit code is 0 when all could be learnt and nothing is wrong, else 1. It is wrong that no committer runs, that
+    one would refuse to run, and that topics are not as they must be.
     """
     found = anyio.run(_look, settings(), versions)
     if as_json:
@@ -78,6 +78,7 @@ async def _look(configured: Settings, versions: int) -> _Status:
         store = stores.open(configured.dataset.uri)
         try:
             table = await look_at_table(Table(store), versions)
+            problems += table.damaged
         except CommitterError as error:
             problems.append(f"{store.uri}: {error.code}: {error}")
         if queue is not None:
@@ -108,10 +109,10 @@ def _table_json(table: TableState) -> dict[str, Any]:
             {
                 "version": one.version,
                 "timestamp_ms": one.timestamp_ms,
-                "operation": one.settled.operation,
-                "from_queue": one.settled.ours,
-                "committed": len(one.settled.members),
-                "refused": len(one.settled.refusals),
+                "operation": one.operation,
+                "from_queue": one.from_queue,
+                "committed": one.committed,
+                "refused": one.refused,
                 "manifest_bytes": one.manifest_bytes,
                 "fragments": one.fragments,
                 "data_bytes": one.data_bytes,
@@ -148,6 +149,8 @@ def _queue_json(found: _Status, queue: QueueState) -> dict[str, Any]:
         "log_end": queue.bounds[1] if queue.bounds else None,
         "acknowledged": queue.acknowledged.offset if queue.acknowledged else None,
         "pending": queue.pending(position) if found.table is not None else None,
+        "held_back": queue.held_back,
+        "open_transactions": [asdict(one) for one in queue.transactions],
         "oldest_unread": oldest
         and {
             "offset": oldest.offset,
@@ -186,10 +189,9 @@ def _print(found: _Status) -> None:
 
 
 def _line(one: VersionState) -> tuple[object, ...]:
-    settled = one.settled
-    by = "queue" if settled.ours else "others"
-    operation = settled.operation or "unknown"
-    counts = (len(settled.members), len(settled.refusals))
+    by = "queue" if one.from_queue else "others"
+    operation = one.operation or "unknown"
+    counts = (one.committed, one.refused)
     return (one.version, when(one.timestamp_ms), operation, by, *counts, size(one.manifest_bytes), one.fragments)
 
 
@@ -227,6 +229,8 @@ def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
         fields.append(("log", f"offsets {queue.bounds[0]} to {queue.bounds[1]} (exclusive)"))
     if found.table is not None:
         fields.append(("pending", _pending(found, queue)))
+    if queue.held_back:
+        fields.append(("held back", _held_back(found, queue)))
     fields.append(("acknowledged", f"below {queue.acknowledged.offset}" if queue.acknowledged else "nothing"))
     if queue.group is not None:
         members = ", ".join(
@@ -235,9 +239,24 @@ def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
         fields.append(("group", f"{queue.group.name} is {queue.group.state}: {members or 'no members'}"))
     if queue.refusal is not None:
         fields.append(("a committer", f"refuses: {queue.refusal.code}"))
+    elif queue.idle:
+        fields.append(("a committer", "none runs"))
     elif found.table is not None and queue.identity is not None:
         fields.append(("a committer", "runs"))
     return fields
+
+
+def _held_back(found: _Status, queue: QueueState) -> str:
+    text = f"{queue.held_back} records, by an open Kafka transaction"
+    if not queue.transactions:
+        return text
+    first = queue.transactions[0]
+    named = f"of {first.transactional_id!r}" if first.transactional_id is not None else "that no coordinator knows"
+    since = first.last_timestamp_ms if first.started_ms is None else first.started_ms
+    return (
+        f"{text} {named} (producer {first.producer_id}), open for {duration(max(found.now_ms - since, 0))}: "
+        f"`committerd topics transactions --abort {first.producer_id}` ends it"
+    )
 
 
 def _pending(found: _Status, queue: QueueState) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from committerd.committer.starting import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.edges.kafka_operator import GroupFound, TopicOperator
+from committerd.edges.kafka_transactions import OpenTransaction
 from committerd.errors import CommitterError, RefusedToRun
 from committerd.format.messages import Outcome
 from committerd.ports import Acknowledged, Record, TopicIdentity
@@ -30,11 +31,20 @@ class QueueState:
     group: GroupFound | None = None
     retention_ms: int | None = None
     """Of the staged topic; -1 = unlimited."""
+    end: int | None = None
+    """Of the log, with what an open Kafka transaction holds back."""
+    transactions: Sequence[OpenTransaction] = ()
+    """Those that hold something back."""
     oldest: Record | None = None
     """The first record that the position has not passed."""
     refusal: RefusedToRun | None = None
     """Why a committer would refuse to run."""
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def idle(self) -> bool:
+        """Whether Kafka says that no committer runs."""
+        return self.group is not None and not self.group.members
 
     async def look_first(self) -> None:
         """Ask what must be asked before the table is read."""
@@ -49,7 +59,14 @@ class QueueState:
         if self.identity is not None:
             bounds = await self._asked(self.operator.bounds(topics.staged))
             self.bounds = None if bounds is None else bounds[0]
+            self.end = await self._asked(self.operator.end())
+            if self.held_back:
+                self.transactions = await self._asked(self.operator.open_transactions()) or ()
         self.group = await self._asked(self.operator.group())
+        if self.idle:
+            self.problems.append(
+                f"no committer runs: consumer group {topics.group} has no member. Start one with `committerd run`"
+            )
         survey = await self._asked(self.operator.survey())
         if survey is not None:
             self.problems += [one.problem for one in survey.checks if one.problem]
@@ -79,6 +96,11 @@ class QueueState:
             self.refusal = error
             return
         self.oldest = await self._asked(self._first_unread(start, log_end))
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that can't be read before an open Kafka transaction has ended."""
+        return max(self.end - self.bounds[1], 0) if self.end is not None and self.bounds is not None else 0
 
     def pending(self, position: Position | None) -> int | None:
         """Offsets that the position has not passed; None where that can't be said."""

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from committerd.committer.answering import status_of
-from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import Refusal
-from committerd.format.paths import manifest_key
-from committerd.rules.answers import Settled, Status, decode_settled
+from committerd.errors import CorruptTable, RefusedToRun
+from committerd.rules.answers import Settled, Status
 from committerd.rules.position import Position, decode_position, highest
 from committerd.several import for_each
 from committerd.table import Table
@@ -23,7 +21,14 @@ class VersionState:
     version: int
     timestamp_ms: int
     """Unix time, by the clock of whoever committed it."""
-    settled: Settled
+    operation: str
+    from_queue: bool
+    committed: int
+    """Records that it commits."""
+    refused: int
+    """Records that it passes without committing them."""
+    answers: Mapping[tuple[Status, str], int]
+    """How often it gives each status and reason."""
     position: Position | None
     """What it carries."""
     manifest_bytes: int
@@ -38,6 +43,8 @@ class TableState:
 
     uri: str
     versions: Sequence[VersionState]
+    damaged: Sequence[str] = ()
+    """Old versions that can't be read, a sentence each; committers leave them out."""
 
     @property
     def position(self) -> Position | None:
@@ -48,33 +55,72 @@ class TableState:
         """How often each status and reason was given in these versions."""
         found: Counter[tuple[Status, str]] = Counter()
         for one in self.versions:
-            for entry in one.settled.entries():
-                found[status_of(entry), entry.reason if isinstance(entry, Refusal) else ""] += 1
+            found.update(one.answers)
         return dict(sorted(found.items()))
 
 
 async def look_at_table(table: Table, newest: int) -> TableState:
-    """Read so many versions. Raises `StoreUnavailable`, `CorruptTable`, `UnsupportedTable`, `RefusedToRun`."""
+    """Read so many versions. Raises `StoreUnavailable`, `CorruptTable`, `UnsupportedTable`, `RefusedToRun`.
+
+    `CorruptTable` is of the latest version alone: one damaged old version doesn't hide the others.
+    """
     found: dict[int, VersionState] = {}
+    damaged: dict[int, str] = {}
+    versions = (await table.versions())[-newest:]
 
     async def read(version: int) -> None:
-        file = await table.read(version)
-        if file is not None:
-            found[version] = await _state(table, file)
+        try:
+            one = await _state(table, version, is_latest=version == versions[-1])
+        except CorruptTable as error:
+            if version == versions[-1]:
+                raise
+            damaged[version] = f"version {version} is damaged, and left out by committers: {error}"
+            return
+        if one is not None:
+            found[version] = one
 
-    await for_each((await table.versions())[-newest:], read)
-    return TableState(uri=table.uri, versions=[found[version] for version in sorted(found, reverse=True)])
-
-
-async def _state(table: Table, file: ManifestFile) -> VersionState:
-    manifest = file.manifest
-    key = manifest_key(file.version, table.scheme) if table.scheme is not None else ""
-    return VersionState(
-        version=file.version,
-        timestamp_ms=manifest.timestamp.ToMilliseconds(),
-        settled=decode_settled(await table.transaction(file), version=file.version),
-        position=decode_position(manifest.table_metadata),
-        manifest_bytes=await table.store.head(key) or 0,
-        fragments=len(manifest.fragments),
-        data_bytes=sum(data.file_size_bytes for fragment in manifest.fragments for data in fragment.files),
+    await for_each(versions, read)
+    return TableState(
+        uri=table.uri,
+        versions=[found[version] for version in sorted(found, reverse=True)],
+        damaged=[damaged[version] for version in sorted(damaged)],
     )
+
+
+async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState | None:
+    """None when it has vanished, or when its transaction is damaged."""
+    skimmed = await table.skim(version)
+    settled = await table.settled(version, keep=False)
+    if skimmed is None or settled is None:
+        return None
+    (outline, fragments, data_bytes), size = skimmed
+    return VersionState(
+        version=version,
+        timestamp_ms=outline.timestamp.ToMilliseconds(),
+        operation=settled.operation,
+        from_queue=settled.ours,
+        committed=len(settled.members),
+        refused=len(settled.refusals),
+        answers=_answers(settled),
+        position=_position(outline.table_metadata, believed=is_latest or settled.ours),
+        manifest_bytes=size,
+        fragments=fragments,
+        data_bytes=data_bytes,
+    )
+
+
+def _position(metadata: Mapping[str, str], *, believed: bool) -> Position | None:
+    """What a version carries. What an old version of another writer has made unreadable counts as dropped."""
+    try:
+        return decode_position(metadata)
+    except (CorruptTable, RefusedToRun):
+        if believed:
+            raise
+        return None
+
+
+def _answers(settled: Settled) -> Counter[tuple[Status, str]]:
+    found = Counter((status_of(refusal), refusal.reason) for refusal in settled.refusals)
+    if settled.members:
+        found[Status.COMMITTED, ""] += len(settled.members)
+    return found

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from committerd.edges.aws import AwsClient, Fault
-from committerd.edges.dynamodb import DynamoPlace, DynamoStore, dynamo_place, dynamodb_client
 from committerd.edges.external_manifests import ExternalManifests
 from committerd.edges.local import LocalStore, local_path
 from committerd.edges.measured import MeasuredManifests, measured
-from committerd.edges.s3 import S3Store, s3_client, s3_place
 from committerd.errors import SettingsError
 from committerd.ports import ManifestStore, ObjectStore
 from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_s3 import S3Settings
 from committerd.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from committerd.edges.aws import AwsClient, Fault
+    from committerd.edges.dynamodb import DynamoPlace
+
+# The modules for S3 and DynamoDB take 17 MiB, and are imported where a table lies there.
 
 _NOT_SERVED = {
     "gs": "Google Cloud Storage",
@@ -47,10 +50,18 @@ class Stores:
 
         Raises `SettingsError` for a scheme that is not served.
         """
+        path = local_path(uri)
+        if path is not None:
+            return self._measured(LocalStore(path, durable=self._durable))
+        from committerd.edges.dynamodb import dynamo_place
+
         place = dynamo_place(uri)
         return self._measured(self._open(uri)) if place is None else self._with_manifest_store(uri, place)
 
     def _with_manifest_store(self, uri: str, place: DynamoPlace) -> ObjectStore:
+        from committerd.edges.dynamodb import DynamoStore
+        from committerd.edges.s3 import S3Store
+
         client, telemetry = self._dynamodb_client(), self._telemetry
         objects = self._measured(S3Store(self._s3_client(), place.objects))
         entries: ManifestStore = DynamoStore(client, table=place.table, base_uri=place.base_uri)
@@ -67,9 +78,8 @@ class Stores:
         return store if self._telemetry is None else measured(store, self._telemetry)
 
     def _open(self, uri: str) -> ObjectStore:
-        path = local_path(uri)
-        if path is not None:
-            return LocalStore(path, durable=self._durable)
+        from committerd.edges.s3 import S3Store, s3_place
+
         place = s3_place(uri)
         if place is not None:
             return S3Store(self._s3_client(), place)
@@ -77,11 +87,15 @@ class Stores:
 
     def _s3_client(self) -> AwsClient:
         if "s3" not in self._clients:
+            from committerd.edges.s3 import s3_client
+
             self._clients["s3"] = s3_client(self._s3, failed=self._noting("s3"), dice=random.Random())
         return self._clients["s3"]
 
     def _dynamodb_client(self) -> AwsClient:
         if "dynamodb" not in self._clients:
+            from committerd.edges.dynamodb import dynamodb_client
+
             self._clients["dynamodb"] = dynamodb_client(
                 self._s3,
                 endpoint_url=self._dynamodb.endpoint_url,

@@ -8,16 +8,21 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from committerd.commands.stores import Stores
 from committerd.daemon import Serve
-from committerd.edges.http import Health, Listen, serve
 from committerd.edges.kafka_queue import KafkaQueue, open_kafka_queue
+from committerd.edges.threads import Budget, BudgetedThreads
 from committerd.prepare import World
-from committerd.settings import Settings, StorageSettings
+from committerd.settings import CommitSettings, Settings, StorageSettings
 from committerd.telemetry import Telemetry
+from committerd.working import Work
+
+if TYPE_CHECKING:
+    from committerd.edges.http import Listen
 
 
 def world(stores: Stores) -> World:
@@ -57,6 +62,8 @@ async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]
 
 def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
     """How the daemon serves metrics and probes."""
+    # Commands that serve nothing do without aiohttp, which takes 7 MiB.
+    from committerd.edges.http import Health, serve
 
     @asynccontextmanager
     async def serving(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AsyncIterator[str]:
@@ -64,3 +71,14 @@ def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
             yield address.url
 
     return serving
+
+
+def work_of(commit: CommitSettings) -> Work:
+    """Where heavy work on records is done: in threads, so that probes are answered meanwhile."""
+    return BudgetedThreads(
+        Budget(
+            cpu_seconds=commit.record_seconds_max,
+            memory_factor=commit.record_memory_factor,
+            memory_bytes_min=commit.record_memory_bytes_min,
+        )
+    )

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.printing import echo_table
+from committerd.commands.printing import duration, echo_table, when
 from committerd.edges.kafka_operator import open_operator
 from committerd.edges.kafka_topics import TopicSurvey
+from committerd.edges.kafka_transactions import OpenTransaction
+from committerd.errors import SettingsError
 from committerd.settings import Settings
 
 
 @click.group()
 def topics() -> None:
-    """Make a dataset's three topics, or check them, as `committerd run` does at start.
+    """Make a dataset's three topics, or check them, as `committerd run` does at start; end open Kafka transactions.
 
-    Nothing is ever deleted or altered: what is wrong is named with the command that mends it.
+    No topic is ever deleted or altered: what is wrong is named with the command that mends it.
     """
 
 
@@ -44,6 +47,66 @@ def check(as_json: bool) -> None:
     The exit code is 0 when nothing is wrong with them, else 1.
     """
     _survey(settings(), create=False, as_json=as_json)
+
+
+@topics.command()
+@click.option("--abort", "producer_id", type=int, help="End the open transaction of this producer.")
+@click.option("--apply", is_flag=True, help="Do it. Without this, nothing is changed.")
+@config_option
+@json_option
+def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
+    """List the Kafka transactions that hold back staged records, and end one.
+
+    What a producer wrote in a Kafka transaction, and all that came behind it, can be read when it has ended: committed
+    or aborted by the producer, or aborted when its timeout is over. One that no coordinator knows any more stays open
+    until an operator ends it. What was written in a transaction that is aborted here is never delivered, and its
+    producer, if it still runs, gets an error.
+
+    The exit code is 0 when none is open, or the one named was ended, else 1.
+    """
+    sys.exit(anyio.run(_transactions, settings(), producer_id, apply, as_json))
+
+
+async def _transactions(configured: Settings, producer_id: int | None, apply: bool, as_json: bool) -> int:
+    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+        found = await operator.open_transactions()
+        chosen = [one for one in found if one.producer_id == producer_id]
+        if producer_id is not None and not chosen:
+            raise SettingsError(f"producer {producer_id} has no open transaction in {operator.topics.staged}")
+        if apply:
+            for one in chosen:
+                await operator.end_transaction(one)
+    if as_json:
+        ended = [one.producer_id for one in chosen] if apply else []
+        click.echo(json.dumps({"open": [asdict(one) for one in found], "ended": ended}, indent=2))
+    else:
+        _print_transactions(found, chosen, apply=apply)
+    return 0 if not found or (apply and chosen) else 1
+
+
+def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenTransaction], *, apply: bool) -> None:
+    if not found:
+        click.echo("No Kafka transaction is open.")
+        return
+    echo_table(
+        ("producer", "transactional id", "first offset", "last wrote", "began", "timeout"),
+        [
+            (
+                one.producer_id,
+                one.transactional_id or "(unknown to its coordinator)",
+                one.first_offset,
+                when(one.last_timestamp_ms),
+                "" if one.started_ms is None else when(one.started_ms),
+                "" if one.timeout_ms is None else duration(one.timeout_ms),
+            )
+            for one in found
+        ],
+    )
+    for one in chosen:
+        if apply:
+            click.echo(f"\nEnded the transaction of producer {one.producer_id}: what it has written is not delivered.")
+        else:
+            click.echo(f"\nNothing was changed. With --apply the transaction of producer {one.producer_id} is aborted.")
 
 
 def _survey(configured: Settings, *, create: bool, as_json: bool) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from committerd.committer.publisher import Answers, Publisher
+from committerd.format.letter import letter_of
 from committerd.format.messages import COMMITTED, Member, Outcome, Refusal
 from committerd.format.messages import Status as StatusNumber
-from committerd.format.request import record_size
 from committerd.ports import Publication, Queue, Record
 from committerd.rules.answers import Settled, Status, Timings, committed, refused
 from committerd.rules.position import Position
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 Entry = tuple[Settled, Member | Refusal]
 
-_LETTER_OVERHEAD_BYTES = 2048
-"""Room for the reason headers of a dead letter."""
+_LETTER_OVERHEAD_BYTES = 1024
+"""What a batch of one record adds to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Answerer:
         return Answers(generation=0, outcomes=outcomes, letters=letters)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
-        """The record as it was, with the reason beside it; without its value (and headers) where that would not fit."""
+        """The record as it was, with the reason beside it; without its value where that would not fit."""
         reasons = [
             ("committerd-status", StatusNumber.Name(outcome.status).encode()),
             ("committerd-reason", outcome.reason.encode()),
@@ -117,14 +117,7 @@ class Answerer:
             ("committerd-offset", str(outcome.offset).encode()),
             ("committerd-timestamp-ms", str(record.timestamp_ms).encode()),
         ]
-        headers, value = list(record.headers), record.value
-        room = self.letter_bytes_max - _LETTER_OVERHEAD_BYTES
-        if record_size(record) > room:
-            reasons.append(("committerd-value-bytes", str(len(value)).encode()))
-            value = b""
-            if record_size(record) - len(record.value) > room:
-                headers = []
-        return Publication(key=record.key, value=value, headers=[*headers, *reasons])
+        return letter_of(record, reasons, room=self.letter_bytes_max - _LETTER_OVERHEAD_BYTES)
 
     def _count(self, outcomes: Iterable[Outcome]) -> None:
         answered: Counter[tuple[str, int]] = Counter()

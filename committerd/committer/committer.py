@@ -9,6 +9,7 @@ while there is no table, and while it refuses to run; it never skips a record an
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from committerd.committer.answering import Answerer, Entry, status_of
 from committerd.committer.forming import Former
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
+from committerd.committer.looking import Lookout
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Backoff, Draft, Putter, Settlement
@@ -30,17 +32,51 @@ from committerd.format.support import require_supported
 from committerd.ports import Queue
 from committerd.rules.answers import Timings
 from committerd.rules.settle import Race
-from committerd.telemetry import Telemetry
+from committerd.telemetry import MARK_ENDINGS, Telemetry
 
 _log = logging.getLogger(__name__)
 
 _WAITING_LOG_SECONDS = 60.0
-_LOOK_FOR_TABLE_SECONDS = 1.0
+_LOOK_FOR_CREATES_SECONDS = 1.0
 _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Refusals wait no longer for each other, however long the last put took: it may have waited for a store that was down.
 """
 _CREATES_MAX = 256
-"""Staged creates that are kept while there is no table; those behind are read again once there is one."""
+_CREATES_BYTES_MAX = 32 * 1024 * 1024
+"""Refused creates that are kept while there is no table: files of theirs may still come. The oldest go first."""
+_TRY_CREATES_SECONDS = 10.0
+"""Between two looks at the creates that are kept."""
+_READ_CREATES_AGAIN_SECONDS = 60.0
+"""After so long without a table the log is read from its start once more, if creates had to go."""
+
+
+class _Creates:
+    """Creates that could not be committed when they arrived: each is looked at again now and then."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Pending] = deque()
+        self._bytes = 0
+        self._began = self._tried = anyio.current_time()
+        self._lost = False
+
+    def due(self) -> list[Pending]:
+        """Those that are to be looked at again."""
+        if anyio.current_time() - self._tried < _TRY_CREATES_SECONDS:
+            return []
+        self._tried = anyio.current_time()
+        return list(self._kept)
+
+    def keep(self, create: Pending) -> None:
+        """One more; the oldest go where there are too many."""
+        self._kept.append(create)
+        self._bytes += create.size
+        while len(self._kept) > _CREATES_MAX or (self._bytes > _CREATES_BYTES_MAX and len(self._kept) > 1):
+            self._bytes -= self._kept.popleft().size
+            self._lost = True
+
+    def read_again(self) -> bool:
+        """Whether it is time to look at those again that had to go."""
+        return self._lost and anyio.current_time() - self._began >= _READ_CREATES_AGAIN_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +91,7 @@ class Parts:
     """Raises `RefusedToRun` for a store that must not be used; costs nothing once it was found sound."""
     starter: Starter
     former: Former
+    lookout: Lookout
     putter: Putter
     telemetry: Telemetry
     backoff: Callable[[], Backoff]
@@ -76,6 +113,8 @@ class Committer:
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
         self.state = State()
+        self.view: View | None = None
+        """What was known of the table when it was last looked at."""
         telemetry = parts.telemetry
         telemetry.queue_depth_records.track(lambda: len(parts.intake.pending))
         telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in parts.intake.pending))
@@ -91,6 +130,7 @@ class Committer:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._parts.intake.run)
             tasks.start_soon(self._parts.publisher.run)
+            tasks.start_soon(self._parts.lookout.run)
             while not self._stopping:
                 generation = self._parts.intake.generation
                 if generation is None:
@@ -132,15 +172,17 @@ class Committer:
             self._show("starting", "reads the table and the queue")
             try:
                 await self._parts.prove_store()
-                view = await self._parts.starter.start(generation)
+                self.view = view = await self._parts.starter.start(generation, self._show_start)
                 backoff = self._parts.backoff()
                 self._refused_code = ""
                 if view.latest is not None:
                     self._holding.note_answered(None)
+                    self._parts.lookout.switch(on=True)
                     try:
                         async with self._pipeline.open():
                             await self._commit_groups(generation, view)
                     finally:
+                        self._parts.lookout.switch(on=False)
                         await self._tell(self._holding.end(), generation)
                 else:
                     await self._wait_for_table(generation, view)
@@ -164,7 +206,7 @@ class Committer:
             await self._let_go(generation, view)
             self._show_view(view)
             try:
-                if view.lacks_ours(now_ms=self._now_ms(), marks_max=parts.former.options.app_marks_max):
+                if view.lacks_ours(marks_max=parts.former.options.app_marks_max):
                     run: Run | None = await self._pipeline.form_keys(view)
                     _log.info("keys.put_back", extra={"version": view.base + 1})
                 else:
@@ -298,7 +340,7 @@ class Committer:
         parts = self._parts
         assert view.position is not None
         parts.telemetry.waiting_for_table.set(1)
-        creates: list[Pending] = []
+        creates = _Creates()
         first_offset: int | None = None
         waiting, said, looked = 0, float("-inf"), anyio.current_time()
         try:
@@ -309,8 +351,7 @@ class Committer:
                 if arrived and first_offset is None:
                     first_offset = arrived[0].offset
                     self._waiting_since_ms = arrived[0].record.timestamp_ms
-                creates += [p for p in arrived if await self._is_create(p, view)]
-                del creates[_CREATES_MAX:]
+                fresh = [pending for pending in arrived if await self._is_create(pending, view)]
                 waiting += len(arrived)
                 room = parts.intake.let_go(arrived)
                 if room.records:
@@ -322,15 +363,19 @@ class Committer:
                 if waiting and anyio.current_time() - said > _WAITING_LOG_SECONDS:
                     said = anyio.current_time()
                     _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
-                for create in creates:
+                for create in [*creates.due(), *fresh]:
                     draft = await parts.former.form_create(view, create, is_first=create.offset == first_offset)
                     if draft is not None:
                         await self._commit([draft], view, generation)
                         raise StartAgain("the table was created")
-                if anyio.current_time() - looked >= _LOOK_FOR_TABLE_SECONDS:
+                for create in fresh:
+                    creates.keep(create)
+                if creates.read_again():
+                    raise StartAgain("there were more creates than can be kept in memory")
+                if anyio.current_time() - looked >= self._pace.recheck:
                     looked = anyio.current_time()
                     await view.peek()
-                await parts.intake.changed(timeout=_LOOK_FOR_TABLE_SECONDS)
+                await parts.intake.changed(timeout=_LOOK_FOR_CREATES_SECONDS)
         finally:
             self._waiting_since_ms = None
             parts.telemetry.waiting_for_table.set(0)
@@ -362,6 +407,9 @@ class Committer:
             self._last_refusals = anyio.current_time()
             # At most 5 % of the time goes into versions that commit nothing.
             self._refusal_interval = max(self._pace.refusal_interval, min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX))
+        telemetry.app_marks.set(len(group.marks))
+        for cause, count in zip(MARK_ENDINGS, draft.dropped_marks, strict=True):
+            telemetry.app_marks_dropped.add(count, cause=cause)
         telemetry.last_commit_timestamp.set(self._parts.wall_clock().timestamp())
         telemetry.manifest_bytes.set(len(draft.prepared.body))
         _log.info(
@@ -380,11 +428,17 @@ class Committer:
     def _show_view(self, view: View) -> None:
         telemetry = self._parts.telemetry
         telemetry.table_version.set(view.base)
+        telemetry.ledger_bytes.set(view.ledger.bytes)
+        telemetry.ledger_floor_version.set(view.ledger.floor)
+        telemetry.footprint_bytes.set(view.table.footprint_bytes)
         if view.latest is not None:
             telemetry.table_fragments.set(len(view.latest.fragments))
         self._show("active", "commits")
         position = view.position.next_offset if view.position else None
         self.state.version, self.state.position = view.base, position
+
+    def _show_start(self, text: str) -> None:
+        self._show("starting", text)
 
     def _show(self, name: str, text: str, *, code: str = "") -> None:
         self.state.name, self.state.text, self.state.code = name, text, code

@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Pending
-from committerd.errors import InvalidRequest, RequestError
+from committerd.errors import InvalidRequest
 from committerd.format.paths import transaction_key
 from committerd.format.request import ClaimCheck, Request, decode_envelope, decode_transaction
 from committerd.format.uris import names_same_table
-from committerd.judged import refused_by
 from committerd.prepare import create_options
 from committerd.rules.ledger import Refused
+from committerd.staged_files import read_named
 from committerd.table import Table
 
 
@@ -26,18 +27,25 @@ class Decoder:
     aliases: tuple[str, ...] = ()
     """Other names of the table."""
     transaction_bytes_max: int = 64 * 1024 * 1024
+    containment: Containment = UNCOUNTED
 
     async def decode(self, pending: Pending, table: Table) -> Request | Refused:
         """The request in a record, or why it is none; remembered with the record."""
         if pending.decoded is None:
             try:
                 pending.decoded = await self._decode(pending, table)
-            except RequestError as error:
-                pending.decoded = refused_by(error)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
+                pending.decoded = self.containment.refuse(error, stage="decode", offset=pending.offset)
         return pending.decoded
 
     async def _decode(self, pending: Pending, table: Table) -> Request:
         record = pending.record
+        if record.headers_found:
+            raise InvalidRequest(
+                f"the record has {record.headers_found} headers; at most {len(record.headers)} are read, and the wire "
+                "contract defines 16",
+                code="header_invalid",
+            )
         envelope = decode_envelope(record.headers)
         if envelope.dataset is not None and not names_same_table(
             envelope.dataset, served=table.uri, aliases=self.aliases
@@ -66,22 +74,20 @@ class Decoder:
                 "header transaction-file asks for a file, but the record has a value too: leave it empty",
                 code="header_invalid",
             )
-        key = transaction_key(claim.name)
-        size = await table.store.head(key)
-        if size is None:
+        key, limit, store = transaction_key(claim.name), self.transaction_bytes_max, table.store
+        body = await read_named(store, key, lambda: store.get_range(key, 0, limit + 1), code="claim_unreadable")
+        if body is None:
             raise InvalidRequest(
                 f"header transaction-file names {claim.name!r}, but _transactions/ has no such file",
                 code="claim_missing",
             )
-        limit = self.transaction_bytes_max
-        if size > limit:
+        if len(body) > limit:
             raise InvalidRequest(
-                f"_transactions/{claim.name} has {size} bytes, more than the {limit} that are allowed (setting "
+                f"_transactions/{claim.name} has more than the {limit} bytes that are allowed (setting "
                 "commit.transaction_bytes_max): commit in smaller parts",
                 code="record_too_large",
             )
-        body = await table.store.get(key)
-        if body is None or hashlib.sha256(body).hexdigest() != claim.sha256:
+        if hashlib.sha256(body).hexdigest() != claim.sha256:
             raise InvalidRequest(
                 f"_transactions/{claim.name} is not the file that header transaction-sha256 describes",
                 code="claim_mismatch",

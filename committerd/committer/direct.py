@@ -6,17 +6,22 @@ marks that the table has are carried along, as every other writer does.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from committerd.committer.containing import require_contained
 from committerd.committer.putting import Backoff
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable
 from committerd.format.messages import Transaction
+from committerd.judged import mishandled
 from committerd.ports import Created
-from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare, vet
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked
 from committerd.table import Table
 from committerd.writing import put, write_files
+
+_log = logging.getLogger(__name__)
 
 _ATTEMPTS = 1000
 """Races that one transaction may lose before it is given back; pylance gives up after 20."""
@@ -58,7 +63,15 @@ async def commit(
                 reason="uuid_seen",
                 message=f"transaction {transaction.uuid} is in the table at version {seen}",
             )
-        prepared = await prepare(table, latest, transaction, options=options, world=world)
+        vet(table, latest)
+        try:
+            prepared = await prepare(table, latest, transaction, options=options, world=world)
+        except CommitterError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this transaction
+            require_contained(error)
+            _log.error("transaction.internal_error", extra={"uuid": transaction.uuid}, exc_info=error)
+            prepared = mishandled(error)
         if isinstance(prepared, Rejected):
             return Answer(
                 status=prepared.status,

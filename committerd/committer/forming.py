@@ -6,20 +6,23 @@ before the first record that can't share its version.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import anyio
 import anyio.lowlevel
 
+from committerd.committer.containing import Containment, require_contained
 from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Fingerprints, Intake, Pending
 from committerd.committer.putting import Draft
 from committerd.committer.view import View
-from committerd.errors import RequestError
+from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.request import Envelope, Request, who_asked
-from committerd.judged import refused_by
+from committerd.judged import INTERNAL_ERROR
 from committerd.prepare import (
     Allowed,
     Judged,
@@ -29,6 +32,7 @@ from committerd.prepare import (
     build_version,
     create_options,
     judge,
+    vet,
 )
 from committerd.rules.answers import Settled, Status
 from committerd.rules.conflicts import Verdict
@@ -45,16 +49,32 @@ from committerd.rules.grouping import (
     reserved_range,
     sole,
 )
-from committerd.rules.ledger import Asked, Refused, dedupe
-from committerd.rules.position import AppMark, Position, advance, kept_marks
+from committerd.rules.ledger import NOT_SEEN, Asked, Refused, dedupe
+from committerd.rules.position import AppMark, Position, advance, dropped_marks, kept_marks
 from committerd.rules.settle import Found
 from committerd.rules.turns import goes_ahead
+from committerd.staged_files import FileLimits, look_at_several
+from committerd.table import Table
 from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
 """Records that are judged without a pause: some milliseconds."""
+_CULPRITS_MAX = 4
+"""Records that one attempt to form a version may refuse because a group with them can't be built."""
+_TURNS = 4
+"""Of the event loop, in which whoever looks at files begins with what has just arrived."""
+_LOOKED_SECONDS_MAX = 300.0
+"""How long a file that was found counts as being there."""
 STALE_MS = 5 * 24 * 3600 * 1000
 """Lance's cleanup deletes files that no version names after 7 days; a record older than 5 is looked at closely."""
+
+
+Looking = Literal["early", "together", "alone"]
+"""early: while records wait (`Lookout`), for a store that takes its time. together: all of a version when it is formed,
+for one that answers at once. alone: each when it is judged.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +82,14 @@ class FormingOptions:
     """What the operator allows."""
 
     limits: GroupLimits = field(default_factory=GroupLimits)
-    verify_files: Literal["always", "stale", "never"] = "stale"
+    verify_files: Literal["always", "stale", "never"] = "always"
+    file_limits: FileLimits = field(default_factory=FileLimits)
     allowed: Allowed = field(default_factory=Allowed)
     app_marks_max: int = 1000
+
+    def verifies(self, *, age_ms: int) -> bool:
+        """Whether the files of a record of this age are looked at."""
+        return self.verify_files == "always" or (self.verify_files == "stale" and age_ms > STALE_MS)
 
 
 @dataclass(slots=True)
@@ -89,6 +114,26 @@ class _Forming:
         return [*(r.offset for r in self.requests), *(r.offset for r in self.refusals)]
 
 
+@dataclass(slots=True)
+class _Caution:
+    """How many records may share a version after a group of them could not be built.
+
+    The limit keeps the search for culprits cheap, however many there are.
+    """
+
+    most: int | None = None
+    """None = as many as the limits say."""
+
+    def failed(self, buildable: int) -> None:
+        """So many records can share a version, and one more could not."""
+        self.most = max(1, buildable)
+
+    def built(self, count: int, *, limit: int) -> None:
+        """So many did share one."""
+        if self.most is not None and count >= self.most:
+            self.most = None if self.most * 2 >= limit else self.most * 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
     """Forms groups for one table. Changes nothing; may raise an `Unavailable`, `UnsupportedTable` or `CorruptTable`."""
@@ -97,6 +142,10 @@ class Former:
     decoder: Decoder
     world: World
     telemetry: Telemetry
+    containment: Containment
+    caution: _Caution = field(default_factory=_Caution)
+    looking: Looking = "alone"
+    """When the files of records are looked at, where they are."""
 
     async def form(self, view: View, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
         """The next version, None when nothing waits.
@@ -104,31 +153,66 @@ class Former:
         `held_for`: during a hold, the refused uuids whose next tries alone may be committed. Other re-executions that
         can't be are refused even then, so that their next tries come in the same hold.
         """
-        coalesce = self.options.limits.coalesce_appends
+        limits, caution = self.options.limits, self.caution
         unbuildable: dict[int, Refused] = {}
         assert view.position is not None
+        vet(view.table, view.latest)
         # As they are now: more may arrive, or the assignment end, while we read.
-        records = self.options.limits.records if coalesce else min(self.options.limits.records, _AT_ONCE)
+        records = limits.records if limits.coalesce_appends else min(limits.records, _AT_ONCE)
         waiting = intake.first(records + 1, behind=view.position)
         retries = [one for one in intake.waiting_retries() if not view.position.passes(one.offset)]
-        turns = _in_turn(view, waiting, retries, only_retries=held_for is not None)
+        turns = await _in_turn(view, waiting, retries, only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
+        if self.looking == "together":
+            await self._look_at_all(turns, view)
         while True:
             started = view.monotonic()
-            forming = await self._gather(view, turns, coalesce=coalesce, unbuildable=unbuildable, held=held)
+            forming = await self._gather(view, turns, unbuildable=unbuildable, held=held)
             if not forming.requests and not forming.refusals:
                 return None
             self.telemetry.commit_duration.observe(view.monotonic() - started, stage="judge")
+            count = len(forming.requests)
             try:
-                return await self._build(forming, view, waiting)
-            except RequestError as error:
-                if len(forming.requests) == 1:
-                    unbuildable[forming.requests[0].offset] = refused_by(error)
-                elif coalesce and forming.requests:
-                    # Each passed on its own and together they can't be built: find out which one it is.
-                    coalesce = False
+                draft = await self._build(forming, view, waiting)
+            except Exception as error:  # whatever it is, it is that of one of the records
+                require_contained(error)
+                if not count:
+                    raise _nothing_can_follow(view, error) from error
+                if count == 1:
+                    offset = forming.requests[0].offset
+                    unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
+                    if len(unbuildable) == _CULPRITS_MAX:
+                        turns = _up_to(turns, offset)
                 else:
-                    raise
+                    # Each passed on its own and together they can't be built: find out which one it is.
+                    caution.failed(await self._buildable(forming, view))
+            else:
+                caution.built(count, limit=limits.records)
+                return draft
+
+    async def _buildable(self, forming: _Forming, view: View) -> int:
+        """How many of the requests, from the first on, can be built together; all of them can't."""
+        assert view.position is not None
+        low, high = 0, len(forming.requests)
+        while high - low > 1:
+            middle = (low + high) // 2
+            some = _Forming(
+                marks=forming.marks,
+                now_ms=forming.now_ms,
+                requests=forming.requests[:middle],
+                judged=forming.judged[:middle],
+            )
+            transaction, _ = self._transaction(some, view, view.position, view.marks)
+            judged = replace(some.judged[0], transaction=transaction)
+            try:
+                await build_version(view.table, view.latest, judged, world=self.world)
+            except Exception as error:  # noqa: BLE001  # as in `form`
+                require_contained(error)
+                high = middle
+            else:
+                low = middle
+            await anyio.lowlevel.checkpoint()
+        return low
 
     async def form_create(self, view: View, pending: Pending, *, is_first: bool) -> Draft | None:
         """Version 1 from a create that goes ahead of the waiting records; None when it can't be committed now.
@@ -139,13 +223,14 @@ class Former:
         request = await self.decoder.decode(pending, view.table)
         if isinstance(request, Refused):
             return None
-        answer = await self._judge(request, pending, forming, view)
-        if isinstance(answer, Refused):
-            return None
-        self._take(forming, pending, answer, view)
         try:
+            answer = await self._judge(request, pending, forming, view)
+            if isinstance(answer, Refused):
+                return None
+            self._take(forming, pending, answer, view)
             return await self._build(forming, view, [pending] if is_first else [])
-        except RequestError:
+        except Exception as error:  # noqa: BLE001  # it is answered once there is a table
+            pending.decoded = self.containment.refuse(error, stage="create", offset=pending.offset)
             return None
 
     async def form_keys(self, view: View) -> Draft:
@@ -157,31 +242,74 @@ class Former:
         view: View,
         turns: Sequence[Pending],
         *,
-        coalesce: bool,
         unbuildable: Mapping[int, Refused],
         held: Container[int],
     ) -> _Forming:
         """Judge waiting records, in this order, until one can't join. Those `held` may only be refused."""
         assert view.position is not None
-        limits = replace(self.options.limits, coalesce_appends=coalesce)
+        limits, most = self.options.limits, self.caution.most
         forming = _Forming(marks=dict(view.marks), now_ms=self._now_ms())
+        full = len(turns) >= limits.records
         for number, pending in enumerate(turns, start=1):
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
             if len(forming.requests) + len(forming.refusals) >= limits.records:
                 break
+            if self.looking == "early" and not await self._looked(pending, forming, full=full):
+                break
             request = await self.decoder.decode(pending, view.table)
             if isinstance(request, Refused):
                 self._refuse(forming, pending, request)
                 continue
-            if not joins(request, forming.weight, limits):
+            if len(forming.requests) == most or not joins(request, forming.weight, limits):
                 break
-            answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, view)
+            try:
+                answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, view)
+                if not isinstance(answer, Refused) and pending.offset not in held:
+                    self._take(forming, pending, answer, view)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
+                answer = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(answer, Refused):
                 self._refuse(forming, pending, answer)
-            elif pending.offset not in held:
-                self._take(forming, pending, answer, view)
         return forming
+
+    async def _look_at_all(self, turns: Sequence[Pending], view: View) -> None:
+        """Look at the files of all records that may join the version, in one go.
+
+        Nothing is decided: what goes wrong is met again where the record is judged.
+        """
+        now_ms = self._now_ms()
+        wanted = [
+            one
+            for one in turns
+            if one.looked is None
+            and not one.is_claim
+            and self.options.verifies(age_ms=now_ms - one.record.timestamp_ms)
+        ]
+        if not wanted:
+            return
+        try:
+            await look_at(wanted, view.table, decoder=self.decoder, limits=self.options.file_limits)
+        except Exception as error:  # noqa: BLE001  # the judge meets it again
+            _log.debug("files.not_looked_at", extra={"error": repr(error)})
+
+    async def _looked(self, pending: Pending, forming: _Forming, *, full: bool) -> bool:
+        """Whether it is time to judge a record: its files were looked at, or nobody will. False: it joins a later one.
+
+        Nothing waits for it but a version that would be empty, or one that is going to be full.
+        """
+        is_first = not forming.requests and not forming.refusals
+        for _ in range(_TURNS):
+            if pending.looking is not None or not is_first:
+                break
+            await anyio.lowlevel.checkpoint()  # it has just arrived
+        if pending.looking is None:
+            return is_first
+        if not pending.looking.is_set():
+            if not is_first and not full:
+                return False
+            await pending.looking.wait()
+        return True
 
     async def _judge(self, request: Request, pending: Pending, forming: _Forming, view: View) -> Judged | Refused:
         """Steps of one request against the latest version and the group that it may join."""
@@ -192,9 +320,13 @@ class Former:
             app=envelope.app,
             is_replay=envelope.replay_of is not None,
         )
+        earlier = NOT_SEEN
+        if not view.ledger.rules_out(asked.uuid, asked.read_version):
+            earlier = await view.earlier(asked.uuid, asked.read_version)
+            self.telemetry.ledger_lookups.add(found=earlier.found)
         answer = dedupe(
             asked,
-            view.ledger,
+            earlier,
             forming.marks,
             version=version,
             members=forming.uuids,
@@ -209,18 +341,22 @@ class Former:
             view.table,
             view.latest,
             request.transaction,
-            options=self._prepare_options(request, age_ms=forming.now_ms - pending.record.timestamp_ms),
+            options=self._prepare_options(request, pending, forming.now_ms),
             world=self.world,
         )
         if judged.found.conflicts:
             self._count_conflicts(request, judged)
         return judged
 
-    def _prepare_options(self, request: Request, *, age_ms: int) -> PrepareOptions:
+    def _prepare_options(self, request: Request, pending: Pending, now_ms: int) -> PrepareOptions:
         options, envelope = self.options, request.envelope
+        if pending.looked is not None and anyio.current_time() - pending.looked.at > _LOOKED_SECONDS_MAX:
+            pending.looked = None
         return PrepareOptions(
             allowed=options.allowed,
-            verify_files=options.verify_files == "always" or (options.verify_files == "stale" and age_ms > STALE_MS),
+            verify_files=options.verifies(age_ms=now_ms - pending.record.timestamp_ms),
+            file_limits=options.file_limits,
+            looked=pending.looked,
             rules_out_duplicate=envelope.app is not None,
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,
@@ -231,37 +367,43 @@ class Former:
         if not 0 < version <= view.base:
             return None
         made = await view.table.committed(version)
-        if made is None or made.settled.uuid in ("", uuid):
+        if made is None or made.uuid in ("", uuid):
             return None
         return Refused(
             status=Status.INVALID,
             reason="table_recreated",
             message=f"it was read at version {version} made by transaction {uuid}, but that version of this table was "
-            f"made by {made.settled.uuid}: the table was deleted and made again. Do the work again on the new table",
+            f"made by {made.uuid}: the table was deleted and made again. Do the work again on the new table",
         )
 
     def _take(self, forming: _Forming, pending: Pending, judged: Judged, view: View) -> None:
         request = pending.decoded
         assert isinstance(request, Request)
+        assert view.position is not None
+        marks: Mapping[str, AppMark] = {}
+        if request.envelope.app is not None:
+            used_ms = pending.record.timestamp_ms
+            marks = mark_of(request, forming.marks, version=view.base + 1, used_ms=used_ms, era=view.position.era)
+        # All of it or nothing: what raises is refused.
+        forming.weight.add(request)
         forming.newest = max(forming.newest, pending.number)
         forming.requests.append(request)
         forming.judged.append(judged)
         forming.uuids.add(request.uuid)
-        forming.weight.add(request)
-        assert view.position is not None
-        if request.envelope.app is not None:
-            forming.marks |= mark_of(
-                request, forming.marks, version=view.base + 1, now_ms=forming.now_ms, era=view.position.era
-            )
+        forming.marks |= marks
 
     def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
         request = pending.decoded if isinstance(pending.decoded, Request) else None
-        refusal = refusal_of(
-            refused,
-            offset=pending.offset,
-            envelope=request.envelope if request else who_asked(pending.record.headers),
-            transaction=request.transaction if request else None,
-        )
+        try:
+            refusal = refusal_of(
+                refused,
+                offset=pending.offset,
+                envelope=request.envelope if request else who_asked(pending.record.headers),
+                transaction=request.transaction if request else None,
+            )
+        except Exception as error:  # noqa: BLE001  # even its headers can't be repeated
+            refused = self.containment.refuse(error, stage="judge", offset=pending.offset)
+            refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
         forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
@@ -276,8 +418,7 @@ class Former:
         passable = waiting[: len(settled) + 1]  # one more than can be passed
         offsets = [pending.offset for pending in passable]
         position = advance(view.position, offsets, settled, fingerprints=Fingerprints(passable))
-        now_ms, most = self._now_ms(), self.options.app_marks_max
-        marks = kept_marks(forming.marks, now_ms=now_ms, most=most)
+        marks = kept_marks(forming.marks, most=self.options.app_marks_max)
         transaction, members = self._transaction(forming, view, position, marks)
         group = Group(
             version=view.base + 1,
@@ -291,7 +432,14 @@ class Former:
             replace(forming.judged[0], transaction=transaction) if forming.judged else Judged(transaction=transaction)
         )
         started = view.monotonic()
-        prepared = await build_version(view.table, view.latest, judged, world=self.world, table_metadata=group.metadata)
+        prepared = await build_version(
+            view.table,
+            view.latest,
+            judged,
+            world=self.world,
+            table_metadata=group.metadata,
+            holds_records=bool(forming.requests),
+        )
         self.telemetry.commit_duration.observe(view.monotonic() - started, stage="build")
         own = Settled(
             version=prepared.version,
@@ -306,6 +454,7 @@ class Former:
             prepared=prepared,
             own=Found(settled=own, position=position, marks=marks),
             newest=forming.newest,
+            dropped_marks=dropped_marks(forming.marks, marks),
         )
 
     def _transaction(
@@ -343,6 +492,22 @@ class Former:
         return int(self.world.wall_clock().timestamp() * 1000)
 
 
+def _nothing_can_follow(view: View, error: Exception) -> Exception:
+    """The error to raise when not even a version without a record can be built: the table is at fault."""
+    if isinstance(error, RequestError) or not isinstance(error, CommitterError):
+        return CorruptTable(
+            f"nothing can be built upon version {view.base}: {error}",
+            code=error.code if isinstance(error, RequestError) else INTERNAL_ERROR,
+        )
+    return error
+
+
+def _up_to(turns: Sequence[Pending], offset: int) -> Sequence[Pending]:
+    """Those up to the record at this offset."""
+    place = next(place for place, pending in enumerate(turns, start=1) if pending.offset == offset)
+    return turns[:place]
+
+
 def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
     deadline = envelope.deadline_ms
     if deadline is None or now_ms <= deadline:
@@ -354,14 +519,17 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
     )
 
 
-def _in_turn(
+async def _in_turn(
     view: View, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
 ) -> Sequence[Pending]:
     """Waiting records in the order in which they are judged: re-executions first, else by offset."""
     assert view.position is not None
     first: list[Pending] = []
     for pending in retries:
-        if goes_ahead(pending.retry_of, view.position, view.ledger, ahead=len(first)):
+        if pending.retry_of is None:
+            continue
+        refusal = (await view.earlier(pending.retry_of, view.base)).refusal
+        if goes_ahead(refusal, view.position, ahead=len(first)):
             first.append(pending)
     if only_retries:
         return first
@@ -369,3 +537,17 @@ def _in_turn(
         return waiting
     ahead = {p.offset for p in first}
     return [*first, *(p for p in waiting if p.offset not in ahead)]
+
+
+async def look_at(records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits) -> None:
+    """Look at the files of records, all at once, and keep what was found with each. Raises `StoreUnavailable`."""
+    requests: list[tuple[Pending, Request]] = []
+    for number, pending in enumerate(records, start=1):
+        if number % _AT_ONCE == 0:
+            await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
+        request = await decoder.decode(pending, table)
+        if isinstance(request, Request):
+            requests.append((pending, request))
+    found = await look_at_several(table.store, [request.transaction for _, request in requests], limits)
+    for (pending, _), looked in zip(requests, found, strict=True):
+        pending.looked = looked

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
+from typing import NamedTuple
 
 import anyio
 
+from committerd.errors import QueueUnavailable
 from committerd.format.request import Request, record_sha256, record_size
 from committerd.ports import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.rules.ledger import Refused
 from committerd.rules.position import Position
+from committerd.staged_files import LookedAt
 
 
 @dataclass(slots=True)
@@ -33,6 +36,12 @@ class Pending:
     """Header `retry-of`, seen before anything is decoded: such a record may go before those that wait."""
     decoded: Request | Refused | None = None
     """None = not looked at."""
+    is_claim: bool = False
+    """Header `transaction-file`: its bytes lie beside the table, perhaps many of them."""
+    looking: anyio.Event | None = None
+    """Set when its files were looked at early; None = that was not begun."""
+    looked: LookedAt | None = None
+    """What was found of its files."""
 
     @property
     def offset(self) -> int:
@@ -45,6 +54,24 @@ class Pending:
 
 
 _offset_of = attrgetter("record.offset")
+_epoch_of = attrgetter("leader_epoch")
+_COMPARE_ATTEMPTS = 5
+_COMPARE_PAUSE_SECONDS = 0.5
+
+
+class _Last(NamedTuple):
+    """The record behind which the next one has to come."""
+
+    offset: int
+    leader_epoch: int
+    sha256: str
+    """Empty = to be made of `record`."""
+    record: Record | None = None
+
+    def is_in(self, records: Iterable[Record]) -> bool:
+        """Whether this very record is one of these."""
+        sha256 = self.sha256 or (record_sha256(self.record) if self.record is not None else "")
+        return any(one.offset == self.offset and record_sha256(one) == sha256 for one in records)
 
 
 class Fingerprints(Mapping[int, tuple[str, int]]):
@@ -74,8 +101,10 @@ class Room:
 class Intake:
     """What the queue has delivered to this member."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, *, note_time: Callable[[int], None] = lambda timestamp_ms: None) -> None:
+        """`note_time` is told when the broker has dated records."""
         self._queue = queue
+        self._note_time = note_time
         self._changed = anyio.Event()
         self.generation: int | None = None
         """Of the assignment that this member holds; None while it stands by."""
@@ -87,6 +116,7 @@ class Intake:
         """After the last delivered record, for the lag."""
         self.arrived = 0
         """Records that have ever arrived."""
+        self._last: _Last | None = None
 
     async def run(self) -> None:
         """Take events until cancelled."""
@@ -103,9 +133,9 @@ class Intake:
                 case FetchFailed(generation=generation, reason=reason):
                     if generation == self.generation:
                         self.fetch_failure = reason
-                case Fetched(generation=generation, records=records):
+                case Fetched(generation=generation):
                     if generation == self.generation:
-                        self._take(list(records))
+                        await self._take_what_follows(event)
             self.notify()
 
     def owns(self, generation: int | None) -> bool:
@@ -117,6 +147,13 @@ class Intake:
         self.pending.clear()
         self._retries.clear()
         self.fetch_failure = None
+        self._last = None
+
+    def begin_behind(self, position: Position) -> None:
+        """What comes next has to follow the last record that this position has passed."""
+        self.clear()
+        if position.last_offset >= 0:
+            self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
     def settle(self, position: Position) -> Room:
         """Forget records that the position has passed; returns the room that they took."""
@@ -149,6 +186,21 @@ class Intake:
         """The first records that wait and that this position has not passed, at most so many."""
         some = islice(self.pending, *self._span(count, behind))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
+
+    def not_looked_at(self, *, most: int, bytes_max: int) -> list[Pending]:
+        """The first records whose files nobody has begun to look at, at most so many, and none behind so many bytes.
+
+        Claim checks are left out: what they name is read when it is their turn.
+        """
+        found: list[Pending] = []
+        size = 0
+        for pending in self.pending:
+            size += pending.size
+            if len(found) == most or (size > bytes_max and pending is not self.pending[0]):
+                break
+            if pending.looking is None and not pending.is_claim:
+                found.append(pending)
+        return found
 
     def records(self, offsets: Collection[int]) -> dict[int, Record]:
         """Those of these offsets that wait, by offset. Looks no further than the highest: they are held in order."""
@@ -198,8 +250,10 @@ class Intake:
         place = self._place(offset)
         return place < len(self.pending) and self.pending[place].offset == offset
 
-    def _left(self, records: Iterable[Pending]) -> Room:
+    def _left(self, records: Collection[Pending]) -> Room:
         room = Room()
+        if records:
+            self.notify()  # others are among the first now
         for pending in records:
             room.records += 1
             room.bytes += pending.size
@@ -207,13 +261,55 @@ class Intake:
                 self._retries.pop(pending.offset, None)
         return room
 
+    async def _take_what_follows(self, fetched: Fetched) -> None:
+        """Take these records, if the log before them is still the one that was read.
+
+        A log that lost its end and was written anew has other records at the same offsets: those below the next one
+        would be passed over. Its leader has another epoch then, or was out of touch. So the record before is compared.
+        """
+        unbroken, records = fetched.unbroken, fetched.records
+        parts = [list(records)]
+        if records and records[0].leader_epoch != records[-1].leader_epoch:
+            parts = [list(part) for _, part in groupby(records, key=_epoch_of)]
+        for part in parts:
+            last = self._last
+            if last is not None and not (unbroken and part and part[0].leader_epoch == last.leader_epoch):
+                problem = await self._rewritten(last)
+                if self._last is not last:  # begun anew meanwhile
+                    return
+                if problem:
+                    self.fetch_failure = problem
+                    return
+            unbroken = True
+            self._take(part)
+
+    async def _rewritten(self, last: _Last) -> str:
+        """Why what comes does not follow this record; empty when it does."""
+        for _ in range(_COMPARE_ATTEMPTS):
+            try:
+                log_start, _ = await self._queue.bounds()
+                if last.offset < log_start:  # deleted since: nothing is left to compare
+                    return ""
+                if last.is_in(await self._queue.read(last.offset, last.offset + 1)):
+                    return ""
+            except QueueUnavailable:
+                await anyio.sleep(_COMPARE_PAUSE_SECONDS)
+                continue
+            return f"the log was written anew: the record at offset {last.offset} is not the one that was read before"
+        return f"the record at offset {last.offset} can't be compared with the one that was read before"
+
     def _take(self, records: list[Record]) -> None:
         for record in records:
             self.arrived += 1
             pending = Pending(record, record_size(record), self.arrived)
             for name, value in record.headers:
-                if name == "retry-of":
+                if name == "transaction-file":
+                    pending.is_claim = True
+                elif name == "retry-of":
                     pending.retry_of = value.decode("ascii", "replace")
                     self._retries[record.offset] = pending
             self.pending.append(pending)
             self.next_offset = record.offset + 1
+        if records:
+            self._note_time(records[-1].timestamp_ms)
+            self._last = _Last(records[-1].offset, records[-1].leader_epoch, "", records[-1])

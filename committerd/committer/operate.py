@@ -94,13 +94,14 @@ def rewound(situation: Situation, offset: int) -> Position:
     return replace(start_of(facts.identity, offset), era=_next_era(situation))
 
 
-def released(marks: dict[str, AppMark], app_id: str, *, now_ms: int) -> dict[str, AppMark]:
+def released(marks: dict[str, AppMark], app_id: str) -> dict[str, AppMark]:
     """The marks after the next run of `app_id` may start anew. Raises `SettingsError` when there is no such mark."""
     mark = marks.get(app_id)
     if mark is None or mark.released:
         known = ", ".join(sorted(a for a, m in marks.items() if not m.released)) or "none"
         raise SettingsError(f"the table has no mark of application {app_id!r}; it has: {known}")
-    return marks | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=now_ms)}
+    used_ms = max(one.used_ms for one in marks.values())  # marks age by each other, and not by this machine's clock
+    return marks | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=used_ms)}
 
 
 async def write(
@@ -116,12 +117,11 @@ async def write(
 
     Raises `CommitterError` when other writers keep taking the number, or when a committer moves the position meanwhile.
     """
-    now_ms = int(world.wall_clock().timestamp() * 1000)
     for _ in range(_ATTEMPTS):
         position = new_position or view.position
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
-        marks = kept_marks(change_marks(dict(view.marks)), now_ms=now_ms, most=marks_max)
+        marks = kept_marks(change_marks(dict(view.marks)), most=marks_max)
         transaction = position_only(position, marks, read_version=view.base, uuid=str(world.new_uuid()), reason=reason)
         prepared = await build_version(
             view.table,
@@ -129,6 +129,7 @@ async def write(
             Judged(transaction=transaction),
             world=world,
             table_metadata=encode_metadata(position, marks),
+            holds_records=False,
         )
         own = Found(
             settled=Settled(version=prepared.version, uuid=transaction.uuid, operation="update_config", ours=True),

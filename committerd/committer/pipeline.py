@@ -24,7 +24,6 @@ from committerd.committer.forming import Former
 from committerd.committer.intake import Intake
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.view import View
-from committerd.errors import CommitterError
 from committerd.ports import TakesSeveral, TopicIdentity
 
 RUN_MAX = 100
@@ -165,8 +164,8 @@ class Pipeline:
                 while await self._form_one_more(ahead):
                     if len(ahead.drafts) % _AT_ONCE == 0:
                         await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
-        except CommitterError:
-            pass  # met again when it is formed on what is there
+        except Exception:  # noqa: BLE001  # met again when it is formed on what is there
+            pass
         finally:
             ahead.ended.set()
 

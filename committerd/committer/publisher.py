@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _WAITING_MAX = 64
 """Groups of answers that wait for Kafka before the committer waits too."""
-_BACKOFF_SECONDS_MAX = 5.0
+_BACKOFF_SECONDS_MAX = 2.0
 _ACKNOWLEDGE_SECONDS = 0.25
 """At least, between two acknowledgements. Each keeps the thread that polls for records waiting for Kafka, and all that
 one saves is answers that are told again after a crash.

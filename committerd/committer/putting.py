@@ -20,20 +20,30 @@ import anyio
 from committerd.committer.beside import Beside
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
-from committerd.ports import Answer, Created, Exists, Queue, TopicIdentity
+from committerd.format.paths import data_key
+from committerd.ports import Answer, Created, Exists, ExternallyDecided, Queue, TakesSeveral, TopicIdentity
 from committerd.prepare import Prepared
 from committerd.rules.grouping import Group
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import refuse_other_topic
+from committerd.table import Standing
 from committerd.telemetry import STARTED_AGAIN, Telemetry
 from committerd.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
 
 _log = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS_MIN = 0.05
-_BACKOFF_SECONDS_MAX = 5.0
+_BACKOFF_SECONDS_MAX = 2.5
 _ANSWER_AGE_SECONDS_MAX = 60.0
 """How old the listing may be that was made for a put; a cleanup keeps versions of the last hour at least."""
+
+
+_AT_ONCE_SECONDS = 1.0
+"""How long a put may take for what was read beside it to speak of the table that it met."""
+_WITHDRAWN_SECONDS_MAX = 10.0
+"""How long after its put a version may be withdrawn: later another committer may have answered its records."""
+_QUICK_CONFIRMED_SECONDS = 0.1
+"""How old the last look at the version below may be before a put onto a store where a look takes next to no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,8 @@ class Draft:
     """What it will say of the queue, to tell it from another's."""
     newest: int = 0
     """`Pending.number` of the record that arrived last of those that it settles; 0 = it settles none."""
+    dropped_marks: tuple[int, int] = (0, 0)
+    """Marks of applications that it does not carry on: unused for 30 days, and beyond the most that it may carry."""
     identity: TopicIdentity | None = None
     """The topic's, asked for when the records were there already; None = to be asked for before it is put."""
 
@@ -62,7 +74,7 @@ class Settlement:
 
 
 class Backoff:
-    """Waits that double from 50 ms to 5 s, each drawn from its upper half."""
+    """Waits that double from 50 ms to 2.5 s, each drawn from its upper half."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -152,20 +164,79 @@ class Putter:
     async def _create(self, drafts: Sequence[Draft], view: View, unknown: _Unknown) -> tuple[int, Answer]:
         """Try each in turn; returns how many of them are versions now, and the answer to the last that was tried.
 
-        After a sleep of the process no further one is tried: see `_still_latest`.
+        After a sleep of the process no further one is tried: see `_still_latest`. Raises `StartAgain` when they were
+        made in another table than the one that they were built on.
         """
         table, prepared, sent_at = view.table, [draft.prepared for draft in drafts], view.monotonic()
         transaction = Beside(partial(write_transaction, table, prepared[-1]))
         create = partial(put_in_turn, as_long_as=lambda: view.monotonic() - sent_at < self._recheck_seconds)
-        answers = await transaction.of(partial(create, table, prepared))
+        look = Beside(partial(table.standing, view.base))
+        put = partial(create, table, prepared)
+        beside = view.base and not isinstance(table.store, TakesSeveral)
+        answers = await transaction.of(partial(look.of, put) if beside else put)
         self._telemetry.commit_attempts.add(len(answers))
         count = len(answers) - (not isinstance(answers[-1], Created))
+        if count and view.base:
+            at_once = look.done and view.monotonic() - sent_at <= _AT_ONCE_SECONDS
+            standing = look.result if at_once else await self._standing(drafts[0], view)
+            if standing is not Standing.SAME:
+                await self._withdraw(drafts[:count], view, standing, sent_at=sent_at)
+            view.require_same(standing)
         for draft in drafts[:count]:
             unknown.settled("created")
             view.learn_own(draft.prepared.file, draft.own, read_at=sent_at)
         if count == len(drafts) and not transaction.done:
             await self._write(drafts[-1], partial(write_transaction, table, prepared[-1]))
         return count, answers[-1]
+
+    async def _standing(self, draft: Draft, view: View) -> Standing:
+        """What became of the version that we have built on. Tries until the store answers."""
+        found: list[Standing] = []
+
+        async def look() -> None:
+            found.append(await view.table.standing(view.base))
+
+        await self._write(draft, look)
+        return found[0]
+
+    async def _withdraw(self, drafts: Sequence[Draft], view: View, standing: Standing, *, sent_at: float) -> None:
+        """Delete versions that landed in another table than the one they were built on: no reader could open it.
+
+        Only when it is certain: the version below is another one, or it is gone together with its data. Only within
+        `_WITHDRAWN_SECONDS_MAX` of the put: later a cleanup may have removed the version below, and another committer
+        may have answered the records. Never when another writer has built on them.
+        """
+        table, made = view.table, [draft.prepared for draft in drafts]
+        withdrawn = False
+        try:
+            certain = view.monotonic() - sent_at <= _WITHDRAWN_SECONDS_MAX
+            certain = certain and not isinstance(table.store, ExternallyDecided)
+            certain = certain and (standing is Standing.REPLACED or await self._data_is_gone(view))
+            if certain and await table.latest_version() == made[-1].version:
+                for prepared in reversed(made):
+                    # Those that were made before the table was deleted went with it: what is there now is not ours.
+                    if await table.standing(prepared.version) is Standing.SAME:
+                        await table.store.delete(prepared.key)
+                withdrawn = True
+        except CommitterError as error:
+            self._tell(drafts[0], error)
+        _log.error(
+            "commit.astray",
+            extra={
+                "version": made[0].version,
+                "versions": len(made),
+                "below": standing.value,
+                "withdrawn": withdrawn,
+                "keys": [prepared.key for prepared in made][:10],
+            },
+        )
+
+    async def _data_is_gone(self, view: View) -> bool:
+        """Whether the first data file of the version that we have built on is not there any more."""
+        assert view.latest is not None
+        files = (file for fragment in view.latest.fragments for file in fragment.files)
+        first = next((file.path for file in files if not file.HasField("base_id")), None)
+        return first is not None and await view.table.store.head(data_key(first)) is None
 
     async def _complete(self, draft: Draft, view: View, found: Sequence[Found]) -> None:
         """See that the transaction files of what was found are there: only then its records may be answered."""
@@ -197,7 +268,12 @@ class Putter:
                 raise StartAgain(f"the table went back from version {view.base} to {newest}")
             if newest > view.base:
                 return False
+            await view.confirm()
             view.read_at, age_max = read_at, _ANSWER_AGE_SECONDS_MAX
+        if isinstance(view.table.store, TakesSeveral) and (
+            view.monotonic() - view.confirmed_at > _QUICK_CONFIRMED_SECONDS
+        ):
+            await view.confirm()
         return True
 
     async def _ready(self, drafts: Sequence[Draft], view: View, *, ask: bool) -> None:

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from committerd.committer.answering import Answerer
+from committerd.committer.clock import QueueClock
+from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Intake
 from committerd.committer.publisher import Answers
-from committerd.committer.view import StartAgain, View
-from committerd.errors import RequestError
+from committerd.committer.view import Answered, StartAgain, View
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
 from committerd.ports import Acknowledged, Queue, Record
 from committerd.rules.answers import Settled, marked_member, undecided_refusal
 from committerd.rules.position import AppMark, Position
-from committerd.rules.settle import Found
 from committerd.rules.startup import QueueFacts, first_owed, refuse_rewritten_log, starting_position
+from committerd.several import for_each
+from committerd.table import Table
 from committerd.writing import complete
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ OUTCOMES_TAIL = 200
 """Outcomes looked at in each partition: answers are published in order of versions, so few prove as much as many."""
 _READ_RECORDS = 1000
 """Records read again at a time, for answers whose version was cleaned up."""
+_PUBLISHED_AT_ONCE = 10_000
+"""Answers that are read from the table at a time; a version has as many at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +47,22 @@ class Starter:
     intake: Intake
     answerer: Answerer
     new_view: Callable[[], View]
+    clock: QueueClock
     republish_max: int
     transaction_bytes_max: int
+    containment: Containment = UNCOUNTED
 
-    async def start(self, generation: int) -> View:
+    async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> View:
         """Read everything anew, publish what is owed, and have the queue deliver from the position on.
+
+        `report` is told how far it is, in words.
 
         Raises `RefusedToRun`, `UnsupportedTable`, `CorruptTable`, `StartAgain`, or an `Unavailable`.
         """
         view = self.new_view()
-        facts, found = await read_facts(self.queue, view)
+        view.report = report
+        await self.clock.ask(self.queue)
+        facts, answered = await read_facts(self.queue, view, republish_max=self.republish_max)
         position = starting_position(view.position, facts, table_exists=view.base > 0)
         if facts.log_start <= position.last_offset:
             before = await self.queue.read(position.last_offset, position.last_offset + 1)
@@ -62,8 +72,8 @@ class Starter:
             await complete(view.table, view.newest_ours)
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if view.base:
-            await self._publish_again(found, view, owed, generation)
-        self.intake.clear()
+            await self._publish_again(answered, view, owed, generation)
+        self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
             "start.done",
@@ -80,12 +90,26 @@ class Starter:
         )
         return view
 
-    async def _publish_again(self, found: Sequence[Found], view: View, owed: int, generation: int) -> None:
+    async def _publish_again(self, answered: Answered, view: View, owed: int, generation: int) -> None:
         """Publish the answers of every offset from `owed` to the highest that the position passes."""
         position = view.position
         assert position is not None
-        entries = dict(_entries(found, position, owed))
-        passed = [*range(owed, position.next_offset), *position.settled]
+        for first in range(owed, position.next_offset, _PUBLISHED_AT_ONCE):
+            passed = range(first, min(first + _PUBLISHED_AT_ONCE, position.next_offset))
+            view.report(f"publishes answers again: offset {first}, up to {position.next_offset}")
+            await self._publish_offsets(passed, answered, view, generation)
+        await self._publish_offsets(position.settled, answered, view, generation)
+        await self.answerer.give(
+            Answers(generation=generation), generation=generation, acknowledge=view.acknowledgeable()
+        )
+
+    async def _publish_offsets(self, passed: Sequence[int], answered: Answered, view: View, generation: int) -> None:
+        """Publish the answers of these offsets again, which ascend."""
+        position = view.position
+        assert position is not None
+        if not passed:
+            return
+        entries = await _entries(view.table, answered.between(passed[0], passed[-1]), passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             for record in await self.queue.read(chunk[0], chunk[-1] + 1):
@@ -94,9 +118,6 @@ class Starter:
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
             answers = await self.answerer.again([entries[o] for o in chunk], position)
             await self.answerer.give(answers, generation=generation)
-        await self.answerer.give(
-            Answers(generation=generation), generation=generation, acknowledge=view.acknowledgeable()
-        )
 
     def _without_version(self, record: Record, marks: dict[str, AppMark], era: int) -> tuple[Settled, Member | Refusal]:
         """The answer to a record that the position passes and no readable version names."""
@@ -129,18 +150,35 @@ class Starter:
         try:
             app = decode_envelope(record.headers).app
             return decode_transaction(record.value, bytes_max=self.transaction_bytes_max), app
-        except RequestError:
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
+            self.containment.refuse(error, stage="start", offset=record.offset)
             return Transaction(), None
 
 
-async def read_facts(queue: Queue, view: View) -> tuple[QueueFacts, Sequence[Found]]:
+async def read_facts(queue: Queue, view: View, *, republish_max: int = 0) -> tuple[QueueFacts, Answered]:
     """Read group offset and outcomes, then load the table into `view`, then look at the topic.
 
-    Returns also the readable history, newest first. Raises `StartAgain` where the topic's bounds may be another's.
+    Returns also which versions answer which records, as far as answers may have to be published again.
+
+    Raises `StartAgain` where the topic's bounds may be another's.
     """
-    acknowledged = await queue.acknowledged()
-    outcomes = decode_outcomes(await queue.outcomes_tail(OUTCOMES_TAIL))
-    found = await view.load()
+    acknowledged: Acknowledged | None = None
+    outcomes: list[Outcome] = []
+
+    async def ask_group() -> None:
+        nonlocal acknowledged
+        acknowledged = await queue.acknowledged()
+
+    async def ask_outcomes() -> None:
+        outcomes.extend(decode_outcomes(await queue.outcomes_tail(OUTCOMES_TAIL)))
+
+    await for_each((ask_group, ask_outcomes), lambda ask: ask())
+
+    def owed_from(position: Position) -> int:
+        unknown = position.next_offset - republish_max
+        return min(acknowledged.offset, unknown) if acknowledged is not None else unknown
+
+    answered = await view.load(owed_from)
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
     if await queue.identity() != identity:
@@ -153,7 +191,7 @@ async def read_facts(queue: Queue, view: View) -> tuple[QueueFacts, Sequence[Fou
         group_era=era_of(acknowledged),
         outcomes=outcomes,
     )
-    return facts, found
+    return facts, answered
 
 
 def acknowledgement(position: Position, version: int) -> str:
@@ -167,7 +205,7 @@ def era_of(acknowledged: Acknowledged | None) -> int | None:
         return None
     try:
         era = json.loads(acknowledged.metadata)["era"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return era if isinstance(era, int) else None
 
@@ -183,16 +221,26 @@ def decode_outcomes(values: Iterable[bytes]) -> list[Outcome]:
     return outcomes
 
 
-def _entries(
-    found: Sequence[Found], position: Position, owed: int
-) -> Iterator[tuple[int, tuple[Settled, Member | Refusal]]]:
-    """(offset, answer) of each record of this topic that a readable version names; of two the newest comes last."""
-    for one in reversed(found):
-        if not one.settled.ours or one.settled.topic_id != position.topic_id:
-            continue
-        for entry in one.settled.entries():
-            if entry.offset >= owed:
-                yield entry.offset, (one.settled, entry)
+async def _entries(
+    table: Table, versions: Iterable[int], wanted: Container[int], position: Position
+) -> dict[int, tuple[Settled, Member | Refusal]]:
+    """By offset, how these versions answer the wanted records of this topic; of two answers the newest counts.
+
+    A version that can't be read any more says nothing.
+    """
+    entries: dict[int, tuple[Settled, Member | Refusal]] = {}
+
+    async def read(version: int) -> None:
+        settled = await table.settled(version)
+        if settled is None or settled.topic_id != position.topic_id:
+            return
+        for entry in settled.entries():
+            known = entries.get(entry.offset)
+            if entry.offset in wanted and (known is None or known[0].version < version):
+                entries[entry.offset] = settled, entry
+
+    await for_each(versions, read)
+    return entries
 
 
 def _chunks(offsets: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -100,14 +100,14 @@ class Assignment:
                 self._parked = self._full = False
                 self._records = self._bytes = 0
 
-    def hand_over(self, generation: int, records: Sequence[Record]) -> Delivery | None:
+    def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count what was polled under that generation; None when nobody wants it any more."""
         with self._lock:
             if self._parked or not self._holds(generation):
                 return None
             self._records += len(records)
             self._bytes += sum(map(record_size, records))
-            return Delivery(Fetched(generation=generation, records=records), self._seeks)
+            return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
 
     def throttle(self, consumer: Any) -> None:
         """Stop fetching while too much is unanswered; go on when three quarters of it are done."""

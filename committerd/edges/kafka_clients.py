@@ -4,6 +4,8 @@
   cause (a wrong certificate, a wrong password) is in the log alone, so the log is listened to.
 * It also leaves its thread and sockets behind. `kafka_client`, an option of all three clients, lets
   us hold the network part, and close it.
+* It waits up to 36 s for a connection whose packets are lost, and has no option for that: the network
+  part has.
 * At level DEBUG kafka-python logs whole frames, passwords among them.
 """
 
@@ -13,6 +15,7 @@ import collections
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ from committerd.edges.kafka_repairs import repair_kafka_python
 from committerd.errors import QueueUnavailable, SettingsError
 
 _log = logging.getLogger(__name__)
+_SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
+"""After an outage the connection that was tried during it is given up in this time, and the next one succeeds."""
 _LINES_KEPT = 10
 _LINE_LENGTH_MAX = 300
 _VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
@@ -53,7 +58,7 @@ def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Open
     held: list[KafkaNetClient] = []
 
     def hold(**configs: Any) -> KafkaNetClient:
-        held.append(KafkaNetClient(**configs))
+        held.append(KafkaNetClient(**configs | _SETUP))
         return held[-1]
 
     with recent_lines() as lines:
@@ -76,6 +81,16 @@ def no_broker(servers: Sequence[str], error: errors.KafkaError, lines: Iterable[
     return QueueUnavailable(
         f"no Kafka broker of {','.join(servers)} could be used: {in_words(error)}. The client said: {said}"
     )
+
+
+def silent_seconds(network: KafkaNetClient) -> float:
+    """How long no broker has sent anything to this client; infinite while it has no connection.
+
+    kafka-python 3.0.12 shows it nowhere.
+    """
+    transports = [connection.transport for connection in list(network._manager._conns.values())]
+    heard = [transport.last_read for transport in transports if transport is not None]
+    return time.monotonic() - max(heard) if heard else float("inf")
 
 
 def in_words(error: errors.KafkaError) -> str:

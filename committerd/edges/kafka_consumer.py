@@ -35,12 +35,14 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState, OffsetAndMetadata
 
+from committerd.edges.kafka_access import denied
 from committerd.edges.kafka_assignment import Assignment
 from committerd.edges.kafka_calls import Call, Delivery
-from committerd.edges.kafka_clients import Opened, in_words, open_client
+from committerd.edges.kafka_clients import Opened, in_words, open_client, silent_seconds
 from committerd.edges.kafka_options import Topics, member_options
 from committerd.edges.kafka_records import to_record
 from committerd.errors import CommitterError
+from committerd.ports import Assigned
 from committerd.settings_kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -52,7 +54,9 @@ _POLL_RECORDS_MAX = 2_500
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _REOPEN_BOOTSTRAP_MS = 5_000
-_REOPEN_SECONDS = (1.0, 30.0)
+_REOPEN_SECONDS = (0.5, 4.0)
+_LIVED_SECONDS = 30.0
+"""A consumer that has lived for so long and has to be replaced is replaced at once."""
 _METADATA_SECONDS = 2.0
 _METADATA_PAUSE_SECONDS = 0.02
 _METADATA_AGE_SECONDS = 2.0
@@ -102,8 +106,15 @@ class GroupMember:
         self._assignor: Any = None
         self._topic_id: object = None
         self._metadata_at = 0.0
+        self._connection: object = None
+        self._unbroken = True
         self.turned_at = time.monotonic()
         """When the owner thread last went round its loop (monotonic clock)."""
+        self.trouble = ""
+        """Why it can't become or stay a member; empty while it can."""
+        self._group = topics.group
+        self._replace_because = ""
+        self._reopen_seconds = _REOPEN_SECONDS[0]
         self.state: MembershipState = "joining"
         self.end_offset: int | None = None
         """End of the staged partition as last heard of: from each fetch, or from who else asks."""
@@ -119,6 +130,15 @@ class GroupMember:
     def stop(self) -> None:
         """Let `run` end: the consumer leaves the group, so that a standby takes over at once."""
         self._stopping.set()
+
+    def replace(self, reason: str) -> None:
+        """Close the consumer soon, and make another."""
+        self._replace_because = reason
+
+    def silent_seconds(self) -> float:
+        """How long no broker has sent anything to the consumer."""
+        network = self._network
+        return float("inf") if network is None else silent_seconds(network)
 
     def leader(self) -> int | None:
         """The broker that the staged records are fetched from, as far as is known."""
@@ -155,16 +175,21 @@ class GroupMember:
         opened: Opened[Any] | None = self._open(self._options)
         from_thread.run_sync(ready)
         while opened is not None:
+            began = time.monotonic()
             try:
                 self._serve(opened)
             finally:
                 self._close(opened)
+            if time.monotonic() - began >= _LIVED_SECONDS:
+                self._reopen_seconds = _REOPEN_SECONDS[0]
             opened = self._open_again()
+        self._network = None
 
     def _serve(self, opened: Opened[Any]) -> None:
         """Poll until stopped, or until the consumer has to be replaced."""
         consumer = opened.client
-        self._network, self._topic_id = opened.network, None
+        self._network, self._topic_id, self._replace_because = opened.network, None, ""
+        self._connection, self._unbroken = None, True
         consumer.subscribe([self._staged.topic], listener=_Listener(self.assignment, opened, self._assignor))
         heard = time.monotonic() + _METADATA_SECONDS
         while not self._knows_topic() and time.monotonic() < heard:
@@ -173,6 +198,9 @@ class GroupMember:
             self.turned_at = time.monotonic()
             self._execute_calls(consumer)
             self.assignment.throttle(consumer)
+            if self._replace_because:
+                _log.warning("kafka.consumer_replaced", extra={"error": self._replace_because})
+                return
             if not self._turn(consumer):
                 return
 
@@ -201,11 +229,15 @@ class GroupMember:
         if self._was_recreated():
             return False
         self._look_around(consumer, idle=idle)
-        found = polled.get(self._staged)
-        if found:
+        self._note_connection()
+        found = polled.get(self._staged, [])
+        if found or not self._unbroken:
             # Dropped if the assignment changed during the poll.
-            delivery = self.assignment.hand_over(generation, [to_record(each) for each in found])
+            # Without records too: the log may end where it did, and have others.
+            records = [to_record(each) for each in found]
+            delivery = self.assignment.hand_over(generation, records, unbroken=self._unbroken)
             if delivery is not None:
+                self._unbroken = True
                 self._deliver(delivery)
         return True
 
@@ -220,8 +252,21 @@ class GroupMember:
         if isinstance(error, _UNREADABLE):
             self._report_unreadable(f"{self._staged.topic}: {error}")
         else:
-            _log.error("kafka.consumer_replaced", extra={"error": str(error)})
+            self.trouble = denied(error, "Read", topic=self._staged.topic, group=self._group) or in_words(error)
+            _log.error("kafka.consumer_replaced", extra={"error": self.trouble})
         return False
+
+    def _note_connection(self) -> None:
+        """Note whether the leader is another one, or was out of touch: its log may have been written anew meanwhile.
+
+        kafka-python does not tell. It keeps one connection to each node that it fetches from.
+        """
+        connection = self._network._manager._conns.get(self.leader())
+        if connection is None or connection is self._connection or not connection.connected:
+            return
+        if self._connection is not None:
+            self._unbroken = False
+        self._connection = connection
 
     def _was_recreated(self) -> bool:
         """Whether the name stands for another topic now. kafka-python fetches by name."""
@@ -246,7 +291,7 @@ class GroupMember:
         if state == MemberState.UNJOINED or (state != MemberState.STABLE and not owned):
             self.state = "joining"
         else:
-            self.state = "active" if owned else "standby"
+            self.state, self.trouble = "active" if owned else "standby", ""
         if idle:
             # No fetch fails when the topic is deleted, or created again, while none is sent.
             if time.monotonic() - self._metadata_at >= _METADATA_AGE_SECONDS:
@@ -266,6 +311,11 @@ class GroupMember:
 
     def _tell_changes(self) -> None:
         for change in self.assignment.changes():
+            facts = {"generation": change.event.generation}
+            if isinstance(change.event, Assigned):
+                _log.info("kafka.assigned", extra=facts)
+            else:
+                _log.info("kafka.revoked", extra=facts)
             self._deliver(change)
 
     def _close(self, opened: Opened[Any]) -> None:
@@ -276,6 +326,8 @@ class GroupMember:
         except errors.KafkaError as error:
             _log.warning("kafka.consumer_close_failed", extra={"error": str(error)})
         opened.network.close()
+        if self._stopping.is_set():
+            _log.info("kafka.left", extra={"group": self._group})
         self.assignment.revoked(lost=True)  # where the listener could not be told
         self._tell_changes()
 
@@ -287,14 +339,13 @@ class GroupMember:
 
     def _open_again(self) -> Opened[Any] | None:
         """A new consumer, however long it takes; None when stopped meanwhile."""
-        delay, longest = _REOPEN_SECONDS
         options = self._options | {"bootstrap_timeout_ms": _REOPEN_BOOTSTRAP_MS}
-        while not self._stopping.wait(delay):
+        while not self._stopping.wait(self._reopen_seconds):
             self.turned_at = time.monotonic()
+            self._reopen_seconds = min(self._reopen_seconds * 2, _REOPEN_SECONDS[1])
             try:
                 return self._open(options)
             except CommitterError as error:
-                delay = min(delay * 2, longest)
                 _log.warning("kafka.unreachable", extra={"error": str(error)})
         return None
 

@@ -21,6 +21,7 @@ from committerd.edges.kafka_options import producer_options, reader_options, top
 from committerd.edges.kafka_reader import RangeReader, read_batches
 from committerd.edges.kafka_records import to_record
 from committerd.edges.kafka_topics import TopicSurvey, survey_topics
+from committerd.edges.kafka_transactions import OpenTransaction, end_transaction, open_transactions
 from committerd.errors import QueueUnavailable
 from committerd.ports import Acknowledged, Publication, Record, TopicIdentity
 from committerd.settings_kafka import KafkaSettings
@@ -92,6 +93,18 @@ class TopicOperator:
             return {at.partition: (starts.get(at, end), end) for at, (_, end) in bounds.items()}
 
         return await _in_thread(ask)
+
+    async def open_transactions(self) -> list[OpenTransaction]:
+        """Kafka transactions that hold back staged records."""
+        return await _in_thread(partial(open_transactions, self._admin, self._staged))
+
+    async def end_transaction(self, one: OpenTransaction) -> None:
+        """Abort one of them: what it has written is never delivered."""
+        await _in_thread(partial(end_transaction, self._admin, self._settings, self._staged, one))
+
+    async def end(self) -> int:
+        """The end of the staged topic, what an open Kafka transaction holds back included."""
+        return await _in_thread(partial(self._admin.end, self._staged))
 
     async def acknowledged(self) -> Acknowledged | None:
         """The group's offset, None when it has none."""

@@ -24,8 +24,6 @@ from committerd.settings_kafka import KafkaSettings
 BATCH_BYTES = 128 * 1024
 RECORD_OVERHEAD_BYTES = 1024
 """More than a batch of one record adds to its key, value and headers."""
-LETTER_OVERHEAD_BYTES = 64 * 1024
-"""What the reasons may add to a dead record."""
 CONNECTION = (
     "bootstrap_servers",
     "bootstrap_timeout_ms",

@@ -8,6 +8,7 @@ letters, because an error of one kills that producer for all its topics.
 from __future__ import annotations
 
 import collections
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -22,11 +23,13 @@ from committerd.edges.kafka_admin import TopicAdmin
 from committerd.edges.kafka_calls import Delivery
 from committerd.edges.kafka_clients import in_words, no_broker, recent_lines
 from committerd.edges.kafka_consumer import GroupMember, MembershipState
-from committerd.edges.kafka_options import LETTER_OVERHEAD_BYTES, Topics
+from committerd.edges.kafka_contact import KafkaContact
+from committerd.edges.kafka_options import Topics
 from committerd.edges.kafka_producer import RecordSender
 from committerd.edges.kafka_reader import RangeReader
-from committerd.edges.kafka_topics import prepare_topics
-from committerd.errors import QueueUnavailable
+from committerd.edges.kafka_topics import prepare_topics, survey_topics
+from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
+from committerd.format.letter import OVERHEAD_BYTES, smaller_letter, smaller_outcome
 from committerd.ports import (
     Acknowledged,
     Fetched,
@@ -37,9 +40,17 @@ from committerd.ports import (
 )
 from committerd.settings_kafka import KafkaSettings
 
+_log = logging.getLogger(__name__)
+
 _REBALANCE_PAUSE_SECONDS = 0.05
 _END_OFFSET_SECONDS = 2.0
 _UNREAD_SECONDS = 30.0
+_BLOCKED_SECONDS = 10.0
+_MEMBER_SECONDS = 2.0
+_SILENT_SECONDS_MAX = 15.0
+"""kafka-python should have given up a connection by then, and made another."""
+_JOINING_SESSIONS_MAX = 3.0
+"""In session timeouts."""
 _CLOSE_SECONDS_MAX = 10.0
 _BOOTSTRAP_MS = 5_000
 """Of one try to connect, which can't be interrupted."""
@@ -53,6 +64,7 @@ class KafkaQueue:
     def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
         self.topics = topics
         self._staged = TopicPartition(topics.staged, 0)
+        self._session_seconds = settings.session_timeout_ms / 1000
         # Longer than the threads wait themselves, so that none is left behind as a rule.
         self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
         self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
@@ -60,17 +72,24 @@ class KafkaQueue:
         self._admin = admin
         self._reader = RangeReader(settings, topics, name, admin=admin)
         self._outcomes, self._letters = (
-            RecordSender(settings, role, name, topic=topic, record_bytes_max=size)
-            for role, topic, size in (
-                ("outcomes", topics.outcomes, settings.max_record_bytes),
-                ("dead", topics.dead, settings.max_record_bytes + LETTER_OVERHEAD_BYTES),
+            RecordSender(settings, role, name, topic=topic, record_bytes_max=size, smaller=smaller)
+            for role, topic, size, smaller in (
+                ("outcomes", topics.outcomes, settings.max_record_bytes, smaller_outcome),
+                ("dead", topics.dead, settings.max_record_bytes + OVERHEAD_BYTES, smaller_letter),
             )
         )
+        self._contact = KafkaContact(settings, name, staged=self._staged)
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
         self._acknowledged: int | None = None
         self._oldest_unread: Record | None = None
         self._retention_ms: int | None = None
+        self._held_back = 0
+        self._held_back_from: tuple[int, int] | None = None
+        """First offset that an open Kafka transaction holds back, and its Unix time in milliseconds."""
+        self._topic_problems: Sequence[str] = ()
+        self._settings = settings
+        self._name = name
         self._lanes = {
             resource: CapacityLimiter(1)
             for resource in (self._member, self._admin, self._reader, self._outcomes, self._letters)
@@ -112,6 +131,23 @@ class KafkaQueue:
         """How long the staged topic keeps a record, as looked up some seconds ago; None for ever, or not known."""
         return self._retention_ms
 
+    def held_back(self) -> tuple[int, int] | None:
+        """How many offsets an open Kafka transaction holds back, and the Unix time of the first in milliseconds.
+
+        As looked up some seconds ago. None when there is none, or when the partition is not ours.
+        """
+        if self._held_back_from is None or not self._member.assignment.owned:
+            return None
+        return self._held_back, self._held_back_from[1]
+
+    def topic_problems(self) -> Sequence[str]:
+        """What is wrong with the topics, as looked up some minutes ago; a sentence with its remedy each."""
+        return self._topic_problems
+
+    def silent_seconds(self) -> float:
+        """How long Kafka has not answered; some seconds also when all is well."""
+        return time.monotonic() - self._contact.answered_at
+
     # The port; each method's meaning is in `committerd.ports.Queue`
 
     async def next_event(self) -> QueueEvent:
@@ -130,6 +166,9 @@ class KafkaQueue:
     async def bounds(self) -> tuple[int, int]:
         ask = partial(self._admin.bounds, [self._staged])
         return (await self._in_thread(self._admin, ask, "asking for bounds"))[self._staged]
+
+    async def time_ms(self) -> int | None:
+        return await self._in_thread(self._admin, self._admin.time_ms, "asking what time it is")
 
     async def acknowledged(self) -> Acknowledged | None:
         found = await self._in_thread(self._reader, self._reader.acknowledged, "asking for the group's offset")
@@ -197,6 +236,32 @@ class KafkaQueue:
                 with suppress(QueueUnavailable):
                     self._member.end_offset = (await self.bounds())[1]
 
+    async def watch_contact(self) -> None:
+        """Keep known whether Kafka answers."""
+        await self._contact.run()
+
+    async def watch_member(self) -> None:
+        """Replace a consumer that hears nothing, or doesn't join, although Kafka answers others."""
+        unwell_since: float | None = None
+        while True:
+            await anyio.sleep(_MEMBER_SECONDS)
+            member = self._member
+            silent = member.silent_seconds() > _SILENT_SECONDS_MAX
+            if not silent and (member.state != "joining" or member.trouble):
+                unwell_since = None
+                continue
+            with suppress(QueueUnavailable, RefusedToRun):
+                # Longer than the group needs to settle when a member was lost.
+                patience = _SILENT_SECONDS_MAX if silent else _JOINING_SESSIONS_MAX * self._session_seconds
+                await self.identity()
+                now = anyio.current_time()
+                unwell_since = now if unwell_since is None else unwell_since
+                if now - unwell_since > patience:
+                    unwell_since = None
+                    member.replace("Kafka answers, and the consumer hears nothing or can't join its group")
+                continue
+            unwell_since = None
+
     async def watch_unread(self) -> None:
         """Keep known how old the oldest unread record is, and how long the topic keeps one."""
         while True:
@@ -207,6 +272,42 @@ class KafkaQueue:
                     self._oldest_unread = await self._first_unread()
             await anyio.sleep(_UNREAD_SECONDS)
 
+    async def watch_held_back(self) -> None:
+        """Keep known what an open Kafka transaction holds back."""
+        while True:
+            with suppress(QueueUnavailable):
+                await self._look_for_held_back()
+            await anyio.sleep(_BLOCKED_SECONDS)
+
+    async def _look_for_held_back(self) -> None:
+        if not self._member.assignment.owned:
+            self._held_back_from = None
+            return
+        ask = partial(self._admin.end, self._staged)
+        end = await self._in_thread(self._admin, ask, "asking for the topic's end")
+        # Asked for last: what was committed meanwhile is not held back.
+        readable = (await self.bounds())[1]
+        if readable >= end:
+            self._held_back_from = None
+            return
+        self._held_back = end - readable
+        if self._held_back_from is None or self._held_back_from[0] != readable:
+            look = partial(self._reader.held_back, readable)
+            first = await self._in_thread(self._reader, look, "reading what is held back")
+            self._held_back_from = None if first is None else (readable, first.timestamp_ms)
+
+    async def watch_topics(self) -> None:
+        """Look now and then whether the topics are still as they must be: somebody may alter them at any time."""
+        while True:
+            await anyio.sleep(self._settings.topics_recheck_seconds)
+            with suppress(QueueUnavailable, SettingsError):
+                look = partial(survey_topics, self._admin, self._settings, self._name, create=False)
+                survey = await self._in_thread(self._admin, look, "checking the topics")
+                found = tuple(check.problem for check in survey.checks if check.problem)
+                if found and found != self._topic_problems:
+                    _log.error("kafka.topics_changed", extra={"problems": found})
+                self._topic_problems = found
+
     async def _first_unread(self) -> Record | None:
         first, end = await self.bounds()
         if self._acknowledged is None:
@@ -214,6 +315,10 @@ class KafkaQueue:
         start = max(self._acknowledged or 0, first)
         found = await self.read(start, start + 1) if start < end else []
         return found[0] if found else None
+
+    def trouble(self) -> str:
+        """Why this process can't be a member of the group; empty when it is one, or is about to be."""
+        return self._member.trouble
 
     def leave(self) -> None:
         """Leave the group now, and let `run_member` end."""
@@ -223,7 +328,7 @@ class KafkaQueue:
         """Release all connections; nothing may be called any more."""
         with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
             async with anyio.create_task_group() as tasks:
-                for resource in (self._outcomes, self._letters, self._admin):
+                for resource in (self._outcomes, self._letters, self._admin, self._contact):
                     # Not in its lane: a thread that hangs there must not hold this up.
                     tasks.start_soon(partial(to_thread.run_sync, resource.close, abandon_on_cancel=True))
 
@@ -280,8 +385,18 @@ async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = T
     admin = await to_thread.run_sync(_first_admin, settings, name)
     try:
         topics = await to_thread.run_sync(
-            partial(prepare_topics, admin, settings, name, create=None if join else False)
+            partial(
+                prepare_topics,
+                admin,
+                settings,
+                name,
+                create=None if join else False,
+                seconds=settings.bootstrap_timeout_ms / 1000 if join else 0,
+                check_cancelled=from_thread.check_cancelled,
+            )
         )
+        if join:
+            await to_thread.run_sync(admin.require_group, topics.group)
     except BaseException:
         admin.close()
         raise
@@ -294,6 +409,10 @@ async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = T
                     tasks.start_soon(queue.run_member, ready)
                     tasks.start_soon(queue.watch_end)
                     tasks.start_soon(queue.watch_unread)
+                    tasks.start_soon(queue.watch_held_back)
+                    tasks.start_soon(queue.watch_topics)
+                    tasks.start_soon(queue.watch_contact)
+                    tasks.start_soon(queue.watch_member)
                     await ready.wait()
                 yield queue
             finally:

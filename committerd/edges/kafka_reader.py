@@ -24,14 +24,17 @@ from committerd.settings_kafka import KafkaSettings
 
 _POLL_MS = 200
 _CLOSE_MS_MAX = 1_000
+_BOOTSTRAP_MS = 5_000
 
 
 class RangeReader:
     """Blocking; callers of other threads wait. Raises `QueueUnavailable` where Kafka fails."""
 
     def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
-        self._options = reader_options(settings, topics, name) | {"bootstrap_timeout_ms": settings.request_timeout_ms}
-        self._timeout_ms = settings.request_timeout_ms
+        self._options = reader_options(settings, topics, name) | {
+            "bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)
+        }
+        self._group = topics.group
         self._staged = TopicPartition(topics.staged, 0)
         self._outcomes = topics.outcomes
         self._admin = admin
@@ -43,6 +46,14 @@ class RangeReader:
         ranges = {self._staged: (max(start, first), min(end, last))}
         return [to_record(found) for found in self._read(ranges)]
 
+    def held_back(self, offset: int) -> Record | None:
+        """The first record from this offset on, although an open Kafka transaction holds it back; None = none."""
+        options = self._options | {"isolation_level": "read_uncommitted"}
+        with self._one:
+            for batch in read_batches(options, {self._staged: (offset, offset + 1)}):
+                return to_record(batch[0])
+        return None
+
     def outcomes_tail(self, limit: int) -> list[bytes]:
         """Values of the last records of the outcomes topic, at most `limit` of each partition."""
         bounds = self._admin.bounds(self._admin.partitions(self._outcomes))
@@ -51,12 +62,7 @@ class RangeReader:
 
     def acknowledged(self) -> Acknowledged | None:
         """The group's offset, None when it has none."""
-        with self._one, _opened_consumer(self._options, f"reading {self._staged.topic}") as consumer:
-            consumer.assign([self._staged])
-            committed = consumer.committed(self._staged, metadata=True, timeout_ms=self._timeout_ms)
-        if committed is None:
-            return None
-        return Acknowledged(offset=committed.offset, metadata=committed.metadata or "")
+        return self._admin.acknowledged(self._group, self._staged)
 
     def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
         """kafka-python's records in the half-open ranges, each partition in offset order."""

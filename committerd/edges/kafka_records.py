@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from committerd.edges.kafka_repairs import CutHeaders
 from committerd.ports import Record
 
 
@@ -16,4 +17,5 @@ def to_record(found: Any) -> Record:
         headers=tuple((name, value or b"") for name, value in found.headers),
         timestamp_ms=found.timestamp,
         leader_epoch=found.leader_epoch,
+        headers_found=found.headers.found if isinstance(found.headers, CutHeaders) else 0,
     )

@@ -1,7 +1,9 @@
-"""Three faults of kafka-python 3.0 that would stop a committer, mended in the library's own classes.
+"""Four faults of kafka-python 3.0 that would stop a committer, mended in the library's own classes.
 
 * Header names. A record whose header names aren't UTF-8 is refused, and the rest of its batch with it,
   for ever. Kafka takes such records; its Java client replaces what can't be decoded, and so do we.
+* Many headers. A record of 1 MiB may have 500,000 headers, which take 100 times as much memory, and the
+  library reads many records ahead. Of such a record we read the first headers only.
 * Last words. What a broker says right before it hangs up is thrown away: the reason why it refuses a
   login, or the answer to a request.
 * Joins. A member that joins again because the topic's metadata changed forgets to finish when `poll`
@@ -20,13 +22,16 @@ from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
+HEADERS_MAX = 1000
+"""The wire contract has 16; with those of tracing and routing a record has some dozens."""
+
 Method = Callable[[Any], Any]
 
 
 def repair_kafka_python() -> None:
     """Mend the classes, once for the process; to be called before a client is made."""
     for owner, name, mended in (
-        (DefaultRecordBatch, "_read_msg", _with_any_header_name),
+        (DefaultRecordBatch, "_read_msg", _with_few_headers),
         (KafkaTCPTransport, "_sock_recv", _with_last_words),
         (KafkaSSLTransport, "_sock_recv", _with_last_words),
         (ConsumerCoordinator, "need_rejoin", _until_joined),
@@ -55,40 +60,54 @@ def _until_joined(need_rejoin: Method) -> Method:
     return needed
 
 
-def _with_any_header_name(read: Method) -> Method:
-    def tolerant(batch: Any) -> Any:
-        # `_pos` moves only when a record was read whole, so the record can be read again.
-        try:
-            return read(batch)
-        except UnicodeDecodeError:
-            return _read_record(batch)
+class CutHeaders(list[tuple[str, "bytes | None"]]):
+    """The first headers of a record that has more than anybody needs."""
 
-    return tolerant
+    found: int = 0
+    """How many it has."""
+
+
+def _with_few_headers(read: Method) -> Method:
+    def bounded(batch: Any) -> Any:
+        return read(batch) if batch.is_control_batch else _read_record(batch)
+
+    return bounded
 
 
 def _read_record(batch: Any) -> DefaultRecord:
     """One record of format 2: length, attributes, deltas, key, value, headers; lengths are varints.
 
-    Kafka: DefaultRecord.java.
+    Kafka: DefaultRecord.java. `_pos` moves only when the record was read whole.
     """
     buffer = batch._buffer
     length, start = decode_varint(buffer, batch._pos)
     _attributes, position = decode_varint(buffer, start)
     delta_ms, position = decode_varint(buffer, position)
     offset_delta, position = decode_varint(buffer, position)
-
-    def field() -> bytes | None:
-        nonlocal position
-        size, position = decode_varint(buffer, position)
-        if size < 0:
-            return None
-        found = bytes(buffer[position : position + size])
+    key = value = None
+    size, position = decode_varint(buffer, position)
+    if size >= 0:
+        key = bytes(buffer[position : position + size])
         position += size
-        return found
-
-    key, value = field(), field()
+    size, position = decode_varint(buffer, position)
+    if size >= 0:
+        value = bytes(buffer[position : position + size])
+        position += size
     count, position = decode_varint(buffer, position)
-    headers = [((field() or b"").decode("utf-8", "replace"), field()) for _ in range(count)]
+    headers: list[tuple[str, bytes | None]] = [] if count <= HEADERS_MAX else CutHeaders()
+    for _ in range(min(count, HEADERS_MAX)):
+        size, position = decode_varint(buffer, position)
+        name = buffer[position : position + size].decode("utf-8", "replace")
+        position += size
+        size, position = decode_varint(buffer, position)
+        if size >= 0:
+            headers.append((name, bytes(buffer[position : position + size])))
+            position += size
+        else:
+            headers.append((name, None))
+    if isinstance(headers, CutHeaders):
+        headers.found = count
+        position = start + length
     if position - start != length:
         raise errors.CorruptRecordError(f"record of {length} bytes ends after {position - start}")
     batch._pos = position

@@ -7,7 +7,8 @@ commits), nothing compacted or deleted early, no replica that lost records becom
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 from kafka import codec, errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from committerd.edges.kafka_access import lacking
 from committerd.edges.kafka_admin import TopicAdmin
-from committerd.edges.kafka_clients import in_words
-from committerd.edges.kafka_options import LETTER_OVERHEAD_BYTES, Topics, topics_of
+from committerd.edges.kafka_options import BATCH_BYTES, RECORD_OVERHEAD_BYTES, Topics, topics_of
 from committerd.errors import QueueUnavailable, SettingsError
+from committerd.format.letter import OVERHEAD_BYTES
 from committerd.settings_kafka import DAY_MS, KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -26,7 +28,14 @@ _log = logging.getLogger(__name__)
 _BROKER_MIN = (2, 8)
 """Kafka tells topic ids from this version on."""
 _REPLICAS_MAX = 3
+_LOOK_SECONDS = 1.0
+_SAY_SECONDS = 10.0
+_OPERATIONS = {"staged": ("Read",), "outcomes": ("Read", "Write"), "dead": ("Write",)}
+"""What the committer does with each topic. Kafka allows Describe to whom it allows one of these."""
 _UNLIMITED = -1
+_OUTCOMES_BYTES = 1024 * 1024
+_OUTCOMES_BYTES_MIN = BATCH_BYTES + RECORD_OVERHEAD_BYTES
+"""What is published together, and so what the topic must take at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +57,8 @@ class FoundTopic:
     replicas: int
     configs: Mapping[str, str]
     """All of its settings, defaults included; empty when we may not read them."""
+    allowed: frozenset[str] = frozenset()
+    """What we may do with it, as Kafka names it (READ, WRITE, ...); empty where Kafka does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +102,9 @@ def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> 
         # record holds for its real size, and a dead letter fits into its topic.
         "compression.type": "uncompressed",
     }
-    letters = str(settings.max_record_bytes + LETTER_OVERHEAD_BYTES)
+    letters = str(settings.max_record_bytes + OVERHEAD_BYTES)
     dead = {"retention.ms": str(settings.dead_retention_ms), "max.message.bytes": letters}
-    outcomes = {"retention.ms": str(settings.outcomes_retention_ms)}
+    outcomes = {"retention.ms": str(settings.outcomes_retention_ms), "max.message.bytes": str(_OUTCOMES_BYTES)}
     return [
         TopicPlan(name=name, role=role, partitions=partitions, replicas=replicas, configs=shared | configs)
         for role, name, partitions, configs in (
@@ -104,22 +115,54 @@ def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> 
     ]
 
 
-def prepare_topics(admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool | None = None) -> Topics:
+def prepare_topics(
+    admin: TopicAdmin,
+    settings: KafkaSettings,
+    name: str,
+    *,
+    create: bool | None = None,
+    seconds: float = 0,
+    check_cancelled: Callable[[], None] = lambda: None,
+) -> Topics:
     """Create the missing topics if the settings (or `create`) say so, then check all three.
+
+    Topics that are missing, or not ready yet, are waited for, so many `seconds` at most: others may be creating them.
 
     Blocking. Raises `SettingsError` that lists everything wrong and what to do about it,
     `QueueUnavailable` when Kafka doesn't answer.
     """
-    survey = survey_topics(admin, settings, name, create=settings.topics_mode == "create" if create is None else create)
-    wrong = [check.problem for check in survey.checks if check.problem]
-    if wrong:
-        listed = "\n".join(f"  - {line}" for line in wrong)
-        raise SettingsError(f"the topics of dataset {name} can't be used:\n{listed}")
-    return topics_of(settings, name)
+    create = settings.topics_mode == "create" if create is None else create
+    deadline, said_at = time.monotonic() + seconds, float("-inf")
+    while True:
+        try:
+            survey = survey_topics(admin, settings, name, create=create, seconds=deadline - time.monotonic())
+            wrong = [check for check in survey.checks if check.problem]
+            if not wrong:
+                return topics_of(settings, name)
+            listed = "\n".join(f"  - {check.problem}" for check in wrong)
+            failed: SettingsError | QueueUnavailable = SettingsError(
+                f"the topics of dataset {name} can't be used:\n{listed}"
+            )
+            if any(check.setting != "topic" for check in wrong):
+                raise failed
+        except QueueUnavailable as error:
+            failed = error
+        if time.monotonic() >= deadline:
+            raise failed
+        if time.monotonic() - said_at >= _SAY_SECONDS:
+            said_at = time.monotonic()
+            left = round(deadline - said_at)
+            _log.warning("kafka.topics_awaited", extra={"error": str(failed), "gives_up_in_seconds": left})
+        time.sleep(_LOOK_SECONDS)
+        check_cancelled()
 
 
-def survey_topics(admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool) -> TopicSurvey:
+def survey_topics(
+    admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool, seconds: float = 10
+) -> TopicSurvey:
     """Create the missing topics if asked to, then compare all three with what the settings ask for.
+
+    `seconds`: how long to wait until those that were created are ready.
 
     Blocking. Raises `SettingsError` for brokers that are too old and for a topic that can't be created,
     `QueueUnavailable` when Kafka doesn't answer.
@@ -134,16 +177,15 @@ def survey_topics(admin: TopicAdmin, settings: KafkaSettings, name: str, *, crea
             "topic that was deleted and created again"
         )
     try:
-        brokers = len(client.describe_cluster()["brokers"])
-        plans = planned_topics(settings, topics, brokers=brokers)
+        plans = planned_topics(settings, topics, brokers=admin.broker_count())
         found = _describe(client, plans)
         missing = [plan for plan in plans if plan.name not in found]
         created: list[str] = []
         if missing and create:
-            created = _create(client, missing)
+            created = _create(client, missing, seconds=seconds)
             found = _describe(client, plans)
     except errors.KafkaError as error:
-        raise QueueUnavailable(f"checking the topics of {name}: {in_words(error)}") from error
+        raise admin.failed(f"checking the topics of {name}", error) from error
     return TopicSurvey(checks=tuple(checks(plans, found, settings)), created=tuple(created), found=found)
 
 
@@ -167,6 +209,7 @@ def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: Ka
             )
             continue
         yield _shape(plan, topic)
+        yield from _rights(plan, topic)
         if topic.configs:
             yield from _configs(plan, topic, settings)
         else:
@@ -192,6 +235,19 @@ def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
         "to commit in. Partitions can't be taken away: drain it, delete it, create it anew, and "
         "adopt it with `committerd position adopt`",
     )
+
+
+def _rights(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+    """What we must be allowed to do with it; nothing where Kafka does not say what we may."""
+    for operation in _OPERATIONS[plan.role] if topic.allowed else ():
+        allowed = operation.upper() in topic.allowed
+        yield TopicCheck(
+            topic=plan.name,
+            setting=f"ACL {operation}",
+            expected="allowed",
+            actual="allowed" if allowed else "denied",
+            problem="" if allowed else f"{plan.name}: {lacking(operation, 'Topic', plan.name)}",
+        )
 
 
 def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Iterator[TopicCheck]:
@@ -234,14 +290,8 @@ def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Ite
     )
     if plan.role == "staged":
         yield from _staged_configs(plan, topic)
-    if plan.role == "dead" and "max.message.bytes" in configs:
-        planned = plan.configs["max.message.bytes"]
-        yield check(
-            "max.message.bytes",
-            good=int(configs["max.message.bytes"]) >= int(planned),
-            why="a dead record and its reasons must fit; or lower max_record_bytes",
-            expected=f">= {planned}",
-        )
+    else:
+        yield from _answers_configs(plan, topic)
 
 
 def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
@@ -260,6 +310,32 @@ def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
         good=not codecs or topic.configs.get("compression.type") in ("uncompressed", "gzip"),
         why=f"records packed with {codecs} can't be read here; or install kafka-python[{codecs.replace(' ', '')}]",
         expected="uncompressed or gzip" if codecs else "any",
+    )
+
+
+def _answers_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+    """Of outcomes and dead letters: what is written there must fit, and whoever reads it must be able to unpack it."""
+    if "max.message.bytes" in topic.configs:
+        dead = plan.role == "dead"
+        least = int(plan.configs["max.message.bytes"]) if dead else _OUTCOMES_BYTES_MIN
+        yield _config(
+            plan,
+            topic,
+            "max.message.bytes",
+            good=int(topic.configs["max.message.bytes"]) >= least,
+            why="a dead record and its reasons must fit; or lower max_record_bytes" if dead else "outcomes must fit",
+            expected=f">= {least}",
+        )
+    codecs = ", ".join(_unreadable_codecs())
+    yield _config(
+        plan,
+        topic,
+        "compression.type",
+        good=not codecs or topic.configs.get("compression.type", "producer") in ("producer", "uncompressed", "gzip"),
+        why=f"{codecs} can't be read here, nor by producers without its library; or install kafka-python"
+        f"[{codecs.replace(' ', '')}]",
+        value="uncompressed",
+        expected="producer, uncompressed or gzip" if codecs else "any",
     )
 
 
@@ -302,28 +378,31 @@ def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
         error = errors.for_code(described["error_code"])
         if error is errors.UnknownTopicOrPartitionError:
             continue
+        if error is errors.TopicAuthorizationFailedError:
+            raise SettingsError(f"{described['name']} can't be read: {lacking('Describe', 'Topic', described['name'])}")
         if error not in (errors.NoError, errors.LeaderNotAvailableError):
             raise error(described["name"])
-        shapes[described["name"]] = described["partitions"]
+        shapes[described["name"]] = described
     if not shapes:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in shapes]
     configs = client.describe_configs(resources, config_filter="all").get("topic", {})
     return {
         name: FoundTopic(
-            partitions=len(partitions),
-            replicas=min((len(p["replica_nodes"]) for p in partitions), default=0),
+            partitions=len(described["partitions"]),
+            replicas=min((len(p["replica_nodes"]) for p in described["partitions"]), default=0),
+            allowed=frozenset(described.get("authorized_operations") or ()),
             configs={
                 config: str(entry["value"])
                 for config, entry in configs.get(name, {}).items()
                 if entry["value"] is not None
             },
         )
-        for name, partitions in shapes.items()
+        for name, described in shapes.items()
     }
 
 
-def _create(client: Any, plans: list[TopicPlan]) -> list[str]:
+def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]:
     """Create them; one that another process has just created is as good. Raises `SettingsError`.
 
     Returns the names of those that we created.
@@ -350,5 +429,5 @@ def _create(client: Any, plans: list[TopicPlan]) -> list[str]:
                 f"topic {topic['name']} can't be created: {topic.get('error_message') or error()}. "
                 "Create it by hand and set topics_mode = check, or allow Create on it"
             )
-    client.wait_for_topics([plan.name for plan in plans])
+    client.wait_for_topics([plan.name for plan in plans], timeout_ms=max(seconds, 1) * 1000)
     return created

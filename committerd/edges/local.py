@@ -10,6 +10,10 @@ shows them, no reader of Lance takes one for a manifest, and Lance's cleanup col
 
 With `durable`, a returned write survives a power failure: the file is synced before it gets its
 name, the folder after.
+
+A record names files, so whoever writes records decides what is read here. Only a regular file is, and no link to it is
+followed below the table's own folders (`data`, `_deletions` and the like may be links: the operator made them). A read
+that does not end within `read_seconds_max` is given up, and its thread left to the system.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ import heapq
 import os
 import re
 import secrets
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,8 +32,20 @@ from urllib.parse import unquote_to_bytes
 import anyio
 from anyio import to_thread
 
-from committerd.edges.local_files import Superseded, discard, link, reason, reserve, sync_folder, write
-from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.edges.local_files import (
+    Superseded,
+    discard,
+    link,
+    reason,
+    regular,
+    regular_size,
+    regular_sizes,
+    reserve,
+    sync_folder,
+    write,
+)
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.format.paths import VERSIONS
 from committerd.ports import Answer, Created, Exists, Tail
 from committerd.several import for_each
 
@@ -44,8 +59,14 @@ _SYNCS_AT_ONCE = 4
 _COPY_CHUNK_BYTES = 1 << 20
 _LARGE_BYTES_MIN = 1 << 20
 
+_READ_SECONDS_MAX = 30.0
+_ABANDONED_MAX = 16
+"""Reads that were given up and have not ended: with more of them nothing is read, as the file system hangs."""
+
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 """What a read meets where there is no object; nor can there be one under too long a name."""
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENXIO, errno.ENODEV, errno.EOVERFLOW})
+"""What a read of one file may meet where others can be read."""
 _LOCAL_SCHEMES = ("file", "file-object-store")  # Lance: both are the local file system
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _FOREIGN_STAGING = re.compile(r".#\d+$")
@@ -73,6 +94,12 @@ def local_path(uri: str) -> Path | None:
     return Path(os.path.abspath(decoded))
 
 
+class _Thread:
+    """How far the thread of a read is."""
+
+    began = ended = False
+
+
 class LocalStore:
     """`ObjectStore` on a directory, which the first write creates.
 
@@ -80,31 +107,51 @@ class LocalStore:
     system has answered.
     """
 
-    def __init__(self, root: Path, *, durable: bool = True) -> None:
+    def __init__(self, root: Path, *, durable: bool = True, read_seconds_max: float = _READ_SECONDS_MAX) -> None:
         self._root = os.path.abspath(root)
         self._durable = durable
+        self._read_seconds_max = read_seconds_max
+        self._abandoned: set[_Thread] = set()
         self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
+        self._readers = anyio.CapacityLimiter(_THREADS_MAX)
         self._superseded = Superseded()
         self.uri = self._root
 
     async def get(self, key: str) -> bytes | None:
-        return await self._in_thread(_read, self._path(key))
+        return await self._read(key, _whole)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        return await self._in_thread(_read, self._path(key), start, max(0, end - start))
+        return await self._read(key, lambda descriptor: _part(descriptor, start, max(end, start)))
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        return await self._in_thread(_read_tail, self._path(key), size)
+        return await self._read(key, lambda descriptor: _tail(descriptor, size))
 
     async def head(self, key: str) -> int | None:
-        return await self._in_thread(_size, self._path(key))
+        self._path(key)
+        return await self._within_limits(key, lambda: _size(self._root, key))
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        """As the port says, in one thread."""
+        answers: dict[str, int | ObjectUnreadable | InvalidRequest | None] = {}
+        possible: list[str] = []
+        for key in keys:
+            try:
+                self._path(key)
+                possible.append(key)
+            except InvalidRequest as error:
+                answers[key] = error
+        if possible:
+            found = await self._within_limits(possible[0], lambda: _sizes(self._root, possible))
+            answers.update(zip(possible, found, strict=True))
+        return [answers[key] for key in keys]
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """Costs one read of the whole folder, whatever the limit."""
         if prefix and not prefix.endswith("/"):
             raise ValueError(f"a folder ends with a slash: {prefix!r}")
-        folder = self._path(prefix.removesuffix("/")) if prefix else self._root
-        names = await self._in_thread(self._scan, folder)
+        if prefix:
+            self._path(prefix.removesuffix("/"))
+        names = await self._in_thread(self._scan, prefix.removesuffix("/"))
         keys = [key for key in (prefix + name for name in names) if key > start_after]
         return sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
 
@@ -148,13 +195,60 @@ class LocalStore:
                 discard(temporary)
 
     async def copy(self, source: str, target: str) -> bool:
-        return await self._in_thread(self._duplicate, self._path(source), self._path(target))
+        self._path(source)
+        return await self._in_thread(self._duplicate, source, self._path(target))
 
     async def delete(self, key: str) -> None:
-        await self._in_thread(_remove, self._path(key))
+        self._path(key)
+        await self._in_thread(_remove, self._root, key)
 
     async def aclose(self) -> None:
         """Nothing is held open between calls."""
+
+    async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
+        """What `work` makes of the file's descriptor; None where there is no file."""
+        self._path(key)
+
+        def read() -> _T | None:
+            with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
+                return work(descriptor)
+            return None
+
+        return await self._within_limits(key, read)
+
+    async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
+        """What `read` returns from a thread, which is left alone when the time is over.
+
+        Raises `ObjectUnreadable` then, and `StoreUnavailable` when too many threads were left.
+        """
+        if len(self._abandoned) >= _ABANDONED_MAX:
+            raise StoreUnavailable(
+                f"can't read {self._root}: {len(self._abandoned)} reads there have not ended; does its file system "
+                "hang?"
+            )
+        thread = _Thread()
+
+        def noted() -> _T:
+            thread.began = True
+            try:
+                return read()
+            finally:
+                thread.ended = True
+                self._abandoned.discard(thread)
+
+        try:
+            with anyio.fail_after(self._read_seconds_max):
+                return await to_thread.run_sync(noted, limiter=self._readers, abandon_on_cancel=True)
+        except TimeoutError as error:
+            kind = ObjectUnreadable if thread.began else StoreUnavailable
+            raise kind(
+                f"can't read {os.path.join(self._root, key)}: no answer within {self._read_seconds_max:g} s"
+            ) from error
+        finally:
+            if thread.began and not thread.ended:
+                self._abandoned.add(thread)
+                if thread.ended:  # meanwhile
+                    self._abandoned.discard(thread)
 
     async def _in_thread(self, function: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
@@ -223,14 +317,15 @@ class LocalStore:
                 sync_folder(os.path.dirname(path))
 
     def _duplicate(self, source: str, path: str) -> bool:
-        with _reading(source), open(source, "rb") as file:
-            self._replace(path, ([chunk] for chunk in iter(lambda: file.read(_COPY_CHUNK_BYTES), b"")))
+        with _reading(self._root, source), regular(self._root, source) as descriptor:
+            self._replace(path, ([chunk] for chunk in iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b"")))
             return True
         return False
 
-    def _scan(self, folder: str) -> Sequence[str]:
+    def _scan(self, key: str) -> Sequence[str]:
         """Names of the objects directly in a folder, in no order."""
-        with _reading(folder), os.scandir(folder) as entries:
+        folder = os.path.join(self._root, key)
+        with _reading(self._root, key), os.scandir(folder) as entries:
             names = [entry.name for entry in entries if _is_object(entry)]
             if self._durable:
                 # An answer may rest on what is seen here: a version whose writer was killed before
@@ -284,31 +379,53 @@ def _is_object(entry: os.DirEntry[str]) -> bool:
     return entry.is_file()
 
 
-def _read(path: str, start: int = 0, size: int = -1) -> bytes | None:
-    with _reading(path), open(path, "rb") as file:
+def _may_be_link(key: str) -> bool:
+    """No record names a manifest, so a link among them was made by whoever owns the table."""
+    return key.startswith(VERSIONS)
+
+
+def _whole(descriptor: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def _part(descriptor: int, start: int, end: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
         file.seek(start)
-        return file.read(size)
+        return file.read(end - start)
+
+
+def _tail(descriptor: int, size: int) -> Tail:
+    whole = os.fstat(descriptor).st_size
+    start = max(0, whole - size)
+    return Tail(body=_part(descriptor, start, whole), size=whole)
+
+
+def _size(root: str, key: str) -> int | None:
+    with _reading(root, key):
+        return regular_size(root, key, follow=_may_be_link(key))
     return None
 
 
-def _read_tail(path: str, size: int) -> Tail | None:
-    with _reading(path), open(path, "rb") as file:
-        whole = os.fstat(file.fileno()).st_size
-        start = file.seek(max(0, whole - size))
-        return Tail(body=file.read(whole - start), size=whole)
-    return None
+def _sizes(root: str, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | None]:
+    """Raises `StoreUnavailable` for what is wrong with all of them."""
+    sizes: list[int | ObjectUnreadable | None] = []
+    for key, found in zip(keys, regular_sizes(root, keys), strict=True):
+        try:
+            if isinstance(found, OSError):
+                with _reading(root, key):
+                    raise found
+                sizes.append(None)
+            else:
+                sizes.append(found)
+        except ObjectUnreadable as error:
+            sizes.append(error)
+    return sizes
 
 
-def _size(path: str) -> int | None:
-    with _reading(path):
-        found = os.stat(path)
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
-    return None
-
-
-def _remove(path: str) -> None:
-    with _reading(path):
-        os.unlink(path)
+def _remove(root: str, key: str) -> None:
+    with _reading(root, key):
+        os.unlink(os.path.join(root, key))
 
 
 def _unsynced(error: OSError, answers: Mapping[str, Answer]) -> OutcomeUnknown:
@@ -327,13 +444,18 @@ def _named(temporary: str, path: str) -> Answer:
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Leave the block where there is no such object; other failures are `StoreUnavailable`."""
+def _reading(root: str, key: str) -> Iterator[None]:
+    """Leave the block where there is no such object.
+
+    Raises `ObjectUnreadable` for failures that may be of this object alone, `StoreUnavailable` for others.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in _ABSENT:
-            raise StoreUnavailable(f"can't read {path}: {reason(error)}") from error
+        if error.errno in _ABSENT:
+            return
+        kind = ObjectUnreadable if error.errno in _UNREADABLE else StoreUnavailable
+        raise kind(f"can't read {os.path.join(root, key)}: {reason(error)}") from error
 
 
 @contextmanager

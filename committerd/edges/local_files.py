@@ -1,6 +1,7 @@
-"""What the store on a local file system asks of the system: write, sync, and give a file its name.
+"""What the store on a local file system asks of the system: read, write, sync, and give a file its name.
 
-Errors of the system are passed on, but where more must be said: whether a link was made or may have been.
+Errors of the system are passed on, but where more must be said: whether a link was made or may have been, and what is
+no regular file.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import groupby
 
-from committerd.errors import OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 
 _PARTS_AT_ONCE = 1024
 """writev(2): IOV_MAX on Linux and macOS."""
@@ -40,6 +43,8 @@ _LINK_NOT_MADE = frozenset(
 )
 """Refusals of link(2) before any change. After others (EIO, a lost NFS answer) it may be there."""
 
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
@@ -155,6 +160,77 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
     return function
+
+
+@contextmanager
+def regular(root: str, key: str, *, follow: bool = False) -> Iterator[int]:
+    """A descriptor of the regular file of this key below `root`, open to read.
+
+    Of links only those are followed that stand for the table or for one of its own folders, such as `data`, unless
+    `follow`. Opening never waits for a device or for the other end of a pipe. Raises `ObjectUnreadable` for a link and
+    for what is no regular file, and what the system says.
+    """
+    with _folder_of(root, key) as (folder, name):
+        _require_regular(root, key, os.stat(name, dir_fd=folder, follow_symlinks=follow))
+        descriptor = os.open(name, _READ if follow else _READ | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        _require_regular(root, key, os.fstat(descriptor))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def regular_size(root: str, key: str, *, follow: bool = False) -> int:
+    """Bytes of the regular file of this key. Raises as `regular`; the file itself is not opened."""
+    with _folder_of(root, key) as (folder, name):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=follow)
+    _require_regular(root, key, found)
+    return found.st_size
+
+
+def regular_sizes(root: str, keys: Sequence[str]) -> Iterator[int | OSError | ObjectUnreadable]:
+    """Bytes of each regular file, or what `regular_size` raises for it. A folder is opened once for all keys in it that
+    follow each other.
+    """
+    for prefix, several in groupby(keys, lambda key: key.rpartition("/")[0]):
+        some = list(several)
+        try:
+            with _folder_of(root, some[0]) as (folder, _):
+                for key in some:
+                    try:
+                        found = os.stat(key[len(prefix) + 1 :] if prefix else key, dir_fd=folder, follow_symlinks=False)
+                        _require_regular(root, key, found)
+                        yield found.st_size
+                    except (OSError, ObjectUnreadable) as error:
+                        yield error
+        except (OSError, ObjectUnreadable) as error:
+            yield from [error] * len(some)
+
+
+@contextmanager
+def _folder_of(root: str, key: str) -> Iterator[tuple[int, str]]:
+    """(descriptor of the folder that a file lies in, the file's name there)."""
+    own, *below = key.split("/")
+    if not below:
+        own, below = "", [own]
+    folder = os.open(os.path.join(root, own), _FOLDER)
+    try:
+        for name in below[:-1]:
+            if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise ObjectUnreadable(f"can't read {os.path.join(root, key)}: its folder {name!r} is a symbolic link")
+            above, folder = folder, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(above)
+        yield folder, below[-1]
+    finally:
+        os.close(folder)
+
+
+def _require_regular(root: str, key: str, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
+    if not stat.S_ISREG(found.st_mode):
+        what = "a symbolic link, which is not followed" if stat.S_ISLNK(found.st_mode) else "no regular file"
+        raise ObjectUnreadable(f"can't read {os.path.join(root, key)}: it is {what}")
 
 
 def sync_folder(folder: str) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable, Unavailable
 from committerd.ports import (
     Answer,
     Created,
@@ -105,6 +105,13 @@ class MeasuredSeveral(MeasuredStore):
         """`several` is `store`."""
         super().__init__(store, telemetry)
         self._several = several
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        with self._measured("head") as answered:
+            sizes = await self._several.head_several(keys)
+            words = {int: "ok", type(None): "absent"}
+            answered(*(words.get(type(size), "unavailable") for size in sizes))
+            return sizes
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         with self._measured("put") as answered:

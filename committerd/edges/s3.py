@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from committerd.edges.aws import AwsClient, CallFailed, Fault
-from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Created, Exists, Tail
 from committerd.settings_s3 import S3Settings
 
@@ -123,9 +123,16 @@ class S3Store:
         return None if whole is None or body is None else Tail(body=body, size=whole)
 
     async def head(self, key: str) -> int | None:
-        answer = await self._about("head_object", key)
-        if answer is None:
-            return None
+        full = self._key(key)
+        quick = await self._client.head_quickly(bucket=self._bucket, key=full)
+        if quick is not None:
+            return quick.size
+        try:
+            answer = await self._client.head(self._name(key), bucket=self._bucket, key=full)
+        except CallFailed as failure:
+            if failure.code in _ABSENT:
+                return None
+            raise _unread(failure) from failure
         if "ContentLength" not in answer:
             raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not tell the object's size")
         return int(answer["ContentLength"])
@@ -197,7 +204,7 @@ class S3Store:
                 return _Part(body=b"", start=0, whole=None)
             if failure.code in _ABSENT:
                 return None
-            raise StoreUnavailable(str(failure)) from failure
+            raise _unread(failure) from failure
         body, told = answer["Body"], answer.get("ContentRange")
         if told is None:
             return _Part(body=body, start=0, whole=len(body))
@@ -237,3 +244,9 @@ class S3Store:
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 takes: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full
+
+
+def _unread(failure: CallFailed) -> StoreUnavailable:
+    """A refusal to read may be of this object alone: its name, its key, who may read it, where it is archived."""
+    refused = failure.fault is Fault.REFUSED and 400 <= failure.status < 500
+    return ObjectUnreadable(str(failure)) if refused else StoreUnavailable(str(failure))

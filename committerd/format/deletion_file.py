@@ -7,11 +7,16 @@ We read both, as strictly as pylance does, and write bitmaps.
 
 from __future__ import annotations
 
-import pyarrow as pa
+from array import array
+from typing import TYPE_CHECKING
+
 from pyroaring import BitMap
 
 from committerd.format.malformed import MalformedError, blamed
 from committerd.format.messages import DataFragment, DeletionFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> BitMap:
@@ -52,6 +57,9 @@ def _decode_bitmap(body: bytes) -> BitMap:
 
 
 def _decode_arrow(body: bytes) -> BitMap:
+    # Takes 50 MiB, and these files are rare.
+    import pyarrow as pa
+
     try:
         with pa.ipc.open_file(pa.BufferReader(body)) as reader:
             if reader.num_record_batches != 1:
@@ -64,13 +72,15 @@ def _decode_arrow(body: bytes) -> BitMap:
     column = batch.column(0)
     if column.null_count:
         raise MalformedError(f"{column.null_count} of its row offsets are null")
-    rows = BitMap(column.to_pylist())
+    rows = BitMap(array("I", column.to_numpy().tobytes()))
     if len(rows) != len(column):
         raise MalformedError(f"{len(column) - len(rows)} of its row offsets occur more than once")
     return rows
 
 
 def _require_schema(schema: pa.Schema) -> None:
+    import pyarrow as pa
+
     wanted = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
     # Lance compares with its own schema, which has no metadata.
     if not schema.equals(wanted, check_metadata=True):

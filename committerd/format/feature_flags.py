@@ -33,9 +33,16 @@ class FeatureFlag(IntEnum):
     COVERED_INDICES = 128
     MIXED_FILE_VERSIONS = 256
     """Both words or neither. Files of several 2.x versions have met in this table; stays."""
+    FRAGMENT_REUSE_WITH_STABLE_ROW_IDS = 512
     TAGGED_FRAGMENT_REUSE = 1024
+    SPILLED_ROW_LINEAGE = 2048
+    """Both words. Some row ids or row versions lie in data files, and not in the manifest."""
+    FRAGMENT_TREE = 4096
+    INDEPENDENT_COVERING_FIELDS = 8192
     MANAGED_BLOBS = 16384
     FIELD_IDS_NEVER_REUSED = 32768
+    ZONE_WRITE_SEEDS = 65536
+    OBJECT_METADATA = 131072
 
 
 RECOMPUTED = (

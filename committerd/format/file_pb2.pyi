@@ -225,3 +225,31 @@ class Schema(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Schema: _TypeAlias = Schema  # noqa: Y015
+
+@_typing.final
+class FileDescriptor(_message.Message):
+    """What a data file says of itself; the first of its global buffers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    length: _builtins.int
+    """Rows."""
+    @_builtins.property
+    def schema(self) -> Global___Schema:
+        """The columns that were written, which may be some of the table's, and the metadata of the schema they came with."""
+
+    def __init__(
+        self,
+        *,
+        schema: Global___Schema | None = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "schema", b"schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileDescriptor: _TypeAlias = FileDescriptor  # noqa: Y015

@@ -10,6 +10,7 @@ only the chunks with these are decoded.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
@@ -18,9 +19,22 @@ from typing import NamedTuple, TypeVar
 
 from pyroaring import BitMap64
 
-from committerd.format.messages import DataFragment, FragmentShape, Manifest, PackedManifest, ShapedManifest
+from committerd.format.messages import (
+    DataFragment,
+    FragmentShape,
+    Manifest,
+    PackedManifest,
+    ShapedManifest,
+    SizedManifest,
+)
 
 _SAMPLES_KEPT_MAX = 16
+_SKIMMED_AT_ONCE = 4096
+_CUT_AT_ONCE = 1000
+_SCHEMA_TAG, _FRAGMENT_TAG = 0x0A, 0x12
+"""Of `Manifest.fields` (1) and `Manifest.fragments` (2), both with a length."""
+_MORE = 0x80
+"""From here on a byte of a length is followed by another."""
 
 T = TypeVar("T")
 
@@ -225,6 +239,71 @@ def unpack(body: bytes) -> tuple[Manifest, FragmentList]:
     The fragments are decoded once, to know that they can be. Raises `DecodeError`.
     """
     return _parted(body, _checked)
+
+
+class Skimmed(NamedTuple):
+    """A manifest whose fragments were only counted."""
+
+    outline: Manifest
+    """All but the fragments."""
+    fragments: int
+    data_bytes: int
+    """Of their data files, as far as the manifest says."""
+
+
+def skim(body: bytes) -> Skimmed:
+    """A serialized manifest without keeping its fragments, of which some thousand are decoded at a time.
+
+    Raises `DecodeError`.
+    """
+    packed = PackedManifest.FromString(body)
+    fragments = packed.fragments
+    count, data_bytes = len(fragments), 0
+    for start in range(0, count, _SKIMMED_AT_ONCE):
+        part = PackedManifest(fragments=fragments[start : start + _SKIMMED_AT_ONCE]).SerializeToString()
+        sized = SizedManifest.FromString(part)
+        data_bytes += sum([file.file_size_bytes for fragment in sized.fragments for file in fragment.files])
+    packed.ClearField("fragments")
+    return Skimmed(Manifest.FromString(packed.SerializeToString()), count, data_bytes)
+
+
+def fragments_range(
+    body: bytes, known: bytes = b"", *, within: tuple[int, int] | None = None
+) -> tuple[int, int] | None:
+    """Where in a serialized manifest its fragments lie, a half-open range of bytes; None where they lie apart.
+
+    `known`: fragments of another manifest, passed over in one step where this one begins with them. `within`: where in
+    the bytes the manifest lies; None = it is all of them. Raises `DecodeError`.
+    """
+    first, size = within or (0, len(body))
+    start = _behind(body, first, _SCHEMA_TAG, size=size)
+    end = start + len(known) if body.startswith(known, start) else start
+    end = _behind(body, end, _FRAGMENT_TAG, size=size)
+    return None if PackedManifest.FromString(body[end:size]).fragments else (start, end)
+
+
+def cut(body: bytes) -> Iterator[bytes]:
+    """Serialized fragments in parts of a thousand."""
+    start = 0
+    while start < len(body):
+        end = _behind(body, start, _FRAGMENT_TAG, size=len(body), most=_CUT_AT_ONCE)
+        yield body[start:end]
+        start = end
+
+
+def _behind(body: bytes, start: int, tag: int, *, size: int, most: int = sys.maxsize) -> int:
+    """The first byte behind the fields with this tag that begin at `start`, of so many at most; each has a length."""
+    while start < size and body[start] == tag and most:
+        most -= 1
+        start += 1
+        length = shift = 0
+        while start < size and body[start] >= _MORE:
+            length |= (body[start] - _MORE) << shift
+            shift += 7
+            start += 1
+        length |= (body[start] if start < size else 0) << shift
+        start += 1 + length
+    return start
 
 
 def pack(manifest: Manifest) -> tuple[Manifest, FragmentList]:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyroaring import BitMap64
+
 from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.format.bounds import SIZE_MAX, numbers_out_of_bounds
 from committerd.format.index_details import unpack_details
 from committerd.format.messages import DecodeError, FragmentReuseIndexDetails, IndexMetadata
-from committerd.format.paths import index_prefix
+from committerd.format.paths import index_file_key, leaves_its_folder, unstorable
 from committerd.format.unknown_fields import unknown_fields
 
 Content = FragmentReuseIndexDetails.InlineContent
+
+FILE_BYTES_MAX = 64 * 2**20
+"""Of content in a file of its own, which every commit reads."""
 
 
 class ExternalContent(NamedTuple):
@@ -30,7 +36,7 @@ def reuse_content(index: IndexMetadata) -> Content | ExternalContent:
     """What `__lance_frag_reuse` says, or where that is to be read for `decode_content`.
 
     Raises `UnsupportedTable` with code `fragment_reuse_version` or `fragment_reuse_base`, and
-    `CorruptTable` with code `index_details`.
+    `CorruptTable` with code `index_details`, also for what no reader can follow: ids, offsets and sizes that can't be.
     """
     if index.index_version > 0:
         raise UnsupportedTable(
@@ -47,8 +53,12 @@ def reuse_content(index: IndexMetadata) -> Content | ExternalContent:
             raise CorruptTable(f"index {index.name} has no content", code="index_details")
 
 
-def decode_content(body: bytes) -> Content:
-    """Content that was not inline. Raises as `reuse_content` does."""
+def decode_content(body: bytes, size: int) -> Content:
+    """Content that was not inline, and is said to have this size. Raises as `reuse_content` does."""
+    if len(body) != size:
+        raise CorruptTable(
+            f"the file of the fragment reuse index ends {size - len(body)} bytes too early", code="index_details"
+        )
     try:
         content = Content.FromString(body)
     except DecodeError as error:
@@ -66,7 +76,25 @@ def _known(content: Content) -> Content:
             f"the fragment reuse index has what is unknown to us: {', '.join(unknown)}",
             code="fragment_reuse_version",
         )
+    if wrong := numbers_out_of_bounds(content):
+        raise CorruptTable(f"the fragment reuse index has numbers that can't be: {wrong[0]}", code="index_details")
     return content
+
+
+def require_addresses(content: Content) -> None:
+    """Return when readers can decode the addresses in staged content: Lance 4.0.0 panics where it can't.
+
+    Raises `CorruptTable` with code `index_details`.
+    """
+    for version in content.versions:
+        for group in version.groups:
+            try:
+                BitMap64.deserialize(group.changed_row_addrs)
+            except (ValueError, IndexError) as error:
+                raise CorruptTable(
+                    f"the fragment reuse index has changed_row_addrs that are no 64-bit Roaring bitmap: {error}",
+                    code="index_details",
+                ) from error
 
 
 def _external(index: IndexMetadata, details: FragmentReuseIndexDetails) -> ExternalContent:
@@ -76,9 +104,14 @@ def _external(index: IndexMetadata, details: FragmentReuseIndexDetails) -> Exter
             f"index {index.name} lies in base {index.base_id}, outside the table's folder",
             code="fragment_reuse_base",
         )
-    if not file.path or "/" in file.path:
+    if file.size > FILE_BYTES_MAX or file.offset + file.size > SIZE_MAX:
         raise CorruptTable(
-            f"index {index.name} has its content in {file.path!r}, no file of its folder",
+            f"index {index.name} has {file.size} bytes of content at {file.offset}; at most {FILE_BYTES_MAX} are read",
             code="index_details",
         )
-    return ExternalContent(index_prefix(index.uuid.uuid) + file.path, file.offset, file.offset + file.size)
+    if leaves_its_folder(file.path) or unstorable(file.path):
+        raise CorruptTable(
+            f"index {index.name} has its content in {file.path[:200]!r}, no file of its folder",
+            code="index_details",
+        )
+    return ExternalContent(index_file_key(index.uuid.uuid, file.path), file.offset, file.offset + file.size)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeVar
 
-from pyroaring import BitMap
+from pyroaring import AbstractBitMap, BitMap, BitMap64
 
 from committerd.errors import UnsupportedTable
+from committerd.format.bounds import FRAGMENT_ID_MAX
 from committerd.format.malformed import MalformedError, blamed
 from committerd.format.messages import Any, DecodeError, IndexMetadata, Message
 from committerd.format.unknown_fields import unknown_fields
 
+_UPPER_HALF_BYTES = 12
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
 MEM_WAL_INDEX = "__lance_mem_wal"
 SYSTEM_INDICES = frozenset({FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX})
@@ -83,6 +86,21 @@ def covered_fragments(index: IndexMetadata, *, staged: bool) -> BitMap | None:
             return BitMap.deserialize(index.fragment_bitmap)
         except ValueError as error:
             raise MalformedError(f"its fragment bitmap is no portable 32-bit Roaring bitmap: {error}") from error
+
+
+def covers_any(covered: AbstractBitMap | None, fragments: Collection[int]) -> bool:
+    """Whether one of these fragments is covered; not where it is unknown. Takes as long as there are fragments given,
+    however many are covered.
+    """
+    return covered is not None and any(one in covered for one in fragments if one <= FRAGMENT_ID_MAX)
+
+
+def narrow(ids: BitMap64) -> BitMap:
+    """The same in the form that the fragments of an index have; ids fit it. Nothing is listed.
+
+    What has 64 bits is a count (u64) and, for each upper half (u32), what has 32.
+    """
+    return BitMap.deserialize(ids.serialize()[_UPPER_HALF_BYTES:]) if ids else BitMap()
 
 
 def encode_fragments(fragments: BitMap) -> bytes:

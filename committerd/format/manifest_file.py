@@ -14,12 +14,19 @@ known about a file before its end is read, so decoding starts from a tail.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable
-from committerd.format.fragment_list import NO_FRAGMENTS, FragmentList, unpack
+from committerd.format.fragment_list import (
+    NO_FRAGMENTS,
+    FragmentList,
+    Skimmed,
+    fragments_range,
+    skim,
+    unpack,
+)
 from committerd.format.messages import (
     DecodeError,
     IndexMetadata,
@@ -32,6 +39,8 @@ SECTION_HEAD_BYTES = 4
 """Of the length word before each section."""
 TAIL_BYTES = 64 * 1024
 """How much of the end to read first; Lance reads as much from object stores."""
+
+T = TypeVar("T")
 
 _LENGTH = struct.Struct("<I")
 _FOOTER = struct.Struct("<qhh4s")
@@ -230,8 +239,56 @@ def manifest_position(tail: bytes, size: int) -> int:
     return int(position)
 
 
+def skim_manifest(body: bytes, size: int) -> Skimmed:
+    """The manifest of an object of `size` bytes, without keeping its fragments; `body` is its end from the manifest on.
+
+    Raises `CorruptTable` as `decode`.
+    """
+    return _blamed(skim, _manifest_bytes(body, size, manifest_position(body, size)), size)
+
+
+class Examined(NamedTuple):
+    """An object whose fragments were not looked at."""
+
+    outline: Manifest
+    fragments: bytes
+    """Field 2 of the manifest, as it lies there."""
+    transaction: Transaction | None
+    """As in `ManifestFile`."""
+
+
+def examine(body: bytes, known: bytes = b"") -> Examined:
+    """A whole object without its fragments; see `fragments_range`. Raises `CorruptTable` as `decode`."""
+    position = manifest_position(body, len(body))
+    within = _manifest_range(body, len(body), position)
+    outline, fragments = _blamed(lambda whole: _parted(whole, known, within), body, len(body))
+    transaction, _ = _inline_transaction(body, outline, 0, position)
+    return Examined(outline, fragments, transaction)
+
+
+def _parted(body: bytes, known: bytes, within: tuple[int, int]) -> tuple[Manifest, bytes]:
+    first, size = within
+    found = fragments_range(body, known, within=within)
+    if found is None:
+        outline, fragments = unpack(body[first:size])
+        return outline, b"".join(fragments.bodies())
+    start, end = found
+    return Manifest.FromString(body[first:start] + body[end:size]), body[start:end]
+
+
 def _manifest(tail: bytes, size: int, position: int) -> tuple[Manifest, FragmentList]:
     """Decode outline and fragments; `position` is inside the tail."""
+    return _blamed(unpack, _manifest_bytes(tail, size, position), size)
+
+
+def _manifest_bytes(tail: bytes, size: int, position: int) -> bytes:
+    """The serialized manifest; `position` is inside the tail."""
+    start, end = _manifest_range(tail, size, position)
+    return tail[start:end]
+
+
+def _manifest_range(tail: bytes, size: int, position: int) -> tuple[int, int]:
+    """Where in the tail the serialized manifest lies."""
     start = position - (size - len(tail))
     if start < 0:
         raise ValueError("the manifest begins before the bytes given")
@@ -244,8 +301,12 @@ def _manifest(tail: bytes, size: int, position: int) -> tuple[Manifest, Fragment
             f"{length} bytes, but {end - start} lie before the footer",
             code="manifest_length",
         )
+    return start, end
+
+
+def _blamed(decode_manifest: Callable[[bytes], T], manifest: bytes, size: int) -> T:
     try:
-        return unpack(tail[start:end])
+        return decode_manifest(manifest)
     except DecodeError as error:
         raise CorruptTable(
             f"manifest object of {size} bytes: the manifest can't be decoded: {error}",

@@ -33,7 +33,7 @@ from committerd.format.commit_pb2 import (
     Refusals,
     Status,
 )
-from committerd.format.file_pb2 import Field, Schema
+from committerd.format.file_pb2 import Field, FileDescriptor, Schema
 from committerd.format.index_pb2 import (
     BitmapIndexDetails,
     BTreeIndexDetails,
@@ -46,7 +46,13 @@ from committerd.format.index_pb2 import (
     NGramIndexDetails,
     VectorIndexDetails,
 )
-from committerd.format.packed_pb2 import FragmentShape, PackedManifest, ShapedManifest
+from committerd.format.packed_pb2 import (
+    FragmentShape,
+    PackedManifest,
+    ShapedManifest,
+    SizedManifest,
+    TransactionLabel,
+)
 from committerd.format.rowids_pb2 import (
     EncodedU64Array,
     RowDatasetVersionRun,
@@ -90,6 +96,7 @@ __all__ = [
     "EncodedU64Array",
     "ExternalFile",
     "Field",
+    "FileDescriptor",
     "FragmentReuseIndexDetails",
     "FragmentShape",
     "IndexCatchupProgress",
@@ -114,9 +121,11 @@ __all__ = [
     "RowIdSequence",
     "Schema",
     "ShapedManifest",
+    "SizedManifest",
     "Status",
     "Timestamp",
     "Transaction",
+    "TransactionLabel",
     "U64Segment",
     "VectorIndexDetails",
 ]

@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63ommitterd/format/packed.proto\x12\ncommitterd\"#\n\x0ePackedManifest\x12\x11\n\tfragments\x18\x02 \x03(\x0c\">\n\x0eShapedManifest\x12,\n\tfragments\x18\x02 \x03(\x0b\x32\x19.committerd.FragmentShape\"\x9a\x04\n\rFragmentShape\x12$\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x15.committerd.FileShape\x12\x1a\n\rdeletion_file\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x15\n\rphysical_rows\x18\x04 \x01(\x04\x12\x1b\n\x0einline_row_ids\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x1d\n\x10\x65xternal_row_ids\x18\x06 \x01(\x0cH\x02\x88\x01\x01\x12,\n\x1finline_last_updated_at_versions\x18\x07 \x01(\x0cH\x03\x88\x01\x01\x12.\n!external_last_updated_at_versions\x18\x08 \x01(\x0cH\x04\x88\x01\x01\x12\'\n\x1ainline_created_at_versions\x18\t \x01(\x0cH\x05\x88\x01\x01\x12)\n\x1c\x65xternal_created_at_versions\x18\n \x01(\x0cH\x06\x88\x01\x01\x42\x10\n\x0e_deletion_fileB\x11\n\x0f_inline_row_idsB\x13\n\x11_external_row_idsB\"\n _inline_last_updated_at_versionsB$\n\"_external_last_updated_at_versionsB\x1d\n\x1b_inline_created_at_versionsB\x1f\n\x1d_external_created_at_versions\"=\n\tFileShape\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x14\n\x07\x62\x61se_id\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_base_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63ommitterd/format/packed.proto\x12\ncommitterd\"#\n\x0ePackedManifest\x12\x11\n\tfragments\x18\x02 \x03(\x0c\">\n\x0eShapedManifest\x12,\n\tfragments\x18\x02 \x03(\x0b\x32\x19.committerd.FragmentShape\"\x9a\x04\n\rFragmentShape\x12$\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x15.committerd.FileShape\x12\x1a\n\rdeletion_file\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x15\n\rphysical_rows\x18\x04 \x01(\x04\x12\x1b\n\x0einline_row_ids\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x1d\n\x10\x65xternal_row_ids\x18\x06 \x01(\x0cH\x02\x88\x01\x01\x12,\n\x1finline_last_updated_at_versions\x18\x07 \x01(\x0cH\x03\x88\x01\x01\x12.\n!external_last_updated_at_versions\x18\x08 \x01(\x0cH\x04\x88\x01\x01\x12\'\n\x1ainline_created_at_versions\x18\t \x01(\x0cH\x05\x88\x01\x01\x12)\n\x1c\x65xternal_created_at_versions\x18\n \x01(\x0cH\x06\x88\x01\x01\x42\x10\n\x0e_deletion_fileB\x11\n\x0f_inline_row_idsB\x13\n\x11_external_row_idsB\"\n _inline_last_updated_at_versionsB$\n\"_external_last_updated_at_versionsB\x1d\n\x1b_inline_created_at_versionsB\x1f\n\x1d_external_created_at_versions\"=\n\tFileShape\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x14\n\x07\x62\x61se_id\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_base_id\"\x8c\x04\n\x10TransactionLabel\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12W\n\x16transaction_properties\x18\x04 \x03(\x0b\x32\x37.committerd.TransactionLabel.TransactionPropertiesEntry\x12\x10\n\x06\x61ppend\x18\x64 \x01(\x0cH\x00\x12\x10\n\x06\x64\x65lete\x18\x65 \x01(\x0cH\x00\x12\x13\n\toverwrite\x18\x66 \x01(\x0cH\x00\x12\x16\n\x0c\x63reate_index\x18g \x01(\x0cH\x00\x12\x11\n\x07rewrite\x18h \x01(\x0cH\x00\x12\x0f\n\x05merge\x18i \x01(\x0cH\x00\x12\x11\n\x07restore\x18j \x01(\x0cH\x00\x12\x1b\n\x11reserve_fragments\x18k \x01(\x0cH\x00\x12\x10\n\x06update\x18l \x01(\x0cH\x00\x12\x11\n\x07project\x18m \x01(\x0cH\x00\x12\x17\n\rupdate_config\x18n \x01(\x0cH\x00\x12\x1a\n\x10\x64\x61ta_replacement\x18o \x01(\x0cH\x00\x12\x1e\n\x14update_mem_wal_state\x18p \x01(\x0cH\x00\x12\x0f\n\x05\x63lone\x18q \x01(\x0cH\x00\x12\x16\n\x0cupdate_bases\x18r \x01(\x0cH\x00\x1a<\n\x1aTransactionPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\toperation\"=\n\rSizedManifest\x12,\n\tfragments\x18\x02 \x03(\x0b\x32\x19.committerd.SizedFragment\"5\n\rSizedFragment\x12$\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x15.committerd.SizedFile\"$\n\tSizedFile\x12\x17\n\x0f\x66ile_size_bytes\x18\x06 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'committerd.format.packed_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TRANSACTIONLABEL_TRANSACTIONPROPERTIESENTRY']._loaded_options = None
+  _globals['_TRANSACTIONLABEL_TRANSACTIONPROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_PACKEDMANIFEST']._serialized_start=46
   _globals['_PACKEDMANIFEST']._serialized_end=81
   _globals['_SHAPEDMANIFEST']._serialized_start=83
@@ -39,4 +41,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FRAGMENTSHAPE']._serialized_end=686
   _globals['_FILESHAPE']._serialized_start=688
   _globals['_FILESHAPE']._serialized_end=749
+  _globals['_TRANSACTIONLABEL']._serialized_start=752
+  _globals['_TRANSACTIONLABEL']._serialized_end=1276
+  _globals['_TRANSACTIONLABEL_TRANSACTIONPROPERTIESENTRY']._serialized_start=1203
+  _globals['_TRANSACTIONLABEL_TRANSACTIONPROPERTIESENTRY']._serialized_end=1263
+  _globals['_SIZEDMANIFEST']._serialized_start=1278
+  _globals['_SIZEDMANIFEST']._serialized_end=1339
+  _globals['_SIZEDFRAGMENT']._serialized_start=1341
+  _globals['_SIZEDFRAGMENT']._serialized_end=1394
+  _globals['_SIZEDFILE']._serialized_start=1396
+  _globals['_SIZEDFILE']._serialized_end=1432
 # @@protoc_insertion_point(module_scope)

@@ -168,3 +168,158 @@ class FileShape(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__base_id) -> _WhichOneofReturnType__base_id | None: ...
 
 Global___FileShape: _TypeAlias = FileShape  # noqa: Y015
+
+@_typing.final
+class TransactionLabel(_message.Message):
+    """A lance.table.Transaction whose operation stays bytes: what it says of the queue costs little to read, however much it
+    does.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TransactionPropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    UUID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_PROPERTIES_FIELD_NUMBER: _builtins.int
+    APPEND_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    OVERWRITE_FIELD_NUMBER: _builtins.int
+    CREATE_INDEX_FIELD_NUMBER: _builtins.int
+    REWRITE_FIELD_NUMBER: _builtins.int
+    MERGE_FIELD_NUMBER: _builtins.int
+    RESTORE_FIELD_NUMBER: _builtins.int
+    RESERVE_FRAGMENTS_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    UPDATE_CONFIG_FIELD_NUMBER: _builtins.int
+    DATA_REPLACEMENT_FIELD_NUMBER: _builtins.int
+    UPDATE_MEM_WAL_STATE_FIELD_NUMBER: _builtins.int
+    CLONE_FIELD_NUMBER: _builtins.int
+    UPDATE_BASES_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    append: _builtins.bytes
+    delete: _builtins.bytes
+    overwrite: _builtins.bytes
+    create_index: _builtins.bytes
+    rewrite: _builtins.bytes
+    merge: _builtins.bytes
+    restore: _builtins.bytes
+    reserve_fragments: _builtins.bytes
+    update: _builtins.bytes
+    project: _builtins.bytes
+    update_config: _builtins.bytes
+    data_replacement: _builtins.bytes
+    update_mem_wal_state: _builtins.bytes
+    clone: _builtins.bytes
+    update_bases: _builtins.bytes
+    @_builtins.property
+    def transaction_properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        transaction_properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        append: _builtins.bytes = ...,
+        delete: _builtins.bytes = ...,
+        overwrite: _builtins.bytes = ...,
+        create_index: _builtins.bytes = ...,
+        rewrite: _builtins.bytes = ...,
+        merge: _builtins.bytes = ...,
+        restore: _builtins.bytes = ...,
+        reserve_fragments: _builtins.bytes = ...,
+        update: _builtins.bytes = ...,
+        project: _builtins.bytes = ...,
+        update_config: _builtins.bytes = ...,
+        data_replacement: _builtins.bytes = ...,
+        update_mem_wal_state: _builtins.bytes = ...,
+        clone: _builtins.bytes = ...,
+        update_bases: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "clone", b"clone", "create_index", b"create_index", "data_replacement", b"data_replacement", "delete", b"delete", "merge", b"merge", "operation", b"operation", "overwrite", b"overwrite", "project", b"project", "reserve_fragments", b"reserve_fragments", "restore", b"restore", "rewrite", b"rewrite", "update", b"update", "update_bases", b"update_bases", "update_config", b"update_config", "update_mem_wal_state", b"update_mem_wal_state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "clone", b"clone", "create_index", b"create_index", "data_replacement", b"data_replacement", "delete", b"delete", "merge", b"merge", "operation", b"operation", "overwrite", b"overwrite", "project", b"project", "reserve_fragments", b"reserve_fragments", "restore", b"restore", "rewrite", b"rewrite", "transaction_properties", b"transaction_properties", "update", b"update", "update_bases", b"update_bases", "update_config", b"update_config", "update_mem_wal_state", b"update_mem_wal_state", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["append", "delete", "overwrite", "create_index", "rewrite", "merge", "restore", "reserve_fragments", "update", "project", "update_config", "data_replacement", "update_mem_wal_state", "clone", "update_bases"]  # noqa: Y015
+    _WhichOneofArgType_operation: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
+
+Global___TransactionLabel: _TypeAlias = TransactionLabel  # noqa: Y015
+
+@_typing.final
+class SizedManifest(_message.Message):
+    """A lance.table.Manifest of which only the sizes of its data files are asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAGMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fragments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SizedFragment]: ...
+    def __init__(
+        self,
+        *,
+        fragments: _abc.Iterable[Global___SizedFragment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragments", b"fragments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizedManifest: _TypeAlias = SizedManifest  # noqa: Y015
+
+@_typing.final
+class SizedFragment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___SizedFile]: ...
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___SizedFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizedFragment: _TypeAlias = SizedFragment  # noqa: Y015
+
+@_typing.final
+class SizedFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    file_size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        file_size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_size_bytes", b"file_size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizedFile: _TypeAlias = SizedFile  # noqa: Y015

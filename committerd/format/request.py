@@ -27,6 +27,11 @@ APP_VERSION_MAX = 2**53 - 1
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+HEADER_OVERHEAD_BYTES = 160
+"""What a tuple, a str and a bytes object take beside their content."""
+_LENGTHS_BYTES = 10
+"""What the two length words of a header take at most."""
+_REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
 """Of headers whose envelope is kept for the next record that has them."""
 _TEXT_CHARS_MAX = 1024
@@ -99,14 +104,20 @@ def record_sha256(record: Record) -> str:
 
 
 def record_size(record: Record) -> int:
-    """Bytes of value, key and headers."""
-    return len(record.value) + len(record.key or b"") + _headers_size(record.headers)
+    """What a record takes in memory, in bytes: value, key, headers, and what Python adds to each header."""
+    headers = record.headers
+    return len(record.value) + len(record.key or b"") + _headers_size(headers) + HEADER_OVERHEAD_BYTES * len(headers)
+
+
+def sent_size(key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> int:
+    """What a record takes in Kafka, in bytes, or a little more; what its batch adds not counted."""
+    return len(value) + len(key or b"") + _headers_size(headers) + _LENGTHS_BYTES * (len(headers) + 1)
 
 
 def _headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
     size = 0
     for name, value in headers:
-        size += len(name) + len(value)
+        size += (len(name) if name.isascii() else len(name.encode("utf-8", "replace"))) + len(value)
     return size
 
 
@@ -126,7 +137,7 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 
     Raises `InvalidRequest` with code `header_invalid` and the header's name in the message.
     """
-    if _headers_size(headers) > _REMEMBERED_BYTES_MAX:
+    if len(headers) > _REMEMBERED_MAX or _headers_size(headers) > _REMEMBERED_BYTES_MAX:
         return _decode_envelope(headers)
     return _remembered(tuple(headers))
 
@@ -237,7 +248,7 @@ def _options(texts: Mapping[str, str]) -> dict[str, Any]:
         return {}
     try:
         options = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _wrong("create-options", text, "a JSON object") from error
     if not isinstance(options, dict):
         raise _wrong("create-options", text, "a JSON object")

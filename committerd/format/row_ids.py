@@ -6,11 +6,10 @@ ids are one range, and stay one here: what is decoded are the segments, never a 
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyroaring import BitMap64
 
@@ -23,17 +22,27 @@ from committerd.format.messages import (
     U64Segment,
 )
 
-Segment: TypeAlias = "range | BitMap64 | array[int]"
-"""Consecutive values; ascending values with gaps; values in any order."""
+if TYPE_CHECKING:
+    from committerd.format.row_runs import Numbers, Runs, Segment, Versions
+
+# `row_runs` is imported where it is needed: numpy takes memory and time, and few commands come here.
 
 ROW_ID_MAX = 2**64 - 2
 """All ones marks a row that is gone."""
 _ROWS_MAX = 2**32
 """In a fragment: the lower half of a row address is the offset in it."""
-# Typecodes of unsigned integers of 16, 32 and 64 bits.
-_U16, _U32, _U64 = "H", "I", "Q"
-_BITS = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
+# Bytes of unsigned integers.
+_U16, _U32, _U64 = 2, 4, 8
+_JOINED_MAX = 2**20
+"""Rows that are put behind others in one segment, for which their ids have to be listed."""
+_LISTED_BYTES_MAX = 4096
+"""Runs of versions that take up to so many bytes are quicker decoded one by one."""
+_DECODED_BYTES_MAX = 2**24
+"""Decoding all at once takes 50 times as much memory."""
+_RUNS_LISTED_MAX = 256
+"""So many runs are quicker encoded one by one."""
 _NO_FORM = "a segment has no form that we know"
+_NO_WIDTH = "an array has no width that we know"
 
 _Sequence = TypeVar("_Sequence", RowIdSequence, RowDatasetVersionSequence)
 
@@ -51,38 +60,45 @@ class RowIds:
         for segment in self.segments:
             yield from segment
 
-    def offsets(self, wanted: BitMap64) -> Iterator[tuple[int, int]]:
-        """(row id, row offset) of those of `wanted` that are here, by offset.
+    def bitmap(self) -> BitMap64:
+        """The ids without their order."""
+        from committerd.format.row_runs import bitmap_of
 
-        Costs what is found, and one pass over segments in no order.
-        """
-        start = 0
+        ids = BitMap64()
         for segment in self.segments:
-            if isinstance(segment, range):
-                within = wanted & BitMap64(segment)
-                yield from ((row_id, start + row_id - segment.start) for row_id in within)
-            elif isinstance(segment, BitMap64):
-                # rank counts the values up to this one, itself included.
-                yield from ((row_id, start + segment.rank(row_id) - 1) for row_id in wanted & segment)
-            else:
-                yield from ((row_id, start + place) for place, row_id in enumerate(segment) if row_id in wanted)
-            start += len(segment)
+            ids |= bitmap_of(segment)
+        return ids
+
+    def runs(self) -> Runs:
+        """Consecutive ids, in the order of the rows."""
+        from committerd.format.row_runs import runs_of_all
+
+        return runs_of_all(self.segments)
 
     def followed_by(self, added: range) -> RowIds:
         """With `added` at the end, as one segment.
 
         pylance reads any number of segments, but itself makes one when it tops up a fragment whose
-        new rows came without ids.
+        new rows came without ids. Of very many new rows it would have to list the ids; those stay apart.
         """
-        ascending = BitMap64()
-        last = -1
+        from committerd.format.row_runs import array_of, bitmap_of, joined_numbers, runs_of_all
+
         segments: list[Segment] = [segment for segment in (*self.segments, added) if segment]
-        for segment in segments:
-            if isinstance(segment, array) or segment[0] <= last:
-                return RowIds((array(_U64, (*self, *added)),))
-            ascending |= BitMap64(segment)
-            last = segment[-1]
-        return RowIds((_shortest(ascending),))
+        ends = [-1, *(max(segment) if isinstance(segment, array) else segment[-1] for segment in segments)]
+        in_order = all(
+            not isinstance(segment, array) and segment[0] > end for segment, end in zip(segments, ends, strict=False)
+        )
+        runs = runs_of_all(tuple(segments))
+        if len(runs.firsts) <= 1:
+            return RowIds(tuple(range(int(first), int(stop)) for first, stop in zip(*runs, strict=True)) or (range(0),))
+        if len(added) > _JOINED_MAX:
+            return RowIds(tuple(segments))
+        if in_order:
+            ascending = BitMap64()
+            for segment in segments:
+                ascending |= bitmap_of(segment)
+            return RowIds((ascending,))
+        return RowIds((array_of(joined_numbers(numbers_in(segment) for segment in segments)),))
 
 
 class VersionRun(NamedTuple):
@@ -124,6 +140,33 @@ def decode_versions(body: bytes, *, fragment: int, staged: bool) -> list[Version
         return [VersionRun(_length(run.span), run.version) for run in runs]
 
 
+def versions_in(body: bytes, *, fragment: int, staged: bool) -> Versions:
+    """As `decode_versions`, for arithmetic. Raises as that."""
+    from committerd.format.row_runs import decoded_runs, versions_of_pairs
+
+    if _LISTED_BYTES_MAX < len(body) <= _DECODED_BYTES_MAX:
+        known = decoded_runs(body, rows_max=_ROWS_MAX)
+        if known is not None:
+            return known
+    runs = decode_versions(body, fragment=fragment, staged=staged)
+    return versions_of_pairs(runs)
+
+
+def check_versions(body: bytes, *, fragment: int, staged: bool) -> None:
+    """Return when `decode_versions` can. Raises as that."""
+    read = decode_versions if len(body) <= _LISTED_BYTES_MAX else versions_in
+    read(body, fragment=fragment, staged=staged)
+
+
+def encode_joined(versions: Versions) -> bytes:
+    """As `encode_versions`, for what is joined already."""
+    from committerd.format.row_runs import encoded_runs
+
+    if len(versions.rows) > _RUNS_LISTED_MAX:
+        return encoded_runs(versions)
+    return encode_versions(VersionRun(int(rows), int(version)) for rows, version in zip(*versions, strict=True))
+
+
 def encode_versions(runs: Iterable[VersionRun]) -> bytes:
     """The reverse. Neighbours with one version are joined; runs without rows are left out."""
     sequence = RowDatasetVersionSequence()
@@ -155,13 +198,13 @@ def _length(segment: U64Segment) -> int:
             return len(_range(segment.range))
         case "range_with_holes":
             holes = segment.range_with_holes
-            return len(_range(holes)) - len(_decode_array(holes.holes))
+            return len(_range(holes)) - _array_length(holes.holes)
         case "range_with_bitmap":
             return int.from_bytes(segment.range_with_bitmap.bitmap, "little").bit_count()
         case "sorted_array":
-            return len(_decode_array(segment.sorted_array))
+            return _array_length(segment.sorted_array)
         case "array":
-            return len(_decode_array(segment.array))
+            return _array_length(segment.array)
         case _:
             raise MalformedError(_NO_FORM)
 
@@ -178,10 +221,11 @@ def _decode_segment(segment: U64Segment) -> Segment:
             return _masked(_range(masked), masked.bitmap)
         case "sorted_array":
             values = _decode_array(segment.sorted_array)
-            ascending = BitMap64(values)
-            if array(_U64, ascending) != values:
+            from committerd.format.row_runs import ascends
+
+            if not ascends(values):
                 raise MalformedError("a sorted array is not in ascending order")
-            return ascending
+            return BitMap64(values)
         case "array":
             return _decode_array(segment.array)
         case _:
@@ -205,21 +249,29 @@ def _encode_segment(segment: Segment) -> U64Segment:
     }
     match min(sizes, key=sizes.__getitem__):
         case "holes":
-            missing = array(_U64, BitMap64(range(start, end)) - segment)
+            missing = (BitMap64(range(start, end)) - segment).to_array()
             encoded = U64Segment()
             encoded.range_with_holes.start, encoded.range_with_holes.end = start, end
             encoded.range_with_holes.holes.CopyFrom(_encode_array(missing))
             return encoded
         case "bitmap":
-            mask = bytearray((end - start + 7) // 8)
-            for value in segment:
-                mask[(value - start) >> 3] |= 1 << ((value - start) & 7)
+            from committerd.format.row_runs import mask_of
+
             encoded = U64Segment()
             encoded.range_with_bitmap.start, encoded.range_with_bitmap.end = start, end
-            encoded.range_with_bitmap.bitmap = bytes(mask)
+            encoded.range_with_bitmap.bitmap = mask_of(segment)
             return encoded
         case _:
-            return U64Segment(sorted_array=_encode_array(array(_U64, segment)))
+            return U64Segment(sorted_array=_encode_array(segment.to_array()))
+
+
+def numbers_in(segment: Segment) -> Numbers:
+    """The values of a segment, listed."""
+    from committerd.format.row_runs import numbers_between, numbers_of
+
+    if isinstance(segment, range):
+        return numbers_between(segment.start, segment.stop)
+    return numbers_of(segment if isinstance(segment, array) else segment.to_array())
 
 
 def _shortest(ascending: BitMap64) -> Segment:
@@ -248,15 +300,25 @@ def _without(values: range, holes: array[int]) -> Segment:
 
 def _masked(values: range, bitmap: bytes) -> Segment:
     """Those of `values` whose bit is set, least significant bit first."""
+    from committerd.format.row_runs import bits_set
+
     if len(bitmap) != (len(values) + 7) // 8:
         raise MalformedError(f"the bitmap of {len(values)} values has {len(bitmap)} bytes")
     if int.from_bytes(bitmap[-1:]) >> (len(values) - 1) % 8 + 1:
         raise MalformedError(f"the bitmap of {len(values)} values has bits beyond them")
-    kept: array[int] = array(_U64)
-    for place, byte in enumerate(bitmap):
-        first = values.start + 8 * place
-        kept.extend([first + bit for bit in _BITS[byte]])
-    return _shortest(BitMap64(kept))
+    return _shortest(bits_set(bitmap, values.start))
+
+
+def _array_length(encoded: EncodedU64Array) -> int:
+    match encoded.WhichOneof("array"):
+        case "u16_array":
+            return _whole(encoded.u16_array.offsets, _U16)
+        case "u32_array":
+            return _whole(encoded.u32_array.offsets, _U32)
+        case "u64_array":
+            return _whole(encoded.u64_array.values, _U64)
+        case _:
+            raise MalformedError(_NO_WIDTH)
 
 
 def _decode_array(encoded: EncodedU64Array) -> array[int]:
@@ -268,35 +330,42 @@ def _decode_array(encoded: EncodedU64Array) -> array[int]:
         case "u64_array":
             return _integers(_U64, encoded.u64_array.values, 0)
         case _:
-            raise MalformedError("an array has no width that we know")
+            raise MalformedError(_NO_WIDTH)
 
 
-def _integers(typecode: str, body: bytes, base: int) -> array[int]:
+def _integers(width: int, body: bytes, base: int) -> array[int]:
     """Little-endian integers, each added to `base`."""
-    size = struct.calcsize(f"<{typecode}")
-    if len(body) % size:
-        raise MalformedError(f"{len(body)} bytes are no whole integers of {size}")
-    integers = struct.unpack(f"<{len(body) // size}{typecode}", body)
-    if integers and base + max(integers) > ROW_ID_MAX:
-        raise MalformedError(f"{base + max(integers)} is above what a row id can be")
-    return array(_U64, (base + integer for integer in integers) if base else integers)
+    from committerd.format.row_runs import array_of, unpacked
+
+    _whole(body, width)
+    integers = unpacked(body, width)
+    most = base + int(integers.max()) if len(integers) else 0
+    if most > ROW_ID_MAX:
+        raise MalformedError(f"{most} is above what a row id can be")
+    return array_of(integers + integers.dtype.type(base))
+
+
+def _whole(body: bytes, width: int) -> int:
+    """How many integers of so many bytes these bytes are."""
+    if len(body) % width:
+        raise MalformedError(f"{len(body)} bytes are no whole integers of {width}")
+    return len(body) // width
 
 
 def _encode_array(values: array[int]) -> EncodedU64Array:
     """In the narrowest width that holds the distances from the lowest value."""
-    base = min(values, default=0)
-    spread = max(values, default=0) - base
+    from committerd.format.row_runs import numbers_of, packed
+
+    numbers = numbers_of(values)
+    base = int(numbers.min()) if len(numbers) else 0
+    spread = int(numbers.max()) - base if len(numbers) else 0
     encoded = EncodedU64Array()
     if spread < 2**16:
         encoded.u16_array.base = base
-        encoded.u16_array.offsets = _packed(_U16, values, base)
+        encoded.u16_array.offsets = packed(numbers, base, _U16)
     elif spread < 2**32:
         encoded.u32_array.base = base
-        encoded.u32_array.offsets = _packed(_U32, values, base)
+        encoded.u32_array.offsets = packed(numbers, base, _U32)
     else:
-        encoded.u64_array.values = _packed(_U64, values, 0)
+        encoded.u64_array.values = packed(numbers, 0, _U64)
     return encoded
-
-
-def _packed(typecode: str, values: array[int], base: int) -> bytes:
-    return struct.pack(f"<{len(values)}{typecode}", *(value - base for value in values))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.format.bounds import FRAGMENT_ID_MAX
 from committerd.format.feature_flags import CARRIED, SUPPORTED, FeatureFlag, bits
 from committerd.format.fragment_list import FragmentList
 from committerd.format.index_details import FRAGMENT_REUSE_INDEX
@@ -23,8 +24,6 @@ from committerd.format.unknown_fields import unknown_fields
 
 DATA_FORMATS = ("2.0", "2.1", "2.2", "2.3")
 
-_FRAGMENT_ID_MAX = 2**32 - 2
-"""Ids are the upper half of 64-bit row addresses; all ones marks a row that is gone."""
 _LISTED_MAX = 20
 """So many faults are told; a table with more has the same one many times."""
 _GUARDS = frozenset({"fragment_tree", "max_allocated_field_id", "clustering", "max_clustering_id"})
@@ -43,20 +42,29 @@ def require_supported(file: ManifestFile) -> None:
     `writer_version_missing`, `physical_rows_unknown`, `deleted_rows_unknown`, `deletion_file_type`,
     `external_sequences`, `fragment_reuse_version`) or, for what no writer may leave behind,
     `CorruptTable` (`feature_flags_unpaired`, `fragment_id_twice`, `fragment_id_too_large`,
-    `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). The code is the first fault's, the
-    message has up to 20. Linear in fragments, but quick where all are of few kinds.
+    `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). A table that needs a feature that we
+    don't know is unsupported, never corrupt. The code is the first fault's, the message has up to
+    20. Linear in fragments, but quick where all are of few kinds.
     """
     outline = file.outline
     where = f"version {outline.version} can't be built upon"
-    corrupt = [
-        *_unpaired_flags(outline),
-        *_corrupt_ids(file.fragments),
-        *file.fragments.found(partial(_corrupt_row_ids, stable=has_stable_row_ids(outline))),
-        *_corrupt_indices(file.index_section),
-    ]
+    unknown = list(_unknown_features(outline))
+    # What a feature stands for decides what its table has to contain: without row ids in the manifest a table is
+    # corrupt, unless a flag says that they lie elsewhere.
+    corrupt = (
+        []
+        if unknown
+        else [
+            *_unpaired_flags(outline),
+            *_corrupt_ids(file.fragments),
+            *file.fragments.found(partial(_corrupt_row_ids, stable=has_stable_row_ids(outline))),
+            *_corrupt_indices(file.index_section),
+        ]
+    )
     if corrupt:
         raise CorruptTable(_message(where, corrupt), code=corrupt[0].code)
     unsupported = [
+        *unknown,
         *_unsupported_manifest(outline),
         *file.fragments.found(_unsupported_fragment),
         *_unsupported_indices(file.index_section),
@@ -93,14 +101,14 @@ def _unknown_in_manifest(file: ManifestFile) -> list[str]:
 
 
 def _corrupt_ids(fragments: FragmentList) -> Iterator[_Fault]:
-    if fragments.facts.ascending and fragments.last_id <= _FRAGMENT_ID_MAX:
+    if fragments.facts.ascending and fragments.last_id <= FRAGMENT_ID_MAX:
         return
     seen = BitMap64()
     for fragment in fragments:
         if fragment.id in seen:
             yield _Fault("fragment_id_twice", f"two fragments have id {fragment.id}")
         seen.add(fragment.id)
-        if fragment.id > _FRAGMENT_ID_MAX:
+        if fragment.id > FRAGMENT_ID_MAX:
             yield _Fault("fragment_id_too_large", f"fragment id {fragment.id} exceeds 32 bits")
 
 
@@ -124,7 +132,7 @@ def _corrupt_indices(section: IndexSection) -> Iterator[_Fault]:
             yield _Fault("index_uuid", f"index {index.name!r} has a uuid that is not of 16 bytes")
 
 
-def _unsupported_manifest(manifest: Manifest) -> Iterator[_Fault]:
+def _unknown_features(manifest: Manifest) -> Iterator[_Fault]:
     flags = manifest.reader_feature_flags | manifest.writer_feature_flags
     names = {flag.value: f" ({flag.name.lower()})" for flag in FeatureFlag}
     for bit in bits(flags & ~SUPPORTED):
@@ -132,6 +140,9 @@ def _unsupported_manifest(manifest: Manifest) -> Iterator[_Fault]:
     for field, _ in manifest.ListFields():
         if field.name in _GUARDS:
             yield _Fault("newer_manifest", f"Manifest.{field.name} (field {field.number}) is set")
+
+
+def _unsupported_manifest(manifest: Manifest) -> Iterator[_Fault]:
     if manifest.data_format.version not in DATA_FORMATS:
         # 0.1 included: its manifests may hold column values at fixed positions in the file.
         yield _Fault(

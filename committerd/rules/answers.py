@@ -26,6 +26,7 @@ from committerd.format.messages import (
     Refusal,
     Refusals,
     Transaction,
+    TransactionLabel,
 )
 from committerd.rules.position import KEY_PREFIX, AppMark, Position
 
@@ -89,7 +90,7 @@ def encode_settled(members: Sequence[Member], refusals: Sequence[Refusal], *, to
     }
 
 
-def decode_settled(transaction: Transaction | None, *, version: int) -> Settled:
+def decode_settled(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
     """What the transaction of a version says of the queue. None (not readable) counts as foreign.
 
     Raises `CorruptTable` for properties of ours that can't be read.
@@ -117,6 +118,19 @@ def decode_settled(transaction: Transaction | None, *, version: int) -> Settled:
         refusals=refused.refusals,
         topic_id=members.topic_id,
     )
+
+
+def settled_by(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
+    """As `decode_settled`; a version whose properties can't be read is foreign, since the queue writes no such ones.
+
+    Anybody can write `committerd.` properties. What they say must not stop the queue.
+    """
+    try:
+        return decode_settled(transaction, version=version)
+    except CorruptTable:
+        assert transaction is not None
+        operation = transaction.WhichOneof("operation") or ""
+        return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
 
 
 def committed(member: Member, settled: Settled, position: Position, timings: Timings | None = None) -> Outcome:
@@ -170,7 +184,8 @@ def marked_member(mark: AppMark, *, offset: int, producer: str, outcome_partitio
 
 
 def short(message: str) -> str:
-    """A message of at most 300 characters, as a version keeps it."""
+    """A message of at most 300 characters, as a version keeps it: text that protobuf can hold."""
+    message = message.encode("utf-8", "backslashreplace").decode("utf-8")
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
 
 

@@ -18,7 +18,7 @@ from committerd.format.messages import DecodeError, Outcome, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.request import record_sha256
 from committerd.ports import Record, TopicIdentity
-from committerd.rules.audit_history import Entry, Finding, Findings, History
+from committerd.rules.audit_history import Entry, Finding, Findings, History, NumberMap, NumbersInMemory
 
 OUTCOME_CLOCK_MS = 60 * 60 * 1000
 """How far the clock of a committer, which dates outcomes, may be from that of the broker, which dates records."""
@@ -61,7 +61,7 @@ class Audit:
     history: History
     _counts: Counter[str] = field(default_factory=Counter)
     _unchecked: Counter[str] = field(default_factory=Counter)
-    _told: dict[int, int] = field(default_factory=dict)
+    told: NumberMap[int] = field(default_factory=NumbersInMemory)
     """Offsets of the present topic that have an outcome; what it says, where no version is left to say it."""
     _next: int = -1
     """The offset after the last staged record."""
@@ -79,8 +79,8 @@ class Audit:
         """The next outcome, of any partition."""
         self._counts["outcomes"] += 1
         present = outcome.topic_id == self.bounds.identity.topic_id
-        if present:
-            self._told.setdefault(outcome.offset, 0)
+        if present and self.told.get(outcome.offset) is None:
+            self.told.put(outcome.offset, 0)
         if outcome.status == StatusNumber.UNDECIDED:
             return
         if outcome.era < self.history.era:
@@ -181,8 +181,8 @@ class Audit:
         if not present:
             return
         said = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
-        before = self._told[outcome.offset]
-        self._told[outcome.offset] = said
+        before = self.told.get(outcome.offset)
+        self.told.put(outcome.offset, said)
         if before not in (0, said):
             self._false("outcomes_differ", outcome, "another outcome says something else")
 
@@ -218,7 +218,7 @@ class Audit:
     def _is_told(self, record: Record) -> None:
         offset, bounds, position = record.offset, self.bounds, self.history.position
         assert position is not None
-        if offset in self._told:
+        if self.told.get(offset) is not None:
             return
         owed = bounds.acknowledged
         if bounds.acknowledged_era is not None and bounds.acknowledged_era < position.era:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from committerd.errors import CorruptTable
-from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import DataFile, Manifest, Member, Refusal, Transaction
+from committerd.format.messages import Manifest, Member, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.rules.answers import Settled, decode_settled
 from committerd.rules.position import AppMark, Position, decode_marks, decode_position, highest
+
+Key = TypeVar("Key", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,63 @@ class Entry:
     uuid: str
 
 
+class EntryMap(Protocol):
+    """How versions answer records, by topic id and offset; of several eras the last."""
+
+    def get(self, topic_id: str, offset: int) -> Entry | None:
+        """The entry that was put last."""
+        ...
+
+    def put(self, topic_id: str, offset: int, entry: Entry) -> None:
+        """Keep an entry in place of what was there."""
+        ...
+
+    def count_below(self, topic_id: str, offset: int) -> int:
+        """How many entries there are below an offset."""
+        ...
+
+
+class NumberMap(Protocol[Key]):
+    """A number for each key."""
+
+    def get(self, key: Key, /) -> int | None:
+        """The number that was put last."""
+        ...
+
+    def put(self, key: Key, value: int, /) -> None:
+        """Keep a number in place of what was there."""
+        ...
+
+
+class EntriesInMemory:
+    """An `EntryMap` for few records."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, dict[int, Entry]] = {}
+
+    def get(self, topic_id: str, offset: int) -> Entry | None:
+        return self._entries.get(topic_id, {}).get(offset)
+
+    def put(self, topic_id: str, offset: int, entry: Entry) -> None:
+        self._entries.setdefault(topic_id, {})[offset] = entry
+
+    def count_below(self, topic_id: str, offset: int) -> int:
+        return sum(1 for found in self._entries.get(topic_id, ()) if found < offset)
+
+
+class NumbersInMemory(Generic[Key]):
+    """A `NumberMap` for few records."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+
+    def get(self, key: Key, /) -> int | None:
+        return self._numbers.get(key)
+
+    def put(self, key: Key, value: int, /) -> None:
+        self._numbers[key] = value
+
+
 @dataclass(slots=True)
 class History:
     """What the versions say together."""
@@ -83,9 +141,9 @@ class History:
     latest: int = 0
     position: Position | None = None
     """The highest that any of them carries."""
-    _entries: dict[str, dict[int, Entry]] = field(default_factory=dict)
-    """By topic id and offset; of several eras the last."""
-    _uuids: dict[str, int] = field(default_factory=dict)
+    entries: EntryMap = field(default_factory=EntriesInMemory)
+    uuids: NumberMap[str] = field(default_factory=NumbersInMemory)
+    """In which version each transaction is."""
     _apps: dict[tuple[str, int, str], tuple[int, int]] = field(default_factory=dict)
     """By application, life of its mark, and run: the last version of its work, and the table version with it."""
     _starts: list[Position] = field(default_factory=list)
@@ -127,7 +185,7 @@ class History:
 
     def entry(self, topic_id: str, offset: int) -> Entry | None:
         """The answer that counts for a record; None when no version that was read has one."""
-        entry = self._entries.get(topic_id, {}).get(offset)
+        entry = self.entries.get(topic_id, offset)
         if entry is None or entry.era < self._era_of(topic_id, offset):
             return None
         return entry
@@ -150,7 +208,7 @@ class History:
 
     def count_below(self, topic_id: str, offset: int) -> int:
         """How many records below an offset have an answer."""
-        return sum(1 for found in self._entries.get(topic_id, ()) if found < offset)
+        return self.entries.count_below(topic_id, offset)
 
     def _era_of(self, topic_id: str, offset: int) -> int:
         """The era in which the record must have been answered, or later: the last that began below it."""
@@ -166,9 +224,11 @@ class History:
             self._gone.append((before, position))
             # A foreign version may show less than was reached; only one of the queue tells.
             self._hole = not found.settled.ours
-        if before is not None and position.era > before.era:
-            self._starts.append(position)
-        if found.settled.ours and before is not None:
+        if before is not None and not found.settled.ours:
+            return  # handed down from before, or made up: versions of the queue don't go by it either
+        if before is not None:
+            if position.era > before.era:
+                self._starts.append(position)
             self._check_position(version, before, position)
         self.position = highest(p for p in (before, position) if p is not None)
 
@@ -197,7 +257,6 @@ class History:
         if position is None:
             return
         version = settled.version
-        known = self._entries.setdefault(settled.topic_id, {})
         here: set[int] = set()
         for one in settled.entries():
             entry = _entry(one, version=version, era=position.era)
@@ -214,9 +273,9 @@ class History:
                 and (before.era, before.identity) == (position.era, position.identity)
                 and before.passes(one.offset)
             ):
-                self._settled_again(known.get(one.offset), one.offset, version)
+                self._settled_again(self.entries.get(settled.topic_id, one.offset), one.offset, version)
             here.add(one.offset)
-            known[one.offset] = entry
+            self.entries.put(settled.topic_id, one.offset, entry)
             if isinstance(one, Refusal):
                 self._check_duplicate(one, version)
 
@@ -231,7 +290,7 @@ class History:
             return
         if refusal.version not in self.read:
             self.unchecked["duplicates of versions that were not read"] += 1
-        elif self._uuids.get(refusal.uuid) != refusal.version:
+        elif self.uuids.get(refusal.uuid) != refusal.version:
             self.findings.add(
                 "duplicate_false",
                 f"it calls transaction {refusal.uuid} a duplicate of version {refusal.version}, which does not have it",
@@ -243,14 +302,14 @@ class History:
         """Of a version of the queue its members count: the uuid of one that has several, or none, is nobody's."""
         uuids = [member.uuid for member in settled.members] if settled.ours else [settled.uuid]
         for uuid in filter(None, uuids):
-            before = self._uuids.get(uuid)
+            before = self.uuids.get(uuid)
             if before is not None:
                 self.findings.add(
                     "committed_twice",
                     f"transaction {uuid} was committed in version {before} and again here",
                     version=settled.version,
                 )
-            self._uuids[uuid] = settled.version
+            self.uuids.put(uuid, settled.version)
 
     def _check_apps(self, found: AuditedVersion) -> None:
         for member in found.settled.members:
@@ -270,40 +329,23 @@ class History:
             self._apps[key] = member.app_version, found.settled.version
 
 
-def audited_version(file: ManifestFile, transaction: Transaction | None) -> AuditedVersion:
+def audited_version(
+    outline: Manifest, transaction: Transaction | None, misplaced: tuple[str, ...] = ()
+) -> AuditedVersion:
     """What an audit needs of a version that was made by `transaction` (None = that can't be read).
 
     Raises `CorruptTable` for keys of the queue that can't be read in a version of the queue, `RefusedToRun` for those
     of a newer format. What a foreign writer has spoilt counts as dropped: the next version of the queue puts it back.
     """
-    settled, metadata = decode_settled(transaction, version=file.version), file.outline.table_metadata
+    settled, metadata = decode_settled(transaction, version=outline.version), outline.table_metadata
     if settled.ours:
         return AuditedVersion(
-            settled=settled,
-            position=decode_position(metadata),
-            marks=decode_marks(metadata),
-            misplaced=misplaced_files(transaction, file.manifest),
+            settled=settled, position=decode_position(metadata), marks=decode_marks(metadata), misplaced=misplaced
         )
     try:
         return AuditedVersion(settled=settled, position=decode_position(metadata), marks=decode_marks(metadata))
     except CorruptTable:
         return AuditedVersion(settled=settled, position=None)
-
-
-def misplaced_files(transaction: Transaction | None, manifest: Manifest) -> tuple[str, ...]:
-    """Data files that an Append brings and that its version does not hold exactly once."""
-    if transaction is None or transaction.WhichOneof("operation") != "append":
-        return ()
-    brought = {_place(file) for fragment in transaction.append.fragments for file in fragment.files}
-    held = Counter(
-        place for fragment in manifest.fragments for file in fragment.files if (place := _place(file)) in brought
-    )
-    return tuple(sorted(path for base, path in brought if held[base, path] != 1))
-
-
-def _place(file: DataFile) -> tuple[int, str]:
-    """The base that it lies in (-1 = the table itself), and its path there."""
-    return file.base_id if file.HasField("base_id") else -1, file.path
 
 
 def _entry(one: Member | Refusal, *, version: int, era: int) -> Entry:

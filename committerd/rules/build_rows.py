@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from pyroaring import BitMap, BitMap64
 
+from committerd.format.fragment_list import NO_FRAGMENTS
 from committerd.format.index_details import is_system_index
 from committerd.format.messages import DataFile, DataFragment, IndexMetadata, Transaction
 from committerd.rules.build_indices import merge_generations
@@ -23,7 +24,6 @@ from committerd.rules.fragments import (
 from committerd.rules.indices import (
     coverage,
     holds_addresses,
-    retained,
     rewritten_coverage,
     with_coverage,
     with_moved_rows,
@@ -31,10 +31,14 @@ from committerd.rules.indices import (
 )
 from committerd.rules.lineage import (
     has_all_row_ids,
+    require_moved_rows,
+    require_same_rows,
+    require_unchanged_row_ids,
     stamp_changed_offsets,
     stamp_changed_rows,
     stamp_moved_rows,
     stamp_new_rows,
+    stamp_rows_by_address,
     updated_offsets,
 )
 
@@ -69,7 +73,7 @@ def overwrite(draft: Draft, operation: Transaction.Overwrite) -> None:
     manifest.config.update(operation.config_upsert_values)
     draft.indices = []
     draft.touched = None
-    draft.add_new_rows(operation.fragments)
+    draft.add_new_rows(operation.fragments, chosen=False)
     finish(draft)
 
 
@@ -78,7 +82,7 @@ def delete(draft: Draft, operation: Transaction.Delete) -> None:
     removed.
     """
     changed = _put_in_place(draft, operation.updated_fragments, operation.deleted_fragment_ids)
-    _keep_useful_indices(draft)
+    draft.keep_useful_indices()
     finish(draft, changed)
 
 
@@ -86,12 +90,16 @@ def update(draft: Draft, operation: Transaction.Update) -> None:
     """Lance: transaction.rs, build_manifest, Update; the lineage of moved rows as since 6.1."""
     manifest = draft.manifest
     moves_rows = operation.update_mode != Transaction.REWRITE_COLUMNS
+    if draft.has_stable_row_ids:
+        _require_moved_rows(draft, operation)
     changed = _put_in_place(draft, operation.updated_fragments, operation.removed_fragment_ids)
     draft.indices = without_updated_fields(draft.indices, changed, frozenset(operation.fields_modified))
-    fresh = draft.fresh(operation.new_fragments)
+    fresh = draft.fresh(operation.new_fragments, moved=True)
     if draft.has_stable_row_ids:
-        existing = draft.current.fragments if draft.current is not None else ()
-        stamp_moved_rows(fresh, list(existing), draft.version)
+        existing = draft.current.fragments if draft.current is not None else NO_FRAGMENTS
+        in_order = existing if existing.facts.ascending else sorted(existing, key=lambda one: one.id)
+        stamp = stamp_rows_by_address if draft.by_old_lance else stamp_moved_rows
+        stamp(fresh, in_order, draft.version)
         for fragment in manifest.fragments:
             if fragment.id in changed:
                 # Lance 7: in place, only the rows that it names have changed.
@@ -101,16 +109,31 @@ def update(draft: Draft, operation: Transaction.Update) -> None:
         draft.indices = with_moved_rows(
             draft.indices,
             # Only where every row came with its id: the others are new, and no index has them.
-            # 4.0.0 asks after it has given them ids.
+            # Lance asks after it has given them ids.
             moved_to=[
                 made.id for made, staged in zip(fresh, operation.new_fragments, strict=True) if has_all_row_ids(staged)
             ],
             moved_from=changed | frozenset(operation.removed_fragment_ids),
             changed_fields=frozenset(operation.fields_for_preserving_frag_bitmap),
         )
-    _keep_useful_indices(draft)
+    draft.keep_useful_indices()
     merge_generations(draft, operation.merged_generations)
     finish(draft, changed)
+
+
+def _require_moved_rows(draft: Draft, operation: Transaction.Update) -> None:
+    """Rows keep their ids where they move to, and are deleted where they were."""
+    gone = frozenset(operation.removed_fragment_ids)
+    changed = {one.id: one for one in operation.updated_fragments}
+    existing = draft.current.fragments if draft.current is not None else NO_FRAGMENTS
+    left = existing.of([*gone, *changed])
+    deleted = 0
+    for fragment in left:
+        rows_gone = (
+            fragment.physical_rows if fragment.id in gone else changed[fragment.id].deletion_file.num_deleted_rows
+        )
+        deleted += max(rows_gone - fragment.deletion_file.num_deleted_rows, 0)
+    require_moved_rows(left, operation.new_fragments, deleted=deleted)
 
 
 def rewrite(draft: Draft, operation: Transaction.Rewrite) -> None:
@@ -134,11 +157,14 @@ def rewrite(draft: Draft, operation: Transaction.Rewrite) -> None:
         for fragment in group.new_fragments:
             # An id that is set was reserved before; 0 means that none was.
             fragment_id = fragment.id or next_id
-            draft.spend_ids(fragment_id)
+            draft.reserve_ids(fragment_id)
             next_id = max(next_id, fragment_id + 1)
             made.append(with_id(fragment, fragment_id))
             new.append(fragment_id)
         groups.append((old, new))
+    if draft.has_stable_row_ids:
+        old_ids = {one for old, _ in groups for one in old}
+        require_same_rows((one for one in manifest.fragments if one.id in old_ids), made)
     kept_ids = existing - BitMap64(one for old, _ in groups for one in old)
     for fragment in made:
         if fragment.id in kept_ids:
@@ -159,23 +185,33 @@ def merge(draft: Draft, operation: Transaction.Merge) -> None:
     it adds.
 
     An index on a field whose data lies in another file now covers that fragment no more, and its
-    rows count as changed: Lance 9; 4.0.0 leaves both as they were.
+    rows count as changed: Lance 9; 4.0.0 leaves both as they were, of which the first makes queries
+    miss rows and is not copied.
     """
     manifest = draft.manifest
     draft.open_all()
     before = {fragment.id: fragment for fragment in manifest.fragments}
     moved: dict[int, frozenset[int]] = {}
     changed: set[int] = set()
+    kept: list[DataFragment] = []
+    added: list[DataFragment] = []
     for fragment in operation.fragments:
         known = before.get(fragment.id)
-        if known is None or _files(known) != _files(fragment):
+        if known is None or fragment.id in moved:
+            # Not yet in the table; with the id 0 that stands for none, or that of a fragment before it in the list.
+            added.append(fragment)
+            continue
+        if _files(known) != _files(fragment):
             changed.add(fragment.id)
-        if known is not None:
-            moved[fragment.id] = _fields_in_other_files(known, fragment)
-    fresh = draft.fresh(one for one in operation.fragments if one.id not in before)
-    kept = [with_id(one, one.id) for one in operation.fragments if one.id in before]
+        moved[fragment.id] = _fields_in_other_files(known, fragment)
+        kept.append(with_id(fragment, fragment.id))
+    fresh = draft.fresh(added)
+    changed.update(one.id for one in fresh)
     if draft.has_stable_row_ids:
+        for one in kept:
+            require_unchanged_row_ids(before[one.id], one)
         stamp_new_rows(fresh, draft.version)
+    if draft.has_stable_row_ids and not draft.by_old_lance:
         stamp_changed_rows([one for one in kept if one.id in changed], draft.version)
     set_fragments(manifest, [*kept, *fresh])
     draft.touched = None
@@ -187,7 +223,7 @@ def merge(draft: Draft, operation: Transaction.Merge) -> None:
     for fragment_id, fields in moved.items():
         if fields:
             draft.indices = without_updated_fields(draft.indices, [fragment_id], fields)
-    _keep_useful_indices(draft)
+    draft.keep_useful_indices()
     finish(draft, changed)
 
 
@@ -208,7 +244,7 @@ def data_replacement(draft: Draft, operation: Transaction.DataReplacement) -> No
     for fragment in draft.manifest.fragments:
         if fragment.id in replaced:
             _replace_data(fragment, replaced[fragment.id])
-            if draft.has_stable_row_ids:
+            if draft.has_stable_row_ids and not draft.by_old_lance:
                 stamp_changed_rows([fragment], draft.version)
     draft.indices = without_updated_fields(draft.indices, replaced.keys(), fields)
     finish(draft, replaced.keys())
@@ -225,13 +261,13 @@ def _put_in_place(draft: Draft, updated: Iterable[DataFragment], removed: Collec
             f"fragments {missing} are to be changed, but version {draft.version - 1} does not have them",
             "unknown_fragment",
         )
+    if draft.has_stable_row_ids:
+        for fragment in draft.manifest.fragments:
+            if fragment.id in changed:
+                require_unchanged_row_ids(fragment, changed[fragment.id])
     replace_fragments(draft.manifest, changed)
     remove_fragments(draft.manifest, gone)
     return frozenset(changed)
-
-
-def _keep_useful_indices(draft: Draft) -> None:
-    draft.indices = retained(draft.indices, draft.manifest.fields, draft.fragment_ids())
 
 
 def _rewritten_indices(

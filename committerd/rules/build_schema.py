@@ -7,11 +7,14 @@ from collections.abc import MutableMapping
 from committerd.format.messages import Field, Transaction
 from committerd.rules.draft import Draft, finish, own_metadata, unbuildable
 from committerd.rules.fragments import keep_files
-from committerd.rules.indices import retained
-
-PRIMARY_KEY = "lance-schema:unenforced-primary-key"
-PRIMARY_KEY_POSITION = "lance-schema:unenforced-primary-key:position"
-_TRUE = frozenset({"true", "1", "yes"})
+from committerd.rules.primary_key import (
+    KEY_ENTRIES,
+    PRIMARY_KEY,
+    PRIMARY_KEY_POSITION,
+    declared_position,
+    key_fault,
+    key_fields,
+)
 
 
 def project(draft: Draft, operation: Transaction.Project) -> None:
@@ -28,7 +31,7 @@ def project(draft: Draft, operation: Transaction.Project) -> None:
                 "rows a value in another column first, or delete them",
                 "fragment_without_files",
             )
-    draft.indices = retained(draft.indices, draft.manifest.fields, draft.fragment_ids())
+    draft.keep_useful_indices()
     finish(draft, {fragment.id for fragment in draft.manifest.fragments})
 
 
@@ -47,6 +50,7 @@ def update_config(draft: Draft, operation: Transaction.UpdateConfig) -> None:
     if operation.HasField("schema_metadata_updates"):
         _apply_bytes(manifest.schema_metadata, operation.schema_metadata_updates)
     fields = {field.id: field for field in manifest.fields}
+    key_before = key_fields(manifest.fields)
     for field_id, changes in sorted(operation.field_metadata_updates.items()):
         if field_id not in fields:
             raise unbuildable(
@@ -55,32 +59,39 @@ def update_config(draft: Draft, operation: Transaction.UpdateConfig) -> None:
                 "unknown_field",
             )
         _update_field(fields[field_id], changes)
+    if operation.field_metadata_updates:
+        _require_key(draft, operation, key_before)
     finish(draft)
 
 
 def _update_field(field: Field, changes: Transaction.UpdateMap) -> None:
-    before = _key_metadata(field)
+    before = declared_position(field)
     _apply_bytes(field.metadata, changes)
-    after = _key_metadata(field)
-    if before == after:
-        return
-    # Lance 7: a primary key is declared once. Older ones leave the two fields behind as they were.
-    if field.unenforced_primary_key:
+    after = declared_position(field)
+    if before != after:
+        field.unenforced_primary_key = after is not None
+        field.unenforced_primary_key_position = after or 0
+
+
+def _require_key(draft: Draft, operation: Transaction.UpdateConfig, before: list[int]) -> None:
+    """Lance 7 and later: a primary key is declared once, and in full. 4.0.0 takes anything."""
+    maps = operation.field_metadata_updates.values()
+    writes = any(entry.key in KEY_ENTRIES for one in maps for entry in one.update_entries)
+    fields = draft.manifest.fields
+    after = key_fields(fields)
+    if before and (writes or before != after):
         raise unbuildable(
-            f"field {field.name!r} is part of the primary key, which can't be changed: leave "
-            f"{PRIMARY_KEY} and {PRIMARY_KEY_POSITION} as they are",
+            f"the primary key, of fields {before}, can't be changed: leave {PRIMARY_KEY} and {PRIMARY_KEY_POSITION} as "
+            "they are",
             "primary_key_immutable",
         )
-    declared, position = after
-    field.unenforced_primary_key = declared in _TRUE
-    if field.unenforced_primary_key and position.isdecimal():
-        field.unenforced_primary_key_position = int(position)
-
-
-def _key_metadata(field: Field) -> tuple[str, str]:
-    texts = (field.metadata.get(key, b"") for key in (PRIMARY_KEY, PRIMARY_KEY_POSITION))
-    declared, position = (text.decode("utf-8", "replace").lower() for text in texts)
-    return declared, position
+    fault = key_fault(fields) or ("" if after else "no field is part of it")
+    if writes and fault:
+        raise unbuildable(
+            f"UpdateConfig sets {PRIMARY_KEY} or {PRIMARY_KEY_POSITION}, and then {fault}; readers could not open the "
+            "table. Declare a primary key of columns that are never null and not nested in lists",
+            "schema",
+        )
 
 
 def _apply(entries: MutableMapping[str, str], changes: Transaction.UpdateMap) -> None:

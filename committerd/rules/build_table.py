@@ -4,8 +4,9 @@ reserved ids.
 
 from __future__ import annotations
 
+from committerd.format.bounds import BASE_ID_MAX
 from committerd.format.feature_flags import CARRIED
-from committerd.format.messages import DataFragment, IndexMetadata, Transaction
+from committerd.format.messages import DataFragment, IndexMetadata, Manifest, Transaction
 from committerd.format.support import has_stable_row_ids
 from committerd.rules.draft import Draft, finish, own_metadata, unbuildable
 
@@ -54,7 +55,7 @@ def reserve_fragments(draft: Draft, operation: Transaction.ReserveFragments) -> 
     """Lance: transaction.rs, build_manifest, ReserveFragments. See `reserved` for what the
     caller gets.
     """
-    draft.spend_ids(draft.manifest.max_fragment_id + operation.num_fragments)
+    draft.reserve_ids(draft.manifest.max_fragment_id + operation.num_fragments)
     finish(draft)
 
 
@@ -76,7 +77,7 @@ def update_bases(draft: Draft, operation: Transaction.UpdateBases) -> None:
         added = manifest.base_paths.add()
         added.CopyFrom(base)
         if added.id == 0:
-            added.id = max(known.id for known in manifest.base_paths) + 1
+            added.id = _next_base_id(manifest)
     finish(draft)
 
 
@@ -106,7 +107,7 @@ def clone(draft: Draft, operation: Transaction.Clone) -> None:
         made.branch = operation.branch_name
     indices = [_copied(index) for index in source.indices]
     if operation.is_shallow:
-        base_id = max((base.id for base in made.base_paths), default=-1) + 1
+        base_id = _next_base_id(made) if made.base_paths else 0
         base = made.base_paths.add(id=base_id, is_dataset_root=True, path=operation.ref_path)
         if operation.HasField("ref_name"):
             base.name = operation.ref_name
@@ -124,6 +125,17 @@ def clone(draft: Draft, operation: Transaction.Clone) -> None:
     draft.indices = indices
     draft.touched = None
     finish(draft)
+
+
+def _next_base_id(manifest: Manifest) -> int:
+    """Above those of all bases that a version has."""
+    highest = max(base.id for base in manifest.base_paths)
+    if highest > BASE_ID_MAX:
+        raise unbuildable(
+            f"base {highest} has the highest id that a new base may follow: give the new one an id that is free",
+            "base_taken",
+        )
+    return highest + 1
 
 
 def _copied(index: IndexMetadata) -> IndexMetadata:

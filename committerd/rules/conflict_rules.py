@@ -6,10 +6,13 @@ comes from; `conflicts.MATRIX` says which pairs it is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
 
-from committerd.format.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
+from pyroaring import FrozenBitMap
+
+from committerd.format.bounds import FRAGMENT_ID_MAX
+from committerd.format.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, covers_any
 from committerd.rules.footprint import Footprint, IndexFootprint
 
 
@@ -98,6 +101,24 @@ def nul(ours: Footprint, theirs: Footprint) -> Verdict:
     from them. Lance 14: conflict_resolver.rs, may_alter_nullability; 4.0.0 lets them pass.
     """
     return _retry_if(not (ours.preserves_nullability and theirs.preserves_nullability))
+
+
+def upj(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Update over Project: the columns that it rewrote in place must still be there; then as `nul`.
+
+    Lance 14: conflict_resolver.rs, check_update_txn; 4.0.0 lets them pass.
+    """
+    return max(_retry_if(not ours.fields_modified <= theirs.schema_fields), nul(ours, theirs))
+
+
+def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex over Project: incompatible when the column that it indexes is gone.
+
+    Lance commits such an index, and every filter on the table fails from then on: our own addition. Not asked of a
+    Merge, which replaces a column that it casts: there Lance's answer counts.
+    """
+    gone = any(not index.fields <= theirs.schema_fields for index in ours.new_indices)
+    return Verdict.INCOMPATIBLE if gone else Verdict.COMPATIBLE
 
 
 def dpr(ours: Footprint, theirs: Footprint) -> Verdict:
@@ -191,11 +212,7 @@ def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
         alone = len(ours.new_indices) == 1 and len(ours.removed_indices) == 1
         return Verdict.REBASABLE if alone else Verdict.INCOMPATIBLE
     return _retry_if(
-        any(
-            index.fragments is None or index.fragments & theirs.fragments
-            for index in ours.new_indices
-            if not _is_followed(index, theirs)
-        )
+        any(_may_cover(index, theirs.fragments) for index in ours.new_indices if not _is_followed(index, theirs))
     )
 
 
@@ -211,12 +228,10 @@ def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
         alone = len(theirs.new_indices) == 1 and len(theirs.removed_indices) == 1
         return Verdict.COMPATIBLE if alone else Verdict.INCOMPATIBLE
     if not ours.defers_indices:
-        return _retry_if(
-            any(index.fragments is None or index.fragments & ours.fragments for index in theirs.new_indices)
-        )
+        return _retry_if(any(_may_cover(index, ours.fragments) for index in theirs.new_indices))
     return _retry_if(
         any(
-            index.fragments is None or (group & index.fragments and group - index.fragments)
+            index.fragments is None or (covers_any(index.fragments, group) and not _covers_all(index.fragments, group))
             for index in theirs.new_indices
             for group in ours.groups
         )
@@ -239,8 +254,7 @@ def prn(ours: Footprint, theirs: Footprint) -> Verdict:
     Lance 14: conflict_resolver.rs, check_create_index_txn; 4.0.0 leaves it in.
     """
     stale = any(
-        index.fields & theirs.fields_modified and (index.fragments is None or index.fragments & theirs.files.keys())
-        for index in ours.new_indices
+        index.fields & theirs.fields_modified and _may_cover(index, theirs.files.keys()) for index in ours.new_indices
     )
     return Verdict.REBASABLE if stale else Verdict.COMPATIBLE
 
@@ -360,6 +374,14 @@ def bas(ours: Footprint, theirs: Footprint) -> Verdict:
         for other in theirs.bases
     )
     return Verdict.INCOMPATIBLE if clash else Verdict.COMPATIBLE
+
+
+def _may_cover(index: IndexFootprint, fragments: Collection[int]) -> bool:
+    return index.fragments is None or covers_any(index.fragments, fragments)
+
+
+def _covers_all(covered: FrozenBitMap, fragments: Collection[int]) -> bool:
+    return all(one <= FRAGMENT_ID_MAX and one in covered for one in fragments)
 
 
 def _retry_if(conflict: bool) -> Verdict:

@@ -31,6 +31,7 @@ from committerd.rules.conflict_rules import (
     idx,
     incompatible,
     iwl,
+    ixp,
     ixr,
     key,
     mta,
@@ -46,6 +47,7 @@ from committerd.rules.conflict_rules import (
     rxi,
     ucc,
     upd,
+    upj,
     wal,
 )
 from committerd.rules.conflict_rules import (
@@ -105,9 +107,9 @@ X = incompatible
 MATRIX = Matrix(
     append=               Row(_,   _,   _,   X,   _,   _,   nul, X,   _,   nul, _,   _,   X,   _,   _),
     delete=               Row(_,   row, row, X,   _,   frg, R,   X,   _,   _,   _,   frg, X,   _,   _),
-    update=               Row(key, row, upd, X,   _,   frg, R,   X,   _,   nul, _,   frg, wal, _,   _),
+    update=               Row(key, row, upd, X,   _,   frg, R,   X,   _,   upj, _,   frg, wal, _,   _),
     overwrite=            Row(_,   _,   _,   ovw, _,   _,   _,   _,   _,   _,   cfg, _,   X,   _,   _),
-    create_index=         Row(_,   _,   prn, X,   idx, ixr, mwi, X,   _,   _,   _,   fld, iwl, _,   _),
+    create_index=         Row(_,   _,   prn, X,   idx, ixr, mwi, X,   _,   ixp, _,   fld, iwl, _,   _),
     rewrite=              Row(_,   frg, frg, X,   rxi, rew, R,   X,   _,   _,   _,   frg, _,   _,   _),
     merge=                Row(R,   R,   R,   X,   mwi, R,   R,   X,   _,   X,   mta, R,   X,   _,   _),
     restore=              Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   mtx, _,   X,   _,   _),

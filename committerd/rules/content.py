@@ -16,12 +16,14 @@ from committerd.rules.brought import Brought
 from committerd.rules.draft import CreateOptions
 from committerd.rules.fragments import file_version
 
+_TOLD_MAX = 10
+
 
 def require_fits(transaction: Transaction, what: Brought, latest: Manifest | None, create: CreateOptions) -> None:
     """Return when `what` the transaction brings can be built upon `latest` (None = there is no table).
 
     Raises `InvalidRequest`: `unknown_base`, `file_version`, `row_ids`, `merge_fragments`,
-    `row_count_changed`, `replaced_fields`.
+    `row_count_changed`, `replaced_fields`, `unknown_field`.
     """
     _require_bases(transaction, latest, _bases_used(transaction, what))
     _require_file_versions(transaction, latest, create, {file_version(file) for file in what.files})
@@ -35,10 +37,59 @@ def require_fits(transaction: Transaction, what: Brought, latest: Manifest | Non
             _require_same_rows(transaction.update.updated_fragments, latest)
         case "merge":
             _require_all_fragments(transaction.merge, latest)
+        case "create_index" if transaction.read_version == latest.version:
+            _require_fields(transaction.create_index, latest)
         case "data_replacement":
             _require_same_fields(transaction.data_replacement)
         case _:
             pass
+
+
+def _require_fields(create: Transaction.CreateIndex, latest: Manifest) -> None:
+    """What dropped a column after the index was built is a matter of the conflict rules."""
+    fields = {field.id for field in latest.fields}
+    for index in create.new_indices:
+        if missing := sorted(set(index.fields) - fields):
+            # pylance commits that, and then can't filter the table by any column.
+            raise InvalidRequest(
+                f"index {index.name!r} is on fields {missing}, which version {latest.version} does not have; its "
+                f"fields are {sorted(fields)}. Build the index on a column of the table",
+                code="unknown_field",
+            )
+
+
+def differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
+    """How the files of an Append that names no read version contradict the table's schema; None when nothing shows.
+
+    With a read version, what changed the schema since then decides. Without one, only the fields of the files are left
+    to compare: an Overwrite may have given their ids to columns of other types, which no field tells.
+    """
+    if transaction.read_version or not transaction.HasField("append"):
+        return None
+    known = {field.id for field in latest.fields}
+    highest = max(known, default=-1)
+    parents = {field.parent_id for field in latest.fields}
+    required = {
+        field.id: field.name
+        for field in latest.fields
+        if not field.nullable and field.parent_id == -1 and field.id not in parents
+    }
+    for fragment in transaction.append.fragments:
+        has = {number for file in fragment.files for number in file.fields}
+        if has.isdisjoint(known):
+            return f"its files have fields {_some(has)}, of which the table has none"
+        # A lower one that is not there is of a column that was dropped; readers pass over it.
+        if above := {number for number in has if number > highest}:
+            return f"its files have fields {_some(above)}, which the table does not have"
+        if missing := required.keys() - has:
+            names = [required[number] for number in sorted(missing)[:_TOLD_MAX]]
+            return f"its files lack the columns {names}, which the table requires"
+    return None
+
+
+def _some(numbers: Collection[int]) -> str:
+    told = ", ".join(map(str, sorted(numbers)[:_TOLD_MAX]))
+    return told if len(numbers) <= _TOLD_MAX else f"{told} and {len(numbers) - _TOLD_MAX} more"
 
 
 def _bases_used(transaction: Transaction, what: Brought) -> set[int]:

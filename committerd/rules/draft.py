@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from pyroaring import BitMap64
 
 from committerd import __version__
 from committerd.errors import InvalidRequest
+from committerd.format.bounds import FRAGMENT_ID_MAX, RESERVABLE_MAX, RESERVED_MAX
 from committerd.format.feature_flags import CARRIED, FeatureFlag
 from committerd.format.fragment_list import NO_FRAGMENTS, FragmentList
 from committerd.format.fragment_reuse import Content
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, Field, IndexMetadata, Manifest, Timestamp
 from committerd.format.support import has_stable_row_ids
+from committerd.format.writers import by_old_lance, name_writer
 from committerd.rules.fragments import (
-    FRAGMENT_ID_MAX,
     drop_dead_files,
     drop_tombstoned_files,
     live_rows,
@@ -26,11 +28,11 @@ from committerd.rules.fragments import (
     remove_fragments,
     with_new_ids,
 )
-from committerd.rules.indices import reuse_applied
-from committerd.rules.lineage import assign_row_ids, stamp_new_rows
+from committerd.rules.indices import KeepsEmpty, retained, reuse_applied
+from committerd.rules.lineage import assign_row_ids, require_free_row_ids, require_known_row_ids, stamp_new_rows
 from committerd.rules.position import KEY_PREFIX
+from committerd.rules.primary_key import key_fault
 
-WRITER = "committerd"
 FILE_FORMAT = "lance"
 DATA_FORMAT_DEFAULT = "2.0"
 """Of a table made without data files and without a wish: what every reader since 2.0 knows."""
@@ -51,6 +53,8 @@ class Given:
     """What a build needs beside the current version and the transaction."""
 
     now: datetime
+    ahead_max: timedelta | None = None
+    """How far the version may be dated after `now`, to be later than the one before it; None = as far as needed."""
     transaction_file: str
     """Name in `_transactions/`."""
     index_uuid: bytes = b""
@@ -95,6 +99,11 @@ class Draft:
     def has_stable_row_ids(self) -> bool:
         return has_stable_row_ids(self.manifest)
 
+    @property
+    def by_old_lance(self) -> bool:
+        """Whether to do as Lance 4.0.0 where 14.0.2 does otherwise: the table is written by such a one."""
+        return self.current is not None and by_old_lance(self.current.outline)
+
     def fragment_ids(self) -> BitMap64:
         """Of all fragments."""
         return self.kept.facts.ids | BitMap64(fragment.id for fragment in self.manifest.fragments)
@@ -124,14 +133,25 @@ class Draft:
         self.manifest.ClearField("fragments")
         self.kept = NO_FRAGMENTS
 
-    def fresh(self, fragments: Iterable[DataFragment]) -> list[DataFragment]:
-        """Copies with new ids, and with row ids where rows have them; counters move on."""
-        fresh = with_new_ids(fragments, self.next_fragment_id())
+    def fresh(
+        self, fragments: Sequence[DataFragment], *, chosen: bool = True, moved: bool = False
+    ) -> list[DataFragment]:
+        """Copies with new ids, and with row ids where rows have them; counters move on.
+
+        `moved`: rows that come with an id were in the table before; otherwise all are new.
+        `chosen`: an id that a fragment came with, and that nothing had, stays.
+        """
+        fresh = with_new_ids(fragments, self.next_fragment_id(), chosen=chosen)
         drop_tombstoned_files(fresh)
         if fresh:
-            self.spend_ids(fresh[-1].id)
+            self.spend_ids(max(one.id for one in fresh))
         if self.has_stable_row_ids:
-            self.manifest.next_row_id = assign_row_ids(fresh, self.manifest.next_row_id)
+            next_row_id = self.manifest.next_row_id
+            if moved:
+                require_known_row_ids(fresh, next_row_id)
+            else:
+                next_row_id = require_free_row_ids(fresh, next_row_id)
+            self.manifest.next_row_id = assign_row_ids(fresh, next_row_id)
         return fresh
 
     def spend_ids(self, last: int) -> None:
@@ -143,15 +163,29 @@ class Draft:
             )
         self.manifest.max_fragment_id = max(self.manifest.max_fragment_id, last)
 
+    def reserve_ids(self, last: int) -> None:
+        """Note the highest fragment id taken without rows. Raises as `spend_ids`, and earlier: such ids cost their
+        writer nothing, and those who bring rows need some too.
+        """
+        before = self.manifest.max_fragment_id
+        if last > before + RESERVED_MAX or (last > before and last > RESERVABLE_MAX):
+            raise unbuildable(
+                f"it needs fragment ids up to {last}, and the highest given out is {before}: one transaction may "
+                f"reserve {RESERVED_MAX}, and ids above {RESERVABLE_MAX} can't be reserved. Reserve fewer; if a "
+                "table has no ids left, copy it into a new one, where ids begin at 0",
+                "fragment_ids_exhausted",
+            )
+        self.spend_ids(last)
+
     def add(self, fragments: Iterable[DataFragment]) -> None:
         """Add those that have rows; the id of another is spent all the same, as in Lance."""
         added = [one for one in fragments if live_rows(one) > 0]
         self.manifest.fragments.extend(added)
         self.touch(one.id for one in added)
 
-    def add_new_rows(self, fragments: Iterable[DataFragment]) -> None:
-        """Add fragments whose rows this version makes."""
-        fresh = self.fresh(fragments)
+    def add_new_rows(self, fragments: Sequence[DataFragment], *, chosen: bool = True) -> None:
+        """Add fragments whose rows this version makes; `chosen` as in `fresh`."""
+        fresh = self.fresh(fragments, chosen=chosen)
         if self.has_stable_row_ids:
             stamp_new_rows(fresh, self.version)
         self.add(fresh)
@@ -161,8 +195,20 @@ class Draft:
         if self.touched is not None:
             self.touched.update(ids)
 
+    def keep_useful_indices(self) -> None:
+        """Drop the indices that are of no use with the schema and the fragments as they are now."""
+        keeps = KeepsEmpty.SCALAR if self.by_old_lance else KeepsEmpty.ALL
+        self.indices = retained(self.indices, self.manifest.fields, self.fragment_ids(), keeps=keeps)
+
     def set_schema(self, schema: Iterable[Field]) -> None:
         kept = Manifest(fields=schema)
+        fault = key_fault(kept.fields)
+        if fault and not key_fault(self.manifest.fields):
+            raise unbuildable(
+                f"with this schema {fault}, and pylance could not read the table. Make the column required, or take it "
+                "out of the primary key",
+                "schema",
+            )
         self.manifest.ClearField("fields")
         self.manifest.MergeFrom(kept)
 
@@ -244,16 +290,16 @@ def unbuildable(message: str, code: str) -> InvalidRequest:
 
 
 def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> None:
-    manifest.writer_version.Clear()
-    manifest.writer_version.library = WRITER
-    manifest.writer_version.version = __version__
+    name_writer(manifest, __version__, before)
     manifest.transaction_file = given.transaction_file
     now = Timestamp()
     now.FromDatetime(given.now)
-    if before is not None and now.ToNanoseconds() <= before.timestamp.ToNanoseconds():
-        # Writers' clocks differ; cleanup by age takes a version's time for its place in the
-        # history.
-        now.FromNanoseconds(before.timestamp.ToNanoseconds() + 1000)
+    later = 0 if before is None else before.timestamp.ToNanoseconds() + 1000
+    ahead = math.inf if given.ahead_max is None else given.ahead_max.total_seconds() * 1e9
+    # Writers' clocks differ; cleanup by age takes a version's time for its place in the history. But a version of a
+    # writer whose clock was far ahead must not date all that follow: cleanup would not remove them for as long.
+    if 0 < later - now.ToNanoseconds() <= ahead:
+        now.FromNanoseconds(later)
     manifest.timestamp.CopyFrom(now)
 
 

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from pyroaring import FrozenBitMap
+
 from committerd.format.fragment_reuse import ExternalContent, reuse_content
 from committerd.format.index_details import (
     FRAGMENT_REUSE_INDEX,
     MEM_WAL_INDEX,
     covered_fragments,
+    covers_any,
     is_system_index,
     type_name,
     unpack_details,
@@ -30,6 +33,7 @@ from committerd.format.messages import (
     Transaction,
 )
 from committerd.format.support import has_stable_row_ids
+from committerd.format.writers import own_lance_major
 from committerd.rules.fragments import FileIdentity, file_identity
 from committerd.rules.indices import holds_addresses
 from committerd.rules.key_filter import KeyFilter, key_filter
@@ -41,6 +45,14 @@ from committerd.rules.schema import may_tighten_nullability
 # 14.0.2 asks, 4.0.0 doesn't; which one began is not known, so all between are taken to ask.
 _LANCE_ASKS_OF_INDICES = 5
 
+_ID_BYTES = 100
+"""Of a number in a set: itself, and its place in a table that is at most three fifths full."""
+_OBJECT_BYTES = 400
+"""Of a small object with what refers to it."""
+
+
+_NO_FRAGMENTS = FrozenBitMap()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFootprint:
@@ -49,8 +61,8 @@ class IndexFootprint:
     name: str
     uuid: bytes = b""
     fields: frozenset[int] = frozenset()
-    fragments: frozenset[int] | None = frozenset()
-    """Fragments that it covers; None = unknown."""
+    fragments: FrozenBitMap | None = _NO_FRAGMENTS
+    """Fragments that it covers; None = unknown. A few bytes may stand for millions, so they are never listed."""
     dataset_version: int = 0
     follows_reuse: bool = True
     """Readers find its rows through fragment reuse entries; not so an n-gram index."""
@@ -134,6 +146,41 @@ class Footprint:
 
 AN_APPEND = Footprint(kind=Kind.APPEND)
 """It says no more than what it is."""
+
+
+def size_of(touched: Footprint) -> int:
+    """What a footprint takes in memory beside what all have, in bytes; an estimate that errs upwards."""
+    keys = touched.key_filter
+    ids = (
+        len(touched.fragments)
+        + len(touched.removed)
+        + len(touched.fields_modified)
+        + len(touched.schema_fields)
+        + len(touched.metadata_fields)
+        + sum(map(len, touched.groups))
+        + sum(map(len, touched.replaced.values()))
+        + sum(len(index.fields) + len(index.fragments or ()) for index in touched.new_indices)
+        + sum(len(index.fields) + len(index.fragments or ()) for index in touched.removed_indices)
+        + (len(keys.exact or ()) if keys is not None else 0)
+    )
+    texts = [*touched.config_upserts, *touched.config_deletes, *touched.table_metadata_keys]
+    files = sum(
+        _OBJECT_BYTES + len(path) + _ID_BYTES * (len(fields) + len(columns))
+        for several in touched.files.values()
+        for path, fields, columns, *_ in several
+    )
+    objects = (
+        len(touched.files)
+        + len(touched.replaced)
+        + len(touched.groups)
+        + len(touched.new_indices)
+        + len(touched.removed_indices)
+        + len(touched.generations)
+        + len(touched.bases)
+        + len(texts)
+    )
+    texts += [text for base in touched.bases for text in (base.path, base.name or "")]
+    return ids * _ID_BYTES + objects * _OBJECT_BYTES + files + sum(map(len, texts)) + len(keys.bloom if keys else b"")
 
 
 def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
@@ -229,7 +276,7 @@ def footprint_of_theirs(
 
     `before` is the version below it (None = can't be read), `after` and `indices` are the version that it made.
     """
-    bare = replace(footprint(transaction, staged=False), lance_major=_lance_major(after))
+    bare = replace(footprint(transaction, staged=False), lance_major=own_lance_major(after))
     match bare.kind:
         case Kind.MERGE | Kind.PROJECT if before is not None:
             return replace(bare, preserves_nullability=_preserves_nullability(transaction, before))
@@ -304,7 +351,7 @@ def _index(index: IndexMetadata, *, staged: bool) -> IndexFootprint:
         name=index.name,
         uuid=index.uuid.uuid,
         fields=frozenset(index.fields),
-        fragments=None if covered is None else frozenset(covered),
+        fragments=None if covered is None else FrozenBitMap(covered),
         dataset_version=index.dataset_version,
         # Lance 14: conflict_resolver.rs, check_create_index_txn.
         follows_reuse=type_name(index) != "NGramIndexDetails",
@@ -388,12 +435,6 @@ def _defers_indices(
         not is_system_index(index)
         and not holds_addresses(index)
         and index.uuid.uuid not in rewritten
-        and not bare.fragments.isdisjoint(covered_fragments(index, staged=False) or ())
+        and covers_any(covered_fragments(index, staged=False), bare.fragments)
         for index in indices
     )
-
-
-def _lance_major(manifest: Manifest) -> int | None:
-    writer = manifest.writer_version
-    major = writer.version.partition(".")[0]
-    return int(major) if writer.library == "lance" and major.isdecimal() else None

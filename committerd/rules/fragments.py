@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count
 
 from committerd.format.fragment_list import FragmentList
 from committerd.format.messages import DataFile, DataFragment, Manifest
 
-FRAGMENT_ID_MAX = 2**32 - 2
-"""Ids are the upper half of 64-bit row addresses; all ones marks a row that is gone."""
+CHOSEN_IDS_AHEAD = 1_000
+"""A writer may choose ids so far behind the highest that the table has given out; ids are not to be had without end."""
 
 TOMBSTONE = -2
 """Field id of a column in a data file that is no longer read from it."""
@@ -27,9 +28,26 @@ def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
     return max(max((fragment.id for fragment in manifest.fragments), default=-1), kept.last_id) + 1
 
 
-def with_new_ids(fragments: Iterable[DataFragment], first: int) -> list[DataFragment]:
-    """Copies with ids `first`, `first + 1`, ...; what ids they came with means nothing."""
-    return [with_id(fragment, first + place) for place, fragment in enumerate(fragments)]
+def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool) -> list[DataFragment]:
+    """Copies with ids from `first` on, in their order.
+
+    `chosen`: a fragment that came with an id from there on, and not too far, keeps it, as in Lance
+    (transaction.rs, fragments_with_ids). Lance keeps any id but 0; what had that id before would
+    then be taken for the new fragment by whoever remembers it.
+    """
+    kept = {one.id for one in fragments if first <= one.id < first + CHOSEN_IDS_AHEAD} if chosen else set()
+    if not kept:
+        return [with_id(fragment, first + place) for place, fragment in enumerate(fragments)]
+    others = (one for one in count(first) if one not in kept)
+    left = set(kept)
+    made = []
+    for fragment in fragments:
+        if fragment.id in left:
+            left.remove(fragment.id)
+            made.append(with_id(fragment, fragment.id))
+        else:
+            made.append(with_id(fragment, next(others)))
+    return made
 
 
 def with_id(fragment: DataFragment, fragment_id: int) -> DataFragment:

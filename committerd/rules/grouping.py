@@ -136,7 +136,7 @@ def refusal_of(refused: Refused, *, offset: int, envelope: Envelope, transaction
 
 
 def mark_of(
-    request: Request, marks: Mapping[str, AppMark], *, version: int, now_ms: int, era: int = 0
+    request: Request, marks: Mapping[str, AppMark], *, version: int, used_ms: int, era: int = 0
 ) -> dict[str, AppMark]:
     """The mark that committing this request sets, empty when it has no app-id."""
     app = request.envelope.app
@@ -149,7 +149,7 @@ def mark_of(
             version=app.version,
             uuid=request.uuid,
             table_version=version,
-            used_ms=now_ms,
+            used_ms=used_ms,
             era=era,
             offset=request.offset,
             life=before.life if before else 0,

@@ -9,6 +9,7 @@ another list is a copy.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from enum import Enum
 
 from pyroaring import BitMap, BitMap64
 
@@ -20,11 +21,20 @@ from committerd.format.index_details import (
     encode_fragments,
     is_system_index,
     is_vector_index,
+    narrow,
     type_name,
 )
 from committerd.format.messages import Field, IndexMetadata
 
-_ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
+_ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails", "FMIndexDetails"})
+
+
+class KeepsEmpty(Enum):
+    """Which indices that cover no fragment of the table stay in it."""
+
+    ALL = "all"
+    SCALAR = "scalar"
+    """An empty vector index goes."""
 
 
 def coverage(index: IndexMetadata) -> BitMap | None:
@@ -35,8 +45,9 @@ def coverage(index: IndexMetadata) -> BitMap | None:
 def holds_addresses(index: IndexMetadata) -> bool:
     """Whether an index names rows by where they lie even in a table whose rows have stable ids.
 
-    pylance 14.0.2: zone maps and bloom filters always, B-trees from version 1 on. A row that moves
-    is lost to such an index; others find it by its id.
+    Lance 14: format/index.rs, results_are_row_addrs: zone maps, bloom filters and FM indices
+    always, B-trees from version 1 on. A row that moves is lost to such an index; others find it by
+    its id.
     """
     kind = type_name(index)
     return kind in _ADDRESS_KINDS or (kind == "BTreeIndexDetails" and index.index_version > 0)
@@ -49,12 +60,15 @@ def with_coverage(index: IndexMetadata, fragments: BitMap) -> IndexMetadata:
     return copied
 
 
-def retained(indices: Sequence[IndexMetadata], schema: Iterable[Field], fragment_ids: BitMap64) -> list[IndexMetadata]:
+def retained(
+    indices: Sequence[IndexMetadata], schema: Iterable[Field], fragment_ids: BitMap64, *, keeps: KeepsEmpty
+) -> list[IndexMetadata]:
     """The indices that are of use with this schema and these fragments.
 
-    Dropped are those on a field that is gone and, of each name, segments that cover nothing, but
-    for the oldest of an index that would vanish otherwise; a vector index without anything covered
-    vanishes. Lance: transaction.rs, retain_relevant_indices.
+    An index on a field that is gone goes. Of several segments of one name those go that cover
+    nothing; if none of them covers anything, the oldest stays, so that the table still says which
+    index it is to have. In tables of an old Lance a vector index that covers nothing goes.
+    Lance 14: index_maintenance.rs, retain_relevant_indices; 4.0.0: transaction.rs.
     """
     fields = {field.id for field in schema}
     usable = [index for index in indices if is_system_index(index) or fields.issuperset(index.fields)]
@@ -62,7 +76,7 @@ def retained(indices: Sequence[IndexMetadata], schema: Iterable[Field], fragment
     for index in usable:
         if index.name != FRAGMENT_REUSE_INDEX:
             segments.setdefault(index.name, []).append(index)
-    kept = {id(index) for group in segments.values() for index in _useful(group, fragment_ids)}
+    kept = {id(index) for group in segments.values() for index in _useful(group, fragment_ids, keeps)}
     return [index for index in usable if index.name == FRAGMENT_REUSE_INDEX or id(index) in kept]
 
 
@@ -148,10 +162,11 @@ def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[Inde
         for version in reuse.versions
         for group in version.groups
     ]
+    rewritten = BitMap().union(*(old for old, _ in groups))
     applied = []
     for index in indices:
         covered = None if is_system_index(index) else coverage(index)
-        if covered is None:
+        if covered is None or not covered.intersect(rewritten):
             applied.append(index)
             continue
         result = BitMap(covered)
@@ -165,12 +180,26 @@ def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[Inde
     return applied
 
 
-def _useful(segments: Sequence[IndexMetadata], fragment_ids: BitMap64) -> Sequence[IndexMetadata]:
+def _useful(segments: Sequence[IndexMetadata], fragment_ids: BitMap64, keeps: KeepsEmpty) -> Sequence[IndexMetadata]:
     """Of the segments of one index, those to keep."""
-    covering = [index for index in segments if any(fragment in fragment_ids for fragment in coverage(index) or ())]
-    if covering:
-        return covering
-    if len(segments) == 1:
-        return [] if is_vector_index(segments[0]) else segments
-    oldest = min(segments, key=lambda index: index.dataset_version)
-    return [] if is_vector_index(oldest) else [oldest]
+    if keeps is KeepsEmpty.SCALAR:
+        covering = [index for index in segments if _covers_any(index, fragment_ids)]
+        oldest = min(segments, key=lambda index: index.dataset_version)
+        return covering or ([] if is_vector_index(oldest) else [oldest])
+    # What a segment without a list covers is unknown, which is not the same as nothing.
+    unknown = [index for index in segments if coverage(index) is None]
+    known = [index for index in segments if coverage(index) is not None]
+    covering = [index for index in known if _covers_any(index, fragment_ids)]
+    if not covering and known:
+        covering = [min(known, key=_age)]
+    return [*unknown, *covering]
+
+
+def _covers_any(index: IndexMetadata, fragment_ids: BitMap64) -> bool:
+    covered = coverage(index)
+    return covered is not None and covered.intersect(narrow(fragment_ids))
+
+
+def _age(index: IndexMetadata) -> tuple[bool, int, int]:
+    """Lower for what was created earlier. `dataset_version` is a watermark, and may rise and fall with merges."""
+    return not index.HasField("created_at"), index.created_at, index.dataset_version

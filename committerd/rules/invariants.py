@@ -17,9 +17,10 @@ from pyroaring import BitMap64
 from committerd.errors import CorruptTable
 from committerd.format.feature_flags import FeatureFlag
 from committerd.format.fragment_list import FragmentList, pack_fragments
+from committerd.format.index_details import is_system_index
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import DataFragment, IndexMetadata, Manifest
-from committerd.format.row_ids import count_row_ids, decode_versions
+from committerd.format.row_ids import check_versions, count_row_ids
 from committerd.format.support import has_stable_row_ids
 from committerd.rules.manifest import NextVersion
 
@@ -180,7 +181,7 @@ def _row_versions(fragment: DataFragment) -> Iterator[Violation]:
     sequences = (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions)
     for sequence in filter(None, sequences):
         try:
-            decode_versions(sequence, fragment=fragment.id, staged=False)
+            check_versions(sequence, fragment=fragment.id, staged=False)
         except CorruptTable as error:
             yield error.code, str(error)
 
@@ -215,5 +216,7 @@ def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Itera
     has = {field.id for field in built.manifest.fields}
     kept = {index.uuid.uuid for index in current.indices}
     for index in built.indices:
+        if is_system_index(index):
+            continue  # Lance keeps it whatever it says of fields
         if index.uuid.uuid in kept and had.issuperset(index.fields) and not has.issuperset(index.fields):
             yield "index_field", f"index {index.name!r} is on fields that are gone"

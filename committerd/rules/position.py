@@ -81,7 +81,7 @@ class AppMark:
     uuid: str
     table_version: int
     used_ms: int
-    """Unix time of that commit."""
+    """When that unit was staged, Unix time by Kafka's clock."""
     era: int = 0
     offset: int = -1
     """Era and offset of the record that brought it: the same uuid may be staged again and is a duplicate then."""
@@ -173,11 +173,22 @@ def merge_marks(into: dict[str, AppMark], marks: Marks) -> None:
         into[app_id] = higher_mark(into.get(app_id), mark)
 
 
-def kept_marks(marks: Marks, *, now_ms: int, most: int) -> dict[str, AppMark]:
-    """The marks that the next version carries: used in the last 30 days, and of those the `most` newest."""
+def kept_marks(marks: Marks, *, most: int) -> dict[str, AppMark]:
+    """The marks that the next version carries: used in the last 30 days, and of those the `most` newest.
+
+    The days are counted to the last use of any mark, so that no clock can drop one.
+    """
+    now_ms = max((mark.used_ms for mark in marks.values()), default=0)
     alive = [i for i in marks.items() if now_ms - i[1].used_ms <= MARK_UNUSED_MS_MAX]
     alive.sort(key=lambda item: (-item[1].used_ms, item[0]))
     return dict(sorted(alive[:most]))
+
+
+def dropped_marks(marks: Marks, kept: Marks) -> tuple[int, int]:
+    """How many of the marks are not kept: unused for 30 days, and beyond the most that a table carries."""
+    now_ms = max((mark.used_ms for mark in marks.values()), default=0)
+    unused = sum(now_ms - mark.used_ms > MARK_UNUSED_MS_MAX for mark in marks.values())
+    return unused, len(marks) - len(kept) - unused
 
 
 def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
@@ -221,8 +232,8 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
             cluster_id=_text(raw["cluster_id"]),
             topic=_text(raw["topic"]),
             topic_id=_text(raw["topic_id"]),
-            next_offset=_whole(raw["next"]),
-            settled=tuple(_whole(o) for o in raw["settled"]),
+            next_offset=_counted(raw["next"]),
+            settled=tuple(_counted(o) for o in raw["settled"]),
             era=_whole(raw["era"]),
             last_offset=_whole(raw["last"]),
             last_sha256=_text(raw["sha256"]),
@@ -278,7 +289,7 @@ def _dump(value: dict[str, Any]) -> str:
 def _load(key: str, text: str) -> dict[str, Any]:
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(key, text) from error
     if not isinstance(raw, dict):
         raise _unreadable(key, text)
@@ -295,6 +306,13 @@ def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(value)
     return value
+
+
+def _counted(value: object) -> int:
+    found = _whole(value)
+    if not 0 <= found < 1 << 63:
+        raise TypeError(value)
+    return found
 
 
 def _unreadable(key: str, text: str) -> CorruptTable:

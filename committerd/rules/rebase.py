@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pyroaring import BitMap
 
@@ -115,7 +116,7 @@ def merge_deletions(
     rebased.read_version = latest_version
     updated = {fragment.id: fragment for fragment in _updated(rebased)}
     files: dict[str, bytes] = {}
-    clashes: list[int] = []
+    clashes, told = 0, list[str]()
     for merge, deletions in merges:
         fragment_id = merge.ours.id
         if not deletions.read <= deletions.ours:
@@ -124,7 +125,9 @@ def merge_deletions(
                 "deletes can't be told"
             )
         affected = deletions.ours - deletions.read
-        clashes += (fragment_id << 32 | row for row in affected & deletions.latest)
+        both = affected & deletions.latest
+        clashes += len(both)
+        told += (str(fragment_id << 32 | row) for row in islice(both, _ADDRESSES_TOLD_MAX - len(told)))
         merged = affected | deletions.latest
         if len(merged) >= merge.latest.physical_rows:
             # It stays among the changed ones too, as in Lance: being removed counts.
@@ -141,9 +144,8 @@ def merge_deletions(
             updated[fragment_id].deletion_file.CopyFrom(file)
             files[deletion_key(fragment_id, file, staged=True)] = encode_bitmap(merged)
     if clashes:
-        told = ", ".join(str(address) for address in clashes[:_ADDRESSES_TOLD_MAX])
-        more = "" if len(clashes) <= _ADDRESSES_TOLD_MAX else f" and {len(clashes) - _ADDRESSES_TOLD_MAX} more"
-        return RowConflict(message=f"both modified rows at addresses [{told}]{more}")
+        more = "" if clashes <= len(told) else f" and {clashes - len(told)} more"
+        return RowConflict(message=f"both modified rows at addresses [{', '.join(told)}]{more}")
     return Rebased(transaction=rebased, files=files)
 
 

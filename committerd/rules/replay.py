@@ -13,7 +13,7 @@ from committerd.format.letter import Letter
 from committerd.format.messages import Outcome
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.request import Request
-from committerd.rules.ledger import Asked, Ledger, Refused, dedupe
+from committerd.rules.ledger import Asked, Earlier, Refused, dedupe
 from committerd.rules.position import Marks
 
 
@@ -21,8 +21,8 @@ from committerd.rules.position import Marks
 class Since:
     """What has happened since the letter was written."""
 
-    ledger: Ledger
-    """Of the table's readable history."""
+    earlier: Earlier
+    """What the table's readable history says of the letter's transaction."""
     marks: Marks
     outcomes: Iterable[Outcome]
     """Those of the letter's transaction."""
@@ -41,6 +41,8 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
             f"the letter lacks the record's value ({letter.dropped_bytes} bytes did not fit): only its producer can "
             "stage it again"
         )
+    if letter.cut:
+        return "the letter lacks some of the record's headers or its key: only its producer can stage it again"
     if isinstance(decoded, Refused):
         return f"it would be refused again, as {decoded.reason}: {decoded.message}"
     deadline = decoded.envelope.deadline_ms
@@ -49,7 +51,7 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
     if letter.place in since.waiting:
         return f"it is staged again already, at offset {since.waiting[letter.place]}, and not answered yet"
     asked = Asked(uuid=decoded.uuid, read_version=0, app=decoded.envelope.app, is_replay=True)
-    known = dedupe(asked, since.ledger, since.marks, version=0)
+    known = dedupe(asked, since.earlier, since.marks, version=0)
     if known is not None:
         return known.message
     return next(filter(None, (_told(letter, outcome) for outcome in since.outcomes)), "")

@@ -23,8 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from committerd.format.messages import RETRYABLE
-from committerd.rules.ledger import Ledger
+from committerd.format.messages import RETRYABLE, Refusal
 from committerd.rules.position import Position
 
 AHEAD_MAX = 256
@@ -168,13 +167,10 @@ class Turns:
         self.promised.clear()
 
 
-def goes_ahead(retry_of: str | None, position: Position, ledger: Ledger, *, ahead: int) -> bool:
+def goes_ahead(earlier: Refusal | None, position: Position, *, ahead: int) -> bool:
     """Whether a record that names a refused one may go before those that wait.
 
-    Only for one that was really refused RETRYABLE, and while the position can carry one more; `ahead` are those of the
-    group being formed already.
+    Only for one that was really refused RETRYABLE, as `earlier` says, and while the position can carry one more;
+    `ahead` are those of the group being formed already.
     """
-    if retry_of is None or len(position.settled) + ahead >= AHEAD_MAX:
-        return False
-    earlier = ledger.refused(retry_of)
-    return earlier is not None and earlier.status == RETRYABLE
+    return earlier is not None and earlier.status == RETRYABLE and len(position.settled) + ahead < AHEAD_MAX

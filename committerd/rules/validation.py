@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyroaring import BitMap64
+
 from committerd.errors import InvalidRequest, UnsupportedRequest
-from committerd.format.index_details import MEM_WAL_INDEX, covered_fragments, unpack_details
+from committerd.format.bounds import FRAGMENT_ID_MAX, OutOfBounds, numbers_out_of_bounds
+from committerd.format.index_details import (
+    MEM_WAL_INDEX,
+    covered_fragments,
+    is_system_index,
+    unpack_details,
+)
 from committerd.format.messages import (
     BasePath,
     DataFragment,
@@ -21,8 +29,17 @@ from committerd.format.messages import (
     MergedGeneration,
     Transaction,
 )
-from committerd.format.paths import is_detached
+from committerd.format.paths import (
+    DATA,
+    KEY_BYTES_MAX,
+    index_prefix,
+    is_detached,
+    leaves_its_folder,
+    object_name,
+    unstorable,
+)
 from committerd.format.unknown_fields import unknown_fields
+from committerd.format.uris import canonical_base, is_below
 from committerd.rules.brought import Brought
 from committerd.rules.footprint import Kind
 from committerd.rules.lineage import updated_offsets
@@ -37,12 +54,18 @@ elsewhere.
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UUID_BYTES = 16
+_INDEX_FOLDER_BYTES = len(index_prefix(bytes(_UUID_BYTES)))
 _DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
-_ROWS_MAX = 2**32 - 1
-_TIME_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999; pylance can't open a table with an index of a time far beyond."""
+_TOLD_CHARS_MAX = 200
+"""Of a name from outside, in a message."""
 _COVERED_MAX = 1_000_000
 """Fragments of an index; a few bytes can list four billion."""
+_NAMED_MAX = 1_000_000
+"""Fragments that one transaction names."""
+_NAME_BYTES_MAX = 1024
+_VALUE_BYTES_MAX = 2**20
+"""Of one entry in config or metadata, which every later version carries."""
+_LISTED_MAX = 10
 _ANY_VERSION = frozenset({Kind.APPEND, Kind.OVERWRITE, Kind.CLONE})
 """Operations for which read_version 0 means "on the latest, whatever it is"."""
 _BLOB_OPERATIONS = {200: "blob_append", 202: "blob_overwrite"}
@@ -62,9 +85,11 @@ ANYTHING = Allowed(operations=ALL_OPERATIONS, bases=None)
 """For who commits with credentials of their own."""
 
 
-def require_valid(transaction: Transaction, what: Brought, *, latest_version: int, allowed: Allowed) -> Kind:
+def require_valid(
+    transaction: Transaction, what: Brought, *, latest_version: int, allowed: Allowed, room: int = KEY_BYTES_MAX
+) -> Kind:
     """The operation of a transaction, normalised, that may be worth judging; `what` is what it `brought`,
-    `latest_version` 0 = there is no table.
+    `latest_version` 0 = there is no table, `room` is how long keys below the table's folder may be.
 
     Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
     `operation_not_allowed`, `base_not_allowed`) or `InvalidRequest` (any other code here).
@@ -88,14 +113,23 @@ def require_valid(transaction: Transaction, what: Brought, *, latest_version: in
             code="operation_not_allowed",
         )
     _require_read_version(transaction, kind, latest_version)
+    if wrong := numbers_out_of_bounds(transaction):
+        raise _out_of_bounds("the transaction", wrong)
+    _require_texts(transaction, kind)
     _require_foreign_keys(transaction, kind)
     _require_distinct_fragments(transaction, kind)
-    _require_brought(what)
-    _require_rest(transaction, kind, allowed)
+    _require_brought(what, room)
+    _require_rest(transaction, kind, allowed, room)
     return kind
 
 
-def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed) -> None:
+def _out_of_bounds(where: str, wrong: Sequence[OutOfBounds]) -> InvalidRequest:
+    told = "; ".join(str(one) for one in wrong[:_LISTED_MAX])
+    more = f"; and {len(wrong) - _LISTED_MAX} more" if len(wrong) > _LISTED_MAX else ""
+    return InvalidRequest(f"{where} has numbers out of bounds: {told}{more}", code=wrong[0].code)
+
+
+def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed, room: int) -> None:
     """What only some operations have."""
     match kind:
         case Kind.OVERWRITE:
@@ -110,14 +144,15 @@ def _require_rest(transaction: Transaction, kind: Kind, allowed: Allowed) -> Non
         case Kind.PROJECT:
             require_readable(transaction.project.schema)
         case Kind.CREATE_INDEX:
-            _require_indices(transaction.create_index)
+            _require_indices(transaction.create_index, room)
         case Kind.REWRITE:
             for group in transaction.rewrite.groups:
                 for fragment in group.old_fragments:
                     _require_deletion_file(fragment)
-            _require_rewritten_indices(transaction.rewrite)
+            _require_rewritten_indices(transaction.rewrite, room)
         case Kind.UPDATE:
             _require_generations(transaction.update.merged_generations)
+            _require_key_filter(transaction.update.inserted_rows)
             for fragment_id in transaction.update.updated_fragment_offset_bitmaps:
                 updated_offsets(transaction.update, fragment_id)
         case Kind.UPDATE_MEM_WAL_STATE:
@@ -207,25 +242,32 @@ def _require_allowed_bases(where: str, named: Iterable[BasePath], bases: Collect
 
 
 def _require_allowed_base(where: str, path: str, bases: Collection[str] | None) -> None:
-    if not path or ".." in path.split("/") or not path.isprintable():
-        raise InvalidRequest(f"{where} names {path!r}; a full path or URI without `..` is needed", code="base_path")
-    if bases is not None and not any(_is_below(path, base) for base in bases):
+    if canonical_base(path) is None or len(path.encode()) > KEY_BYTES_MAX:
+        raise InvalidRequest(
+            f"{where} names {path[:_TOLD_CHARS_MAX]!r}; it needs an absolute path or a URI, without `.` or `..` "
+            f"segments, plain or percent-encoded, of at most {KEY_BYTES_MAX} bytes",
+            code="base_path",
+        )
+    if not is_allowed_base(path, bases):
         raise UnsupportedRequest(
             f"{where} names {path!r}, which is outside what the operator allows (setting allowed_bases)",
             code="base_not_allowed",
         )
 
 
-def _is_below(path: str, base: str) -> bool:
-    base = base.rstrip("/")
-    return path == base or path.startswith(base + "/")
+def is_allowed_base(path: str, bases: Collection[str] | None) -> bool:
+    """Whether the operator lets transactions name this base (`Allowed.bases`)."""
+    if bases is None:
+        return True
+    canonical = canonical_base(path)
+    return canonical is not None and any(is_below(canonical, base) for base in bases)
 
 
-def _require_brought(what: Brought) -> None:
+def _require_brought(what: Brought, room: int) -> None:
     seen: set[tuple[str, int | None]] = set()
     for file in what.files:
         path = file.path
-        _require_path(path, "data file")
+        _require_data_path(path, room - len(DATA))
         where = path, file.base_id if file.HasField("base_id") else None
         if where in seen:
             raise InvalidRequest(
@@ -248,14 +290,9 @@ def _require_fragment(fragment: DataFragment) -> None:
     for file in fragment.files:
         if not file.fields:
             raise InvalidRequest(f"Datafile {file.path} does not contain any fields", code="file_without_fields")
-    rows = fragment.physical_rows
-    if rows == 0:
+    if fragment.physical_rows == 0:
         raise InvalidRequest(
             f"{_name_of(fragment)} does not say how many rows it has (physical_rows)", code="physical_rows_unknown"
-        )
-    if rows > _ROWS_MAX:
-        raise InvalidRequest(
-            f"{_name_of(fragment)} has {rows} rows; row offsets have 32 bits", code="physical_rows_too_many"
         )
     _require_deletion_file(fragment)
     for kind in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
@@ -296,28 +333,135 @@ def _require_distinct_fragments(transaction: Transaction, kind: Kind) -> None:
             listed = [one.fragment_id for one in transaction.data_replacement.replacements]
         case _:
             return
-    if twice := sorted(one for one, times in Counter(listed).items() if times > 1):
+    if len(listed) > _NAMED_MAX:
         raise InvalidRequest(
-            f"fragments {twice} are listed more than once; say once what becomes of each",
+            f"it names {len(listed)} fragments; at most {_NAMED_MAX} are allowed. Commit in smaller parts",
+            code="record_too_large",
+        )
+    distinct = BitMap64(listed)
+    if len(distinct) != len(listed):
+        twice = sorted(one for one, times in Counter(listed).items() if times > 1)
+        raise InvalidRequest(
+            f"fragments {twice[:_LISTED_MAX]} are listed more than once; list each fragment once",
             code="duplicate_fragment",
         )
-
-
-def _require_path(path: str, what: str) -> None:
-    if not path or path.startswith("/") or "://" in path or ".." in path.split("/") or "\\" in path:
+    if distinct and distinct.max() > FRAGMENT_ID_MAX:
         raise InvalidRequest(
-            f"{what} {path!r} must be a path below the table's folder: not empty, not absolute, without `..`",
-            code="path_outside",
+            f"fragment {distinct.max()} can't exist: ids are at most {FRAGMENT_ID_MAX}", code="unknown_fragment"
         )
 
 
-def _require_indices(create: Transaction.CreateIndex) -> None:
+def _require_data_path(path: str, room: int) -> None:
+    """Readers take the path as one segment of a key, whatever is in it; so a path of several names nothing."""
+    if leaves_its_folder(path):
+        raise InvalidRequest(
+            f"data file {path[:_TOLD_CHARS_MAX]!r} must be the name of a file in the table's folder data/: not empty, "
+            "and without `/`, `\\`, control characters, `.` or `..`, plain or percent-encoded",
+            code="path_outside",
+        )
+    _require_storable("data file", path, object_name(path), room)
+
+
+def _require_index_path(path: str, room: int) -> None:
+    """An index may have folders of its own."""
+    if any(leaves_its_folder(segment) for segment in path.split("/")):
+        raise InvalidRequest(
+            f"index file {path[:_TOLD_CHARS_MAX]!r} must be a path below the index's folder: not empty, not absolute, "
+            "and without `\\`, control characters, `.` or `..`, plain or percent-encoded",
+            code="path_outside",
+        )
+    _require_storable("index file", path, path, room)
+
+
+def _require_storable(what: str, path: str, key: str, room: int) -> None:
+    if fault := unstorable(key, room):
+        raise InvalidRequest(f"{what} {path[:_TOLD_CHARS_MAX]!r} can't be stored: {fault}", code="path_invalid")
+
+
+def _require_texts(transaction: Transaction, kind: Kind) -> None:
+    """Names and values that stay in the table, or that a reader looks up."""
+    if transaction.tag or transaction.transaction_properties:
+        _require_name("tag", transaction.tag)
+        for key in transaction.transaction_properties:
+            _require_name("transaction_properties", key)
+    match kind:
+        case Kind.OVERWRITE:
+            overwrite = transaction.overwrite
+            _require_entries("config_upsert_values", overwrite.config_upsert_values.items())
+            _require_entries("schema_metadata", overwrite.schema_metadata.items())
+            for base in overwrite.initial_bases:
+                _require_name("a base", base.name)
+        case Kind.MERGE:
+            _require_entries("schema_metadata", transaction.merge.schema_metadata.items())
+        case Kind.UPDATE_CONFIG:
+            config = transaction.update_config
+            updates = {
+                "config_updates": config.config_updates,
+                "table_metadata_updates": config.table_metadata_updates,
+                "schema_metadata_updates": config.schema_metadata_updates,
+                **{f"field_metadata_updates[{one}]": each for one, each in config.field_metadata_updates.items()},
+            }
+            for where, update in updates.items():
+                _require_entries(where, ((entry.key, entry.value) for entry in update.update_entries))
+        case Kind.UPDATE_BASES:
+            for base in transaction.update_bases.new_bases:
+                _require_name("a base", base.name)
+        case Kind.CLONE:
+            _require_name("ref_name", transaction.clone.ref_name)
+            _require_name("branch_name", transaction.clone.branch_name)
+        case _:
+            pass
+
+
+def require_schema_metadata(entries: Mapping[str, bytes]) -> None:
+    """Return when the table may carry this metadata, which was found in a data file.
+
+    Raises `InvalidRequest` with code `text_invalid`.
+    """
+    _require_entries("the schema of its data file", entries.items())
+    total = sum(len(value) for value in entries.values())
+    if total > _VALUE_BYTES_MAX:
+        raise InvalidRequest(
+            f"the schema of its data file has {total} bytes of metadata; at most {_VALUE_BYTES_MAX} are taken, since "
+            "every later version of the table carries them. Write the files with less, or keep it elsewhere",
+            code="text_invalid",
+        )
+
+
+def _require_entries(where: str, entries: Iterable[tuple[str, str | bytes]]) -> None:
+    for key, value in entries:
+        _require_name(where, key)
+        if len(value) > _VALUE_BYTES_MAX:
+            raise InvalidRequest(
+                f"{where}: the value of {key!r} has a length of {len(value)}; at most {_VALUE_BYTES_MAX} is taken, "
+                "since every later version of the table carries it. Put it into a file, and its name here",
+                code="text_invalid",
+            )
+
+
+def _require_name(where: str, name: str) -> None:
+    if "\0" in name or len(name.encode()) > _NAME_BYTES_MAX:
+        raise InvalidRequest(
+            f"{where}: {name[:100]!r} can't be a name: it may have {_NAME_BYTES_MAX} bytes and no zero byte",
+            code="text_invalid",
+        )
+
+
+def _require_key_filter(inserted: Transaction.KeyExistenceFilter) -> None:
+    if not 0 <= inserted.bloom.probability <= 1:
+        raise InvalidRequest(
+            f"inserted_rows.bloom.probability is {inserted.bloom.probability}; 0 to 1 is allowed",
+            code="number_out_of_bounds",
+        )
+
+
+def _require_indices(create: Transaction.CreateIndex, room: int) -> None:
     for index in (*create.new_indices, *create.removed_indices):
-        _require_index(index)
+        _require_index(index, room)
     _require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
 
 
-def _require_rewritten_indices(rewrite: Transaction.Rewrite) -> None:
+def _require_rewritten_indices(rewrite: Transaction.Rewrite, room: int) -> None:
     _require_distinct_indices("rewritten_indices", [one.old_id.uuid for one in rewrite.rewritten_indices])
     for one in rewrite.rewritten_indices:
         if not _is_uuid(one.old_id.uuid) or not _is_uuid(one.new_id.uuid) or not one.HasField("new_index_details"):
@@ -327,7 +471,7 @@ def _require_rewritten_indices(rewrite: Transaction.Rewrite) -> None:
                 code="rewritten_index_incomplete",
             )
         for file in one.new_index_files:
-            _require_path(file.path, "index file")
+            _require_index_path(file.path, room - _INDEX_FOLDER_BYTES)
 
 
 def _require_distinct_indices(name: str, uuids: Sequence[bytes]) -> None:
@@ -335,7 +479,7 @@ def _require_distinct_indices(name: str, uuids: Sequence[bytes]) -> None:
         raise InvalidRequest(f"{name} lists one index twice", code="duplicate_index")
 
 
-def _require_index(index: IndexMetadata) -> None:
+def _require_index(index: IndexMetadata, room: int) -> None:
     if not _is_uuid(index.uuid.uuid):
         raise InvalidRequest(
             f"index {index.name!r} needs a uuid of 16 bytes, has {len(index.uuid.uuid)}", code="index_uuid"
@@ -346,16 +490,27 @@ def _require_index(index: IndexMetadata) -> None:
             f"index {index.name!r} says that it covers {len(covered)} fragments; at most {_COVERED_MAX} are taken",
             code="index_bitmap",
         )
-    if index.created_at > _TIME_MS_MAX:
+    if is_system_index(index) and index.fields:
+        # It would outlive its fields: no Project takes it away.
         raise InvalidRequest(
-            f"index {index.name!r} was created at {index.created_at} ms, which is no time", code="index_created_at"
+            f"index {index.name!r} is a system index of Lance, which has no fields; it names {list(index.fields)}",
+            code="index_fields",
         )
     if index.name == MEM_WAL_INDEX:
-        unpack_details(index, MemWalIndexDetails, staged=True)
+        _require_mem_wal(unpack_details(index, MemWalIndexDetails, staged=True))
     if not index.name:
         raise InvalidRequest(f"the index with uuid {index.uuid.uuid.hex()} has no name; give it one", code="index_name")
+    _require_name("index name", index.name)
     for file in index.files:
-        _require_path(file.path, "index file")
+        _require_index_path(file.path, room - _INDEX_FOLDER_BYTES)
+
+
+def _require_mem_wal(details: MemWalIndexDetails) -> None:
+    if wrong := numbers_out_of_bounds(details):
+        raise _out_of_bounds(f"index {MEM_WAL_INDEX!r}", wrong)
+    _require_generations(details.merged_generations)
+    for progress in details.index_catchup:
+        _require_generations(progress.caught_up_generations)
 
 
 def _require_generations(merged: Iterable[MergedGeneration]) -> None:

@@ -3,9 +3,10 @@
     import lance
     from committerd_client import CommitClient, staging
 
-    fragments = lance.fragment.write_fragments(data, dataset_uri)
+    dataset = lance.dataset(dataset_uri)
+    fragments = lance.fragment.write_fragments(data, dataset, mode="append")
     async with CommitClient("broker:9092", dataset="events", dataset_uri=dataset_uri) as client:
-        result = await client.commit(staging.append(fragments))
+        result = await client.commit(staging.append(fragments, dataset=dataset))
     print(result.version)
 
 `errors` says what can go wrong and what to do next; `staging` (needs pylance, extra `lance`) turns what pylance has

@@ -25,11 +25,13 @@ from committerd_client import claim_check, history
 from committerd_client.channel import Channel
 from committerd_client.claim_check import WriteClaim
 from committerd_client.connection import Connection, recent_warnings
+from committerd_client.diagnosis import Diagnosis
 from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
 from committerd_client.in_flight import Room, Submission, Submissions, closed, timed_out
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
+from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult, interpret
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
@@ -56,6 +58,7 @@ class CommitClient:
         claim_check_above: int | None = None,
         write_claim: WriteClaim | None = None,
         client_id: str = "committerd-client",
+        group_prefix: str = "committerd.",
         kafka_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Nothing is contacted before `start`. Times are in seconds.
@@ -69,6 +72,7 @@ class CommitClient:
         in their callers. `max_record_bytes` must be 1 KiB below the staged topic's max.message.bytes.
         `claim_check_above`: transactions that make a larger record are written beside the table, and only named in
         Kafka; default `max_record_bytes`. `write_claim`: writes them; default pylance, to `dataset_uri`.
+        `group_prefix`: as in the committer's settings; with it a timeout can say whether a committer runs.
         `kafka_options`: more arguments of kafka-python's clients, such as `security_protocol`, `ssl_cafile`,
         `sasl_mechanism`.
 
@@ -94,6 +98,9 @@ class CommitClient:
             write_claim = claim_check.table_writer(dataset_uri, storage_options)
         self._dataset_uri, self._storage_options = dataset_uri, storage_options
         self._write_claim = write_claim
+        self._diagnosis = Diagnosis(
+            self._connection, group=f"{group_prefix}{dataset}", uri=dataset_uri, storage_options=storage_options
+        )
         self._claim_check_above = max_record_bytes if claim_check_above is None else claim_check_above
         self._named = producer is not None
         self._partition = 0
@@ -119,6 +126,7 @@ class CommitClient:
         """Connect. Raises `KafkaUnavailable` when no broker answers or the dataset's topics don't exist in time."""
         if self._channel is not None:
             raise RuntimeError("a client is started once: make another one")
+        quieten_kafka(self._connection.client_id)
         channel = self._channel = Channel(self._connection, self)
         with recent_warnings() as heard:
             try:
@@ -209,7 +217,7 @@ class CommitClient:
         bookmark = self.bookmark()
         submission = await self._submit(transaction, Asking(**asked), until)
         try:
-            staged = await submission.wait_staged(_left(until))
+            staged = await self._diagnosis.waited(submission.wait_staged, _left(until))
         except BaseException:
             submission.wanted = False
             raise
@@ -345,7 +353,7 @@ class CommitClient:
     async def _answer(
         self, submission: Submission, seconds: float | None, until: float | None
     ) -> CommitResult | ClientError:
-        await submission.wait_answered(_left(until))
+        await self._diagnosis.waited(submission.wait_answered, _left(until))
         return submission.answer or self._timed_out(submission, seconds)
 
     def _usable(self) -> Channel:
@@ -371,7 +379,13 @@ class CommitClient:
 
     def _timed_out(self, submission: Submission, seconds: float | None) -> CommitTimeout:
         trouble = self._channel.trouble if self._channel is not None else ""
-        return timed_out(submission, seconds=seconds, topic=self._connection.staged_topic, trouble=trouble)
+        return timed_out(
+            submission,
+            seconds=seconds,
+            topic=self._connection.staged_topic,
+            trouble=trouble,
+            found=self._diagnosis.finding(submission.offset),
+        )
 
     # What the channel tells.
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -24,6 +24,9 @@ _OURS = frozenset(
     }
 )  # fmt: skip
 """What the client's promises rest on, or what has an argument of its own."""
+
+_SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
+"""After an outage the connection that was tried during it is given up in this time, and the next one succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +90,14 @@ class Connection:
             "isolation_level": "read_committed",
         }
 
+    def admin_config(self) -> dict[str, Any]:
+        """For questions about topics and groups."""
+        return {**self._common(KafkaAdminClient.DEFAULT_CONFIG), "client_id": f"{self.client_id}-diagnosis"}
+
     def _common(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {
-            "request_timeout_ms": 10_000,
-            "reconnect_backoff_max_ms": 2_000,
+            "request_timeout_ms": 7_000,
+            "reconnect_backoff_max_ms": 1_000,
             "delivery_timeout_ms": 30_000,
             "max_block_ms": 5_000,
             "batch_size": 128 * 1024,
@@ -101,19 +108,20 @@ class Connection:
             **{name: value for name, value in {**defaults, **self.options}.items() if name in accepted},
             "bootstrap_servers": list(self.bootstrap_servers),
             "bootstrap_timeout_ms": int(self.connect_timeout * 1000),
-            "allow_auto_create_topics": False,
+            **({"allow_auto_create_topics": False} if "allow_auto_create_topics" in accepted else {}),
         }
 
 
 def connect(kind: Any, config: Mapping[str, Any]) -> Any:
-    """A `KafkaProducer` or `KafkaConsumer` that has reached a broker; raises what they raise.
+    """A `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` that has reached a broker; raises what they raise.
 
-    kafka-python 3.0.12 leaves the sockets of a client that can't connect open, and a consumer's thread running.
+    kafka-python 3.0.12 leaves the sockets of a client that can't connect open, and a consumer's thread running. It also
+    waits up to 36 s for a connection whose packets are lost, and has no option for that.
     """
     networks: list[Any] = []
 
     def network(**options: Any) -> Any:
-        networks.append(kind.DEFAULT_CONFIG["kafka_client"](**options))
+        networks.append(kind.DEFAULT_CONFIG["kafka_client"](**{**options, **_SETUP}))
         return networks[-1]
 
     try:
@@ -122,6 +130,16 @@ def connect(kind: Any, config: Mapping[str, Any]) -> Any:
         for one in networks:
             one.close()
         raise
+
+
+def heard_at(consumer: Any) -> float:
+    """When a broker last sent anything to a `KafkaConsumer` (monotonic clock).
+
+    kafka-python 3.0.12 shows it nowhere: `poll` returns nothing both where nothing is new and where nobody answers.
+    """
+    connections = list(consumer._client._manager._conns.values())
+    transports = [connection.transport for connection in connections]
+    return max((transport.last_read for transport in transports if transport is not None), default=0.0)
 
 
 class RecentWarnings(logging.Handler):

@@ -121,6 +121,10 @@ class CommitTimeout(ClientError, TimeoutError):
     """Unknown, not failed: it may have been committed, or be committed later."""
 
     code = "timeout"
+    why: str = ""
+    """What was found missing: `kafka` (it does not answer), `no_topic`, `no_committer`, `no_table`, `open_transaction`,
+    `behind` (other records are ahead), `passed` (answered, but the answer was not read), `stalled`, or "" (not known).
+    The message has the details."""
 
 
 class OutcomeNotFound(CommitTimeout):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
 from committerd.format.messages import Outcome
+from committerd_client.diagnosis import Finding
 from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, InFlightFull
 from committerd_client.headers import StagedRecord
 from committerd_client.results import CommitResult, interpret
@@ -111,19 +112,24 @@ def _expire(future: asyncio.Future[None]) -> None:
         future.set_exception(TimeoutError())
 
 
-def timed_out(submission: Submission, *, seconds: float | None, topic: str, trouble: str) -> CommitTimeout:
-    """The error for who has waited `seconds` for the answer."""
+def timed_out(
+    submission: Submission, *, seconds: float | None, topic: str, trouble: str, found: Finding | None = None
+) -> CommitTimeout:
+    """The error for who has waited `seconds` for the answer; `found` is why it did not come."""
     if submission.acknowledged:
-        where = f"Kafka holds it{_at(submission)} of {topic}, and the committer will get to it"
+        known = found is not None and found.why != "behind"
+        where = f"Kafka holds it{_at(submission)} of {topic}{'' if known else ', and the committer will get to it'}"
     else:
         where = f"Kafka has not acknowledged it, and may or may not hold it in {topic}"
+    cause = "" if found is None else f" {found.text}"
     error = CommitTimeout(
-        f"no answer to transaction {submission.uuid} within {seconds} s: unknown, not failed. {where}{trouble}. To "
-        "learn what became of it, commit the same transaction again, with its uuid: DUPLICATE means that it was "
+        f"no answer to transaction {submission.uuid} within {seconds} s: unknown, not failed. {where}{trouble}.{cause} "
+        "To learn what became of it, commit the same transaction again, with its uuid: DUPLICATE means that it was "
         "committed. The same data under a new uuid may be committed twice",
         uuid=submission.uuid,
     )
     error.offset = submission.offset
+    error.why = "" if found is None else found.why
     return error
 
 

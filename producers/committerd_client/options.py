@@ -63,4 +63,5 @@ class ClientOptions(TypedDict, total=False):
     claim_check_above: int | None
     write_claim: WriteClaim | None
     client_id: str
+    group_prefix: str
     kafka_options: Mapping[str, Any] | None

@@ -2,6 +2,10 @@
 
 A kafka-python consumer belongs to one thread. It is assigned, not subscribed: no group, no rebalance, nothing
 acknowledged. It starts where the partition ends before the first record is sent, so it can miss no answer.
+
+A broker answers every fetch within half a second, also when nothing is new. When none has said anything for some
+seconds, another consumer is connected. If that succeeds, it goes on in the place of the old one; if not, Kafka is away,
+and the next try follows.
 """
 
 from __future__ import annotations
@@ -16,15 +20,21 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
 from committerd.format.messages import STATUS_UNSPECIFIED, Outcome
-from committerd_client.connection import Connection, connect
+from committerd_client.connection import Connection, connect, heard_at
 from committerd_client.errors import KafkaUnavailable
 
 _log = logging.getLogger(__name__)
 
 _POLL_MS = 200  # how long closing may take; new records are returned at once
 _AGAIN_SECONDS = 0.2
+_SILENCE_SECONDS = 4.0
+"""Without a word from Kafka, before another consumer is tried."""
+_RECONNECT_MS = 5_000
+_RECONNECT_SECONDS = 1.0
+"""Between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,14 @@ class Reader:
         """Why answers can't be read at the moment; empty while they can."""
         self.next_offset = 0
         """All answers before this one have been read."""
+        config = connection.consumer_config()
+        self._silence = max(_SILENCE_SECONDS, 3 * config.get("fetch_max_wait_ms", 500) / 1000)
+        self._place: Any = None
+        self._opened_at = self._tried_at = 0.0
+        self._unusable = False
+        """Whether the consumer has failed in a way that repeating doesn't cure, such as a login that was refused."""
+        self.replaced = 0
+        """Consumers that were given up so far."""
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-reader", daemon=True)
 
     def start(self) -> None:
@@ -88,8 +106,11 @@ class Reader:
             self._post(CannotRead(error))
             return
         self._post(Reading(partition))
+        self._opened_at = time.monotonic()
         while not self._stop.is_set():
             self._poll(consumer)
+            if self._unusable or self._is_silent(consumer):
+                consumer = self._replaced(consumer)
         consumer.close(autocommit=False, timeout_ms=1000)
         self._post(ReadingStopped())
 
@@ -100,7 +121,7 @@ class Reader:
         self._partitions(consumer, connection.staged_topic, deadline)
         partitions = sorted(self._partitions(consumer, connection.outcomes_topic, deadline))
         chosen = partitions[zlib.crc32(connection.partition_key.encode()) % len(partitions)]
-        place = TopicPartition(connection.outcomes_topic, chosen)
+        self._place = place = TopicPartition(connection.outcomes_topic, chosen)
         consumer.assign([place])
         left_ms = max(int((deadline - time.monotonic()) * 1000), 1000)
         self.next_offset = consumer.end_offsets([place], timeout_ms=left_ms)[place]
@@ -121,16 +142,46 @@ class Reader:
                 )
             self._stop.wait(_AGAIN_SECONDS)
 
+    def _is_silent(self, consumer: Any) -> bool:
+        return bool(time.monotonic() - max(heard_at(consumer), self._opened_at) > self._silence)
+
+    def _replaced(self, consumer: Any) -> Any:
+        """Another consumer at the same place, if Kafka can be reached, else the same one."""
+        if time.monotonic() - self._tried_at < _RECONNECT_SECONDS:
+            return consumer
+        try:
+            fresh = connect(
+                KafkaConsumer, {**self._connection.consumer_config(), "bootstrap_timeout_ms": _RECONNECT_MS}
+            )
+        except Exception as error:  # noqa: BLE001  # an error here must not end the thread: nobody else would hear of it
+            self._note_trouble(error)
+            return consumer
+        finally:
+            self._tried_at = time.monotonic()
+        fresh.assign([self._place])
+        fresh.seek(self._place, self.next_offset)
+        _log.warning("outcomes are read over a new connection: the old one was silent or had failed")
+        self._opened_at, self._unusable = time.monotonic(), False
+        self.replaced += 1
+        close = threading.Thread(target=_close, args=(consumer,), name="closes-a-consumer", daemon=True)
+        close.start()
+        return fresh
+
+    def _note_trouble(self, error: Exception) -> None:
+        if not self.trouble:
+            _log.warning("outcomes can't be read: %s", error)
+        self.trouble = f"; outcomes can't be read at the moment: {error}"
+
     def _poll(self, consumer: Any) -> None:
         try:
             polled = consumer.poll(timeout_ms=_POLL_MS)
         except Exception as error:  # noqa: BLE001  # an error here must not end the thread: nobody else would hear of it
-            if not self.trouble:
-                _log.warning("outcomes can't be read: %s", error)
-            self.trouble = f"; outcomes can't be read at the moment: {error}"
+            self._note_trouble(error)
+            self._unusable = not getattr(error, "retriable", False)
             self._stop.wait(_AGAIN_SECONDS)
             return
-        self.trouble = ""
+        if not self._is_silent(consumer):
+            self.trouble = ""
         for records in polled.values():
             self.next_offset = records[-1].offset + 1
         decoded = [self._decode(record) for records in polled.values() for record in records]
@@ -147,3 +198,10 @@ class Reader:
         # Without uuid it is known by its offset, which means something in one topic only.
         here = outcome.uuid or outcome.topic == self._connection.staged_topic
         return outcome if here and outcome.status != STATUS_UNSPECIFIED else None
+
+
+def _close(consumer: Any) -> None:
+    try:
+        consumer.close(autocommit=False, timeout_ms=1000)
+    except KafkaError as error:
+        _log.info("the old consumer could not be closed in order: %s", error)

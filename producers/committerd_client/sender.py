@@ -1,17 +1,28 @@
-"""The thread that hands records to Kafka and tells the event loop what became of them.
+"""The thread that hands records to Kafka and reports the results to the event loop.
 
 kafka-python's producer may block its caller (for a topic's metadata, for a connection), so it is never called in the
-event loop. It batches by itself: what is handed over while a batch is under way makes the next one.
+event loop. It batches by itself: records that are handed over while a batch is in flight make the next one.
 
-A producer that meets an error which repeating can't cure is dead for all later records, whichever of them was at fault
-(kafka-python 3.0.12: the idempotent producer's state turns fatal). It is replaced, and what it had not acknowledged is
-sent again one by one, so that only the culprit fails. A record that is sent twice for that reason keeps its uuid, and
-the committer counts it once.
+A producer of kafka-python 3.0.12 can die, and some deaths are silent:
+
+* After an error that can't be retried it refuses all later records, whichever record was at fault.
+* A batch that was sent, failed and then ran into the delivery timeout makes it give up its producer id. It never asks
+  for another one, and without one it neither sends nor expires anything: all records in it wait for ever. This happens
+  when a broker is away for longer than `delivery_timeout_ms` while a batch is in flight; a producer that was idle when
+  the broker went away survives.
+* The broker's answer may be lost on a connection that stays open.
+
+So this module does not rely on the producer to notice. It keeps the records that are not acknowledged yet.
+When Kafka has acknowledged none of them for some seconds, another producer is connected. If that succeeds, Kafka is
+there and the old producer is at fault: the new one takes its place and sends all that was not acknowledged again. If
+it fails, Kafka is away, and the next try follows at once. A record that is sent twice keeps its uuid, and the
+committer counts it once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -23,20 +34,46 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import (
     AuthorizationError,
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    PolicyViolationError,
     RecordListTooLargeError,
     SaslAuthenticationFailedError,
 )
 
 from committerd_client.connection import Connection, connect
 from committerd_client.errors import ClientClosed, ClientError, SubmitFailed, TransactionTooLarge
+from committerd_client.headers import StagedRecord
 from committerd_client.in_flight import Submission
+from committerd_client.results import CommitResult
+
+_log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 0.1
+_CLOSE_SECONDS = 1.0
 _RECONNECT_MS = 5_000
+_LOOK_SECONDS = 0.5
+"""Between two looks at whether the producer makes progress."""
+_PATIENCE_SECONDS = 4.0
+"""So long may records wait without any acknowledgement before another producer is tried."""
+_PATIENCE_SECONDS_MAX = 30.0
+"""Where Kafka is reachable and slow, each replaced producer doubles the patience with the next, up to this."""
+_TOGETHER_MAX = 2
+"""So often is a record sent again with others after an error that may be the producer's own."""
 _NOT_THE_RECORD = (AuthorizationError, SaslAuthenticationFailedError)
+_OF_A_RECORD = (
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    CorruptRecordError,
+    PolicyViolationError,
+)
+"""What a broker says of a record. kafka-python says it of all records in the producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +112,23 @@ class Stopped:
 SendEvent = Ready | NotReady | Acknowledged | Failed | Stopped
 
 
+@dataclass(slots=True, eq=False)
+class _Handed:
+    """A record that Kafka has not acknowledged yet."""
+
+    submission: Submission
+    record: StagedRecord
+    at: float
+    """When it was last handed over (monotonic clock)."""
+    producer: int = 0
+    """The number of the producer that it was last handed to."""
+    together: int = 0
+    """How often it was sent again, with others, after an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    submission: Submission
+    handed: _Handed
     error: Exception
     producer: int
 
@@ -87,20 +138,39 @@ class _Stop:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Drained:
+    """Kafka has acknowledged everything."""
+
+
 class Sender:
     """Owns the producer. `submit` and `stop` may be called from any thread."""
 
     def __init__(self, connection: Connection, post: Callable[[SendEvent], None]) -> None:
         self._connection = connection
         self._post = post
-        self._queue: queue.SimpleQueue[Submission | _Refusal | _Stop] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Submission | _Refusal | _Stop | _Drained] = queue.SimpleQueue()
         self._producer: Any = None
-        self._stopping = False
+        self._deadline: float | None = None
+        """Set by `stop`: when to give up (monotonic clock)."""
         self._away = False
-        """Whether Kafka did not answer when a producer was last made: at the end that is not tried again."""
+        """Whether Kafka did not answer when a producer was last made."""
         self._producers = 0
         """How many there have been: tells the refusals of one from those of the next."""
+        self._guard = threading.Lock()
+        self._unacknowledged: dict[_Handed, None] = {}
+        """In the order in which they were first handed over."""
+        self._progress_at = 0.0
+        """When Kafka last acknowledged a record, or the first was handed over."""
+        self._looked_at = 0.0
+        self._away_was_said = False
+        self._patience = _PATIENCE_SECONDS
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-sender", daemon=True)
+
+    @property
+    def replaced(self) -> int:
+        """Producers that were given up so far."""
+        return max(self._producers - 1, 0)
 
     def start(self) -> None:
         """Connect, and post `Ready` or `NotReady`."""
@@ -112,7 +182,8 @@ class Sender:
 
     def stop(self, seconds: float) -> None:
         """Send what was submitted, wait at most so long for Kafka, close, and post `Stopped`."""
-        self._stopping = True
+        if self._deadline is None:
+            self._deadline = time.monotonic() + seconds
         self._queue.put(_Stop(seconds))
 
     def leave_to_parent(self) -> None:
@@ -129,51 +200,131 @@ class Sender:
             self._post(NotReady(error))
             return
         self._post(Ready())
-        while True:
-            item = self._queue.get()
+        stopping = False
+        while not stopping:
+            stopping = self._turn()
+        self._drain()
+        self._close()
+        self._post(Stopped())
+
+    def _turn(self, seconds: float | None = None) -> bool:
+        """Take what is next, or look after the producer; returns whether the client is to stop."""
+        if seconds is None and self._unacknowledged:
+            seconds = _LOOK_SECONDS
+        with contextlib.suppress(queue.Empty):
+            item = self._queue.get(timeout=seconds)
+            if isinstance(item, _Stop):
+                return True
             if isinstance(item, Submission):
-                self._send(item)
+                assert item.record is not None, "Kafka has it already"
+                self._send(_Handed(item, item.record, time.monotonic()))
             elif isinstance(item, _Refusal):
                 self._refused(item)
-            else:
-                self._close(item.seconds)
-                self._post(Stopped())
-                return
+        self._look_after_producer()
+        return False
+
+    # Producers
 
     def _connect(self, **options: Any) -> Any:
         self._away = True
         self._producer = connect(KafkaProducer, {**self._connection.producer_config(), **options})
         self._away = False
         self._producers += 1
+        self._progress_at = time.monotonic()
         return self._producer
 
-    def _send(self, submission: Submission) -> None:
-        try:
-            future = self._hand_over(submission)
-        except Exception as error:  # noqa: BLE001  # an error here must not end the thread for all others
-            if self._may_try_again(submission, error):
-                self._queue.put(submission)
-            elif isinstance(error, KafkaError) and not _retriable(error):
-                # Of this record, or of the one before that the producer died of.
-                self._refused(_Refusal(submission, error, self._producers))
-            else:
-                self._fail(submission, error)
-            return
-        future.add_callback(partial(self._acknowledged, submission))
-        future.add_errback(partial(self._note_refusal, submission, self._producers))
+    def _reconnect(self) -> Any:
+        """Another producer, in little time. Raises what kafka-python raises."""
+        left_ms = _RECONNECT_MS if self._deadline is None else int((self._deadline - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            raise KafkaTimeoutError("the client is being closed and Kafka is away")
+        return self._connect(bootstrap_timeout_ms=min(_RECONNECT_MS, left_ms))
 
-    def _may_try_again(self, submission: Submission, error: Exception) -> bool:
-        if not _retriable(error) or not submission.wanted or self._stopping:
+    def _look_after_producer(self) -> None:
+        """Replace the producer if Kafka can be reached and yet acknowledges nothing."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        if self._producer is None or not self._is_stalled(now):
+            return
+        old, progress_at = self._producer, self._progress_at
+        try:
+            self._reconnect()
+        except Exception as error:  # noqa: BLE001  # as in _send
+            if not self._away_was_said:
+                _log.warning(
+                    "Kafka has acknowledged nothing for %.0f s and can't be reached: %s. The client goes on trying",
+                    now - progress_at,
+                    error,
+                )
+            self._away_was_said = True
+            return
+        self._away_was_said = False
+        if self._unacknowledged:
+            _log.warning(
+                "Kafka can be reached and has acknowledged nothing for %.0f s: the producer is replaced, and %d "
+                "records are sent again",
+                now - progress_at,
+                len(self._unacknowledged),
+            )
+        self._patience = min(self._patience * 2, _PATIENCE_SECONDS_MAX)
+        _abandon_producer(old)
+        self._send_again()
+
+    def _is_stalled(self, now: float) -> bool:
+        return bool(self._unacknowledged) and now - self._progress_at >= self._patience
+
+    def _send_again(self) -> None:
+        """Hand everything that is not acknowledged to the present producer."""
+        with self._guard:
+            waiting = list(self._unacknowledged)
+        for handed in waiting:
+            if handed not in self._unacknowledged:
+                continue
+            if isinstance(handed.submission.answer, CommitResult):
+                self._acknowledged(handed, None)  # the committer has read it: Kafka has it
+            else:
+                self._send(handed)
+
+    def _discard(self) -> None:
+        """Leave a producer that is dead; the next record makes another."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            _abandon_producer(producer)
+
+    # Records
+
+    def _send(self, handed: _Handed) -> None:
+        with self._guard:
+            if not self._unacknowledged:
+                self._progress_at = time.monotonic()
+            self._unacknowledged[handed] = None
+        try:
+            future = self._hand_over(handed)
+        except Exception as error:  # noqa: BLE001  # an error here must not end the thread for all others
+            handed.producer = self._producers
+            # What is not to be retried is of this record, or of the one before that the producer died of.
+            if self._may_try_again(handed, error) or (isinstance(error, KafkaError) and not _retriable(error)):
+                self._queue.put(_Refusal(handed, error, self._producers))
+            else:
+                self._fail(handed, error)
+            return
+        future.add_callback(partial(self._note_acknowledgement, handed))
+        future.add_errback(partial(self._note_refusal, handed, handed.producer))
+
+    def _may_try_again(self, handed: _Handed, error: Exception) -> bool:
+        if not _retriable(error) or not handed.submission.wanted or self._deadline is not None:
             return False
         time.sleep(_AGAIN_SECONDS)
         return True
 
-    def _hand_over(self, submission: Submission) -> Any:
-        if self._producer is None and self._stopping and self._away:
+    def _hand_over(self, handed: _Handed) -> Any:
+        if self._producer is None and self._deadline is not None and self._away:
             raise KafkaTimeoutError("the client is being closed and Kafka is away")
-        producer = self._producer or self._connect(bootstrap_timeout_ms=_RECONNECT_MS)
-        record = submission.record
-        assert record is not None, "sent again after Kafka took it"
+        producer = self._producer or self._reconnect()
+        handed.at, handed.producer = time.monotonic(), self._producers
+        record = handed.record
         return producer.send(
             self._connection.staged_topic,
             value=record.value,
@@ -184,55 +335,93 @@ class Sender:
 
     # The next two are called in the producer's own thread: no work here.
 
-    def _acknowledged(self, submission: Submission, metadata: Any) -> None:
-        self._post(Acknowledged(submission, metadata.offset if metadata.offset >= 0 else None))
+    def _note_acknowledgement(self, handed: _Handed, metadata: Any) -> None:
+        now = self._progress_at = time.monotonic()
+        if now - handed.at < _PATIENCE_SECONDS:
+            self._patience = _PATIENCE_SECONDS
+        self._acknowledged(handed, metadata.offset if metadata.offset >= 0 else None)
 
-    def _note_refusal(self, submission: Submission, producer: int, error: Exception) -> None:
-        self._queue.put(_Refusal(submission, error, producer))
+    def _note_refusal(self, handed: _Handed, producer: int, error: Exception) -> None:
+        self._queue.put(_Refusal(handed, error, producer))
+
+    def _acknowledged(self, handed: _Handed, offset: int | None) -> None:
+        """The first acknowledgement counts: a record that was sent twice has two."""
+        if self._take(handed):
+            self._post(Acknowledged(handed.submission, offset))
+
+    def _take(self, handed: _Handed) -> bool:
+        """Whether it still waited for Kafka."""
+        with self._guard:
+            if handed not in self._unacknowledged:
+                return False
+            del self._unacknowledged[handed]
+            drained = not self._unacknowledged
+        if drained and self._deadline is not None:
+            self._queue.put(_Drained())
+        return True
 
     def _refused(self, refusal: _Refusal) -> None:
-        submission, error = refusal.submission, refusal.error
-        retriable = _retriable(error)
-        if not retriable and refusal.producer == self._producers:
-            self._discard()
-        if isinstance(error, _NOT_THE_RECORD):
-            self._fail(submission, error)
-        elif not retriable:
-            self._send_alone(submission)
-        elif submission.wanted:
-            self._send(submission)
-        else:
-            self._fail(submission, error)
-
-    def _send_alone(self, submission: Submission) -> None:
-        """With nothing else under way, so that an error is this record's own."""
-        while True:
-            try:
-                metadata = self._hand_over(submission).get(timeout=60)
-            except Exception as error:  # noqa: BLE001  # as in _send
-                if self._may_try_again(submission, error):
-                    continue
-                if not _retriable(error):
-                    self._discard()
-                self._fail(submission, error)
+        handed, error = refusal.handed, refusal.error
+        if handed not in self._unacknowledged or handed.producer != refusal.producer:
+            return  # it was sent again since
+        if _retriable(error):
+            if handed.submission.wanted:
+                self._send(handed)
             else:
-                self._acknowledged(submission, metadata)
+                self._fail(handed, error)
             return
+        # The producer is dead. kafka-python gives the same error to everything in it.
+        with self._guard:
+            suspects = [other for other in self._unacknowledged if other.producer == refusal.producer]
+        if refusal.producer == self._producers:
+            self._discard()
+        for suspect in suspects:
+            if isinstance(error, _NOT_THE_RECORD):
+                self._fail(suspect, error)
+            elif isinstance(error, _OF_A_RECORD) or suspect.together >= _TOGETHER_MAX:
+                self._send_alone(suspect)
+            else:
+                suspect.together += 1
+                self._send(suspect)
 
-    def _discard(self) -> None:
-        """Leave a producer that is dead; the next record makes another."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            _close_producer(producer, seconds=1)
+    def _send_alone(self, handed: _Handed) -> None:
+        """With nothing else under way, so that an error is this record's own."""
+        patience = _PATIENCE_SECONDS
+        while handed in self._unacknowledged:
+            try:
+                left = patience if self._deadline is None else max(self._deadline - time.monotonic(), 0)
+                metadata = self._hand_over(handed).get(timeout=min(patience, left))
+            except Exception as error:  # noqa: BLE001  # as in _send
+                if isinstance(error, KafkaTimeoutError) or not _retriable(error):
+                    self._discard()
+                    patience = min(patience * 2, _PATIENCE_SECONDS_MAX)
+                if not self._may_try_again(handed, error):
+                    self._fail(handed, error)
+            else:
+                self._note_acknowledgement(handed, metadata)
 
-    def _close(self, seconds: float) -> None:
+    # The end
+
+    def _drain(self) -> None:
+        """Go on until Kafka has acknowledged everything or the time to close is over."""
+        while self._unacknowledged or not self._queue.empty():
+            assert self._deadline is not None
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._turn(min(left, _LOOK_SECONDS))
+
+    def _close(self) -> None:
         if self._producer is not None:
-            _close_producer(self._producer, seconds=seconds)
+            _abandon_producer(self._producer)
+        with self._guard:
+            left = [handed.submission for handed in self._unacknowledged]
+            self._unacknowledged.clear()
         while not self._queue.empty():
             item = self._queue.get()
-            if isinstance(item, _Stop):
-                continue
-            submission = item if isinstance(item, Submission) else item.submission
+            if isinstance(item, Submission):
+                left.append(item)
+        for submission in left:
             error = ClientClosed(
                 f"the client was closed before Kafka acknowledged transaction {submission.uuid}: unknown, not failed. "
                 "Commit the same transaction again to learn what became of it",
@@ -240,7 +429,10 @@ class Sender:
             )
             self._post(Failed(submission, error))
 
-    def _fail(self, submission: Submission, error: Exception) -> None:
+    def _fail(self, handed: _Handed, error: Exception) -> None:
+        if not self._take(handed):
+            return
+        submission = handed.submission
         failed = self._explain(submission, error)
         failed.__cause__ = error
         self._post(Failed(submission, failed))
@@ -264,11 +456,15 @@ def _retriable(error: Exception) -> bool:
     return isinstance(error, KafkaError) and bool(error.retriable)
 
 
-def _close_producer(producer: Any, *, seconds: float) -> None:
-    try:
-        producer.close(timeout=seconds)
-    except KafkaTimeoutError:
-        # kafka-python 3.0.12: close() leaves its thread running when it can't flush in time.
-        producer._sender.force_close()
-        with contextlib.suppress(KafkaError):
-            producer.close(timeout=seconds)
+def _abandon_producer(producer: Any) -> None:
+    """Close it without waiting for Kafka; what it has not delivered is refused.
+
+    kafka-python 3.0.12: `close` alone would wait for deliveries, and leave its thread running if they don't come.
+    """
+    producer._sender.force_close()
+    threading.Thread(target=_close_producer, args=(producer,), name="closes-a-producer", daemon=True).start()
+
+
+def _close_producer(producer: Any) -> None:
+    with contextlib.suppress(KafkaError):
+        producer.close(timeout=_CLOSE_SECONDS)

@@ -14,7 +14,7 @@ import lance
 from pydantic import SecretStr
 
 from committerd.settings_s3 import S3Settings
-from scripts.bench.pool import rows
+from scripts.bench.pool import Pool, rows
 from tests.parts.places import StorePlace, s3_place
 from tests.parts.s3 import Versitygw
 from tests.parts.toxiproxy import Toxiproxy
@@ -25,7 +25,8 @@ class ProxiedS3:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._direct = stack.enter_context(Versitygw()).endpoint
+            server = stack.enter_context(Versitygw())
+            self._direct, self._data = server.endpoint, server.data
             self._proxy = stack.enter_context(Toxiproxy()).proxy(self._direct.url)
             self._through = self._direct.through(self._proxy.url)
             self._stack = stack.pop_all()
@@ -46,10 +47,14 @@ class ProxiedS3:
         finally:
             self._proxy.remove(toxic)
 
-    def new_table(self) -> StorePlace:
-        """An empty table in a new bucket, made without the proxy, and how both sides reach it by the proxy."""
+    def new_table(self, pool: Pool) -> StorePlace:
+        """An empty table in a new bucket, made without the proxy, and how both sides reach it by the proxy.
+
+        The files of the pool are in its folder `data`, by way of a symbolic link in the server's own folder.
+        """
         place = s3_place(self._direct, proxy=self._proxy.url)
         lance.write_dataset(rows([]), place.uri, storage_options=dict(place.storage_options))
+        (self._data / place.uri.partition("://")[2] / "data").symlink_to(pool.folder)
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def new_folder(self) -> str:

@@ -239,3 +239,17 @@ async def test_a_topic_that_is_gone_is_no_topic(cluster: Cluster) -> None:
         with pytest.raises(RefusedToRun) as refused:
             await queue.identity()
         assert refused.value.code == "topic_gone"
+
+
+async def test_it_tells_what_time_it_is_for_the_brokers(cluster: Cluster) -> None:
+    async with cluster.member() as queue:
+        first = await queue.time_ms()
+        assert first is not None
+        await cluster.stage([b"dated"])
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        (record,) = await take(queue, 1)
+        last = await queue.time_ms()
+        assert last is not None
+        # The broker that leads the partition may have another clock than the one that answers; here it is the same.
+        assert first - 100 <= record.timestamp_ms <= last + 100

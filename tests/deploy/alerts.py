@@ -12,6 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "helm" / "committerd" / "files" / "alerts.yml"
 ALERTS_COPY = ROOT / "deploy" / "prometheus" / "alerts.yml"
+DATASETS = ROOT / "deploy" / "prometheus" / "datasets.yml"
 ALERTS_TEST = ROOT / "deploy" / "prometheus" / "alerts_test.yml"
 DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
 DASHBOARD_COPY = ROOT / "deploy" / "grafana" / "dashboards" / "committerd.json"
@@ -23,6 +24,12 @@ Alert = dict[str, Any]
 def alerts() -> list[Alert]:
     """All alerts, of all groups."""
     groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def listed() -> list[dict[str, Any]]:
+    """The rules that say which datasets must have a committer."""
+    groups = yaml.safe_load(DATASETS.read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 

@@ -58,13 +58,13 @@ def known_metrics() -> set[str]:
 
 def seconds_for_minutes(expr: str) -> str:
     """The same expression in which each duration is a sixtieth, so that a test need not wait."""
-    shorter = {"m": (1, "s"), "h": (1, "m"), "d": (24, "m")}
+    shorter = {"s": (17, "ms"), "m": (1, "s"), "h": (1, "m"), "d": (24, "m")}
 
     def changed(found: re.Match[str]) -> str:
         factor, unit = shorter[found[2]]
         return f"{int(found[1]) * factor}{unit}"
 
-    return re.sub(r"\b(\d+)([mhd])\b", changed, expr)
+    return re.sub(r"\b(\d+)([smhd])\b", changed, expr)
 
 
 def _operands(part: Expr) -> Iterator[Expr]:

@@ -130,7 +130,7 @@ def test_the_namespace_would_refuse_a_pod_that_may_more(chart: Chart, namespace:
 def test_helm_installs_upgrades_and_removes(chart: Chart, namespace: Namespace) -> None:
     said = namespace.install(chart, dict(MINIMAL))
     assert "logs --follow deployment/committerd-events" in said
-    assert f"helm test --namespace {namespace.name} committerd --logs" in said
+    assert f"helm test --namespace {namespace.name} committerd" in said
     name = "committerd-events"
     first = namespace.ask("GET", "Deployment", name=name)
     assert first.status == 200, first.message

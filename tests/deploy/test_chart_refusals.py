@@ -52,10 +52,39 @@ def test_what_the_schema_does_not_know(chart: Chart, wishes: dict[str, Any], nam
         ({"settings": {"http": {"port": 0}}}, "settings.http.port is 0"),
         ({"datasets": [DATASET, DATASET]}, 'dataset "events" is in `datasets` twice'),
         ({"datasets": [{**DATASET, "uri": "/data/events.lance"}]}, "mount one with extraVolumes"),
+        ({"datasets": [{**DATASET, "uri": "s3://key:hidden@lake/events.lance"}]}, "hold a user or password"),
+        ({"datasets": [{**DATASET, "aliases": ["s3a://key:hidden@lake/events.lance"]}]}, "hold a user or password"),
+        ({"settings": {"kafka": {"bootstrap_servers": ["me:hidden@broker:9092"]}}}, "bootstrap_servers holds a user"),
+        (
+            {"datasets": [DATASET, {"name": "again", "uri": "s3a://lake/events.lance/"}]},
+            'datasets "events" and "again" are one table, s3a://lake/events.lance/',
+        ),
+        (
+            {
+                "datasets": [
+                    {**DATASET, "aliases": ["s3://x/y"]},
+                    {"name": "again", "uri": "s3+ddb://x/y?ddbTableName=t"},
+                ]
+            },
+            'datasets "events" and "again" are one table',
+        ),
+        (
+            {"settings": {"kafka": {"heartbeat_interval_ms": 10000}}},
+            "heartbeat_interval_ms (10000) must be at most a third",
+        ),
+        ({"settings": {"kafka": {"session_timeout_ms": 3000}}}, "settings.kafka.session_timeout_ms (3000)"),
+        ({"settings": {"kafka": {"security_protocol": "SASL_SSL"}}}, "SASL_SSL needs settings.kafka.sasl_mechanism"),
+        ({"settings": {"kafka": {"sasl_mechanism": "PLAIN"}}}, "sasl_mechanism needs settings.kafka.security_protocol"),
+        (
+            {"prometheusRule": {"enabled": True, "disabled": ["CommitterdStaled"]}},
+            'prometheusRule.disabled names "CommitterdStaled", and there is no such alert',
+        ),
     ],
 )
 def test_what_contradicts_itself(chart: Chart, wishes: dict[str, Any], sentence: str) -> None:
-    assert sentence in chart.refusal(merged(MINIMAL, wishes))
+    said = chart.refusal(merged(MINIMAL, wishes))
+    assert sentence in said
+    assert "hidden" not in said
 
 
 def test_a_grace_that_is_just_long_enough_is_taken(chart: Chart) -> None:

@@ -134,7 +134,7 @@ def test_prometheus_accepts_its_configuration_and_scrapes_the_members() -> None:
     done = subprocess.run([promtool, "check", "config", PROMETHEUS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     configuration = yaml.safe_load(PROMETHEUS.read_text(encoding="utf-8"))
-    assert configuration["rule_files"] == ["alerts.yml"]
+    assert configuration["rule_files"] == ["alerts.yml", "datasets.yml"]
     (job,) = configuration["scrape_configs"]
     (found,) = job["dns_sd_configs"]
     assert found["names"] == ["committerd"]

@@ -59,9 +59,10 @@ def missing(command: str) -> str | None:
     found: click.Command = cli
     for word in shlex.split(command)[1:]:
         if isinstance(found, click.Group):
-            if word not in found.commands:
+            inner = found.get_command(click.Context(found), word)
+            if inner is None:
                 return word
-            found = found.commands[word]
+            found = inner
         elif word.startswith("--") and word != "--help" and not any(word in option.opts for option in found.params):
             return word
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -69,3 +71,35 @@ def test_kafka_hangs_for_longer_than_a_session(breakable_scene: Scene, breakable
     assert {a.status for a in scene.topics.wait_answers(offsets)} <= {Status.COMMITTED, Status.DUPLICATE}
     scene.audit([*ids, *staged])
     until(lambda: sorted(d.ready()[1].partition(":")[0] for d in daemons) == ["active", "standby"])
+
+
+def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
+    breakable_scene: Scene, breakable_kafka: KafkaBroker
+) -> None:
+    scene = breakable_scene
+    scene.table.create()
+    active = scene.started()
+    standby = scene.daemon()
+    standby.wait_ready(text="standby")
+    scene.committed(1)
+    assert [one.metric("committerd_kafka_connected") for one in (active, standby)] == [1, 1]
+    sizes = [one.log.stat().st_size for one in (active, standby)]
+    breakable_kafka.kill()
+    began = time.monotonic()
+    for one in (active, standby):
+        until(lambda one=one: not one.ready()[0], seconds=35)  # type: ignore[misc]  # a default is not inferred
+        assert "Kafka has not answered for " in one.ready()[1]
+        assert one.metric("committerd_kafka_connected") == 0
+    assert time.monotonic() - began < 35  # 30 and what a busy machine takes
+    until(lambda: time.monotonic() - began > 40, seconds=60)
+    for one, size in zip((active, standby), sizes, strict=True):
+        said = [json.loads(line) for line in one.log.read_bytes()[size:].decode().splitlines()]
+        spoken = Counter((line["logger"], line["event"], line.get("error")) for line in said)
+        assert max(spoken.values()) <= 5, spoken.most_common(3)
+        assert len(said) < 80, spoken.most_common(10)
+    breakable_kafka.start()
+    for one in (active, standby):
+        until(lambda one=one: one.ready()[0], seconds=40)  # type: ignore[misc]  # a default is not inferred
+        assert one.metric("committerd_kafka_connected") == 1
+    scene.topics.disconnect()
+    scene.committed(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ def test_appends_wait_for_a_create_and_are_committed_behind_it_in_order(scene: S
     evidence = scene.audit(_ids(scene, *wanted))
     assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
     assert (scene.position()["next"], scene.position()["settled"]) == (11, [])
+
+
+def test_waiting_for_a_table_costs_one_listing_for_each_recheck(scene: Scene) -> None:
+    daemon = scene.daemon(STORE__RECHECK_SECONDS="3")
+    daemon.wait_ready(text="waits for the table")
+    scene.append()
+    daemon.wait_ready(text="1 records wait")
+    before = daemon.metric("committerd_store_requests_total", operation="list")
+    time.sleep(7)
+    assert 1 <= daemon.metric("committerd_store_requests_total", operation="list") - before <= 3
+    scene.table.create()
+    daemon.wait_ready(text="active: version")
 
 
 def test_of_several_creates_the_first_that_can_be_committed_makes_the_table(scene: Scene) -> None:

@@ -41,28 +41,33 @@ def kinds(seen: Sequence[Seen]) -> list[str]:
     """Each request: method, folder, and the status when it is an error."""
     found = []
     for one in seen:
-        folder = re.search(r"(?<=table\.lance/)(?:_versions|_transactions)|list-type", one.path)
+        folder = re.search(r"(?<=table\.lance/)(?:_versions|_transactions|data)|list-type", one.path)
         status = f" {one.forwarded}" if one.forwarded is None or one.forwarded >= 300 else ""
         found.append(f"{one.method} {folder[0] if folder else one.path}{status}")
     return found
 
 
-def test_a_commit_takes_two_requests_and_a_race_four_more(scene: Scene, proxy: FaultProxy) -> None:
+def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more(
+    scene: Scene, proxy: FaultProxy
+) -> None:
     ids = scene.table.create(2)
     daemon = scene.started(**_KEPT)
     for _ in range(3):
         before = len(proxy.seen)
         ids += scene.committed()
-        assert sorted(kinds(proxy.seen[before:])) == ["PUT _transactions", "PUT _versions"]
+        wanted = ["GET _versions", "HEAD data", "PUT _transactions", "PUT _versions"]
+        assert sorted(kinds(proxy.seen[before:])) == wanted
 
     ids += scene.table.write()
     before = len(proxy.seen)
     ids += scene.committed()
     assert Counter(kinds(proxy.seen[before:])) == {
+        "HEAD data": 1,
         "PUT _transactions": 2,
         "PUT _versions 412": 1,
         "GET list-type": 1,
-        "GET _versions": 1,
+        # The other writer's version; and whether that below ours is what it was, beside each PUT and behind the LIST.
+        "GET _versions": 4,
         "PUT _versions": 1,
     }
     assert daemon.metric("committerd_store_failed_requests_total", service="s3") == 0
@@ -75,10 +80,16 @@ def test_an_idle_committer_lists_once_in_a_while_and_no_more(scene: Scene, proxy
     ids += scene.committed()
     before = len(proxy.seen)
     until(lambda: len(proxy.seen) - before >= 5)
-    assert set(kinds(proxy.seen[before:])) == {"GET list-type"}
+    assert set(kinds(proxy.seen[before:])) == {"GET list-type", "GET _versions"}
     # And one more request when the latest version was last asked for too long ago.
     ids += scene.committed()
-    assert set(kinds(proxy.seen[before:])) == {"GET list-type", "PUT _transactions", "PUT _versions"}
+    assert set(kinds(proxy.seen[before:])) == {
+        "GET list-type",
+        "GET _versions",
+        "HEAD data",
+        "PUT _transactions",
+        "PUT _versions",
+    }
     scene.audit(ids)
 
 

@@ -6,6 +6,7 @@ What a readable version still tells is put back into the next one. Where nothing
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import threading
 import uuid
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 
 from committerd.format.manifest_file import decode, encode
@@ -307,3 +309,127 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, 
     ids += scene.committed()
     scene.audit(ids)
     assert lance.dataset(scene.table.uri).count_rows() == len(ids)
+
+
+def _damage(path: Path) -> None:
+    """As a disk does: the end of the file is something else."""
+    path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
+
+
+@_BOTH
+@pytest.mark.parametrize("which", ["ours", "foreign"])
+def test_a_damaged_old_version_is_a_gap_and_no_reason_to_refuse(scene: Scene, running: bool, which: str) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed()
+    if which == "foreign":
+        ids += scene.table.write()
+    damaged = scene.table.version
+    ids += scene.committed() if which == "ours" else scene.table.write()
+    _stop(daemon, running=running)
+    _damage(_manifest(scene, damaged))
+    if running:
+        daemon.kill()
+        daemon.start()
+    _start(daemon, running=running)
+    daemon.wait_ready(text="active")
+    ids += scene.committed(2)
+    assert sorted(scene.table.ids()) == sorted(ids)
+
+
+def test_a_damaged_latest_version_is_refused(scene: Scene) -> None:
+    scene.table.create()
+    daemon = scene.started()
+    scene.committed(2)
+    daemon.stop()
+    _damage(_manifest(scene, scene.table.version))
+    daemon.start()
+    daemon.wait_refused("manifest_magic")
+
+
+_GARBAGE = [
+    {"committerd.position": "rubbish", "committerd.app.a": "[" * 100_000},
+    {"committerd.position": '{"next": 5}', "committerd.app.a": "{}"},
+    {"committerd.format": "none"},
+]
+
+
+@_BOTH
+@pytest.mark.parametrize("garbage", _GARBAGE, ids=["text", "json", "format"])
+def test_foreign_garbage_under_our_keys_is_put_right(scene: Scene, running: bool, garbage: dict[str, str]) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(2)
+    work = scene.table.append()
+    scene.ask(work, app_id="a", app_version="4", app_run="r")
+    ids += scene.table.brought[work.uuid]
+    before = {key: value for key, value in scene.table.metadata().items() if key.startswith("committerd.")}
+    _stop(daemon, running=running)
+    scene.table.open().update_metadata(garbage)
+    _start(daemon, running=running)
+    until(lambda: scene.table.metadata() == before)
+    ids += scene.committed(2)
+    assert sorted(scene.table.ids()) == sorted(ids)
+
+
+@_BOTH
+def test_foreign_garbage_in_the_properties_of_a_transaction_is_foreign(scene: Scene, running: bool) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(2)
+    _stop(daemon, running=running)
+    new = scene.table.new_ids(1)
+    lance.write_dataset(
+        pa.table({"id": pa.array(new, pa.int64())}),
+        scene.table.uri,
+        mode="append",
+        transaction_properties={"committerd.members": "rubbish", "committerd.refused": "too"},
+    )
+    _start(daemon, running=running)
+    ids += new
+    ids += scene.committed(2)
+    assert sorted(scene.table.ids()) == sorted(ids)
+
+
+@_BOTH
+def test_what_another_writer_makes_up_under_our_keys_is_not_believed(scene: Scene, running: bool) -> None:
+    """A position that was never reached, and a mark of a unit that was never staged."""
+    ids = scene.table.create()
+    daemon = scene.started()
+    ids += scene.committed(2)
+    work, next_work = scene.table.append(), scene.table.append()
+    scene.ask(work, app_id="a", app_version="4", app_run="r")
+    before = {key: value for key, value in scene.table.metadata().items() if key.startswith("committerd.")}
+    position, mark = json.loads(before["committerd.position"]), json.loads(before["committerd.app.a"])
+    _stop(daemon, running=running)
+    made_up = {
+        "committerd.position": json.dumps(position | {"next": position["next"] + 1000, "era": 7}),
+        "committerd.app.a": json.dumps(mark | {"version": 1000}),
+    }
+    scene.table.open().update_metadata(made_up)
+    _start(daemon, running=running)
+    until(lambda: scene.table.metadata() == before)
+    (answer,) = scene.ask(next_work, app_id="a", app_version="5", app_run="r")
+    assert answer.status == Status.COMMITTED
+    ids += [i for one in (work, next_work) for i in scene.table.brought[one.uuid]]
+    ids += scene.committed(2)
+    scene.audit(ids)
+
+
+def test_a_mark_beyond_the_most_is_gone_for_the_running_and_the_restarted(scene: Scene) -> None:
+    scene.table.create()
+    daemon = scene.started(COMMIT__APP_MARKS_MAX="2")
+
+    def unit(app_id: str) -> int:
+        (answer,) = scene.ask(scene.table.append(), app_id=app_id, app_version="1", app_run="r")
+        return answer.status
+
+    assert [unit(app_id) for app_id in ("a", "b", "c")] == [Status.COMMITTED] * 3
+    assert daemon.metric("committerd_app_marks_dropped_total", cause="full") == 1
+    assert daemon.metric("committerd_app_marks") == 2
+    assert unit("a") == Status.COMMITTED
+    assert unit("c") == Status.DUPLICATE
+    daemon.kill()
+    daemon.start()
+    assert unit("b") == Status.COMMITTED
+    assert unit("a") == Status.DUPLICATE

@@ -215,3 +215,42 @@ def _with_kafka_down(scene: Scene, kafka: KafkaBroker, change: object) -> None:
     kafka.stop()
     change(kafka.folder / "data")
     kafka.start()
+
+
+@pytest.mark.parametrize("more", [0, 20], ids=["to_the_same_end", "beyond"])
+def test_a_log_that_lost_its_end_under_a_running_committer_is_refused(
+    breakable_scene: Scene, breakable_kafka: KafkaBroker, more: int
+) -> None:
+    """The broker comes back without some answered records, and others have their offsets before we are back."""
+    scene = breakable_scene
+    ids = scene.table.create()
+    # The member keeps its place in the group, so no Start looks at the log.
+    daemon = scene.started(KAFKA__SESSION_TIMEOUT_MS="30000")
+    ids += scene.committed(3)
+    log = f"{scene.topics.staged}-0"
+    _with_kafka_down(
+        scene, breakable_kafka, lambda data: shutil.copytree(next(data.rglob(log)), scene.folder / "backup")
+    )
+    ids += scene.committed(10)
+    until(lambda: scene.topics.group_offset() == 13)
+    daemon.freeze()
+
+    def put_back(data: Path) -> None:
+        folder = next(data.rglob(log))
+        shutil.rmtree(folder)
+        shutil.copytree(scene.folder / "backup", folder)
+
+    _with_kafka_down(scene, breakable_kafka, put_back)
+    offsets = scene.append(10 + more)
+    assert offsets[0] == 3
+    version = scene.table.version
+    daemon.thaw()
+    said = daemon.wait_refused("log_rewritten")
+    assert "is not the one that the table settled" in said
+    assert scene.table.version == version
+    scene.adopt(daemon, "--offset", "3")
+    until(lambda: len([o for o in scene.topics.read_outcomes() if o.era == 1]) >= len(offsets))
+    second = {o.offset: o for o in scene.topics.read_outcomes() if o.era == 1}
+    assert {second[o].status for o in offsets} == {Status.COMMITTED}
+    ids += [i for o in offsets for i in scene.table.brought[second[o].uuid]]
+    assert sorted(scene.table.ids()) == sorted(ids)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,5 +55,17 @@ def failing(code: int) -> object:
 
     def call(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
+
+    return call
+
+
+def failing_at(name: str, code: int) -> Callable[..., int]:
+    """`os.open`, but for a file of this name, which the kernel refuses with this errno."""
+    opened = os.open
+
+    def call(path: str, *flags: Any, **how: Any) -> int:
+        if path == name:
+            raise OSError(code, os.strerror(code))
+        return opened(path, *flags, **how)
 
     return call

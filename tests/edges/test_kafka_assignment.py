@@ -14,7 +14,7 @@ from committerd.ports import Assigned, Fetched, FetchFailed, Record, Revoked
 
 STAGED = TopicPartition("t.staged", 0)
 OTHER = TopicPartition("t.staged", 1)
-RECORD = Record(offset=5, value=b"12345", key=b"678", headers=(("9", b"0"),))
+RECORD = Record(offset=5, value=b"12345", key=b"67890")
 
 
 @dataclass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
+from kafka import KafkaProducer
 
 from committerd.edges.kafka_operator import TopicOperator, open_operator
 from committerd.errors import QueueUnavailable, RefusedToRun
@@ -63,3 +65,31 @@ async def test_what_is_not_there_is_said(settings: KafkaSettings, dataset: str) 
             await operator.identity()
         group = await operator.group()
         assert (group.state, list(group.members), await operator.acknowledged()) == ("Dead", [], None)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known_to_its_coordinator", "unknown_to_its_coordinator"])
+async def test_an_open_transaction_is_listed_and_ended(settings: KafkaSettings, dataset: str, known: bool) -> None:
+    async with open_operator(settings, dataset) as operator:
+        await operator.survey(create=True)
+        staged = operator.topics.staged
+        assert await operator.open_transactions() == []
+        producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers, transactional_id=f"{dataset}.writer")
+        try:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(staged, value=b"never read", partition=0)
+            producer.flush()
+            stage_records(staged, settings, [b"x"] * 3, [])
+            assert await operator.bounds(staged) == {0: (0, 0)}
+            assert await operator.end() == 4
+            (one,) = await operator.open_transactions()
+            assert (one.transactional_id, one.first_offset) == (f"{dataset}.writer", 0)
+            assert one.started_ms is not None
+            assert one.timeout_ms is not None
+            await operator.end_transaction(one if known else replace(one, transactional_id=None))
+            # The end of a transaction takes an offset.
+            assert await operator.bounds(staged) == {0: (0, 5)}
+            assert await operator.open_transactions() == []
+            assert [record.offset for record in await operator.read(0, 5)] == [1, 2, 3]
+        finally:
+            producer.close()

@@ -52,6 +52,9 @@ def test_servers_come_from_the_environment_as_they_are_written(monkeypatch: pyte
 
     monkeypatch.setenv("X_KAFKA__BOOTSTRAP_SERVERS", "one:9092,two:9092")
     monkeypatch.setenv("X_KAFKA__API_VERSION", "3.9")
+    monkeypatch.setenv("X_KAFKA__SECURITY_PROTOCOL", "SASL_SSL")
+    monkeypatch.setenv("X_KAFKA__SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("X_KAFKA__SASL_PLAIN_USERNAME", "me")
     monkeypatch.setenv("X_KAFKA__SASL_PLAIN_PASSWORD", "s3cret")
     read = Settings().kafka  # type: ignore[call-arg]  # from the environment
     assert (read.bootstrap_servers, read.api_version) == (("one:9092", "two:9092"), (3, 9))
@@ -63,6 +66,17 @@ def test_servers_come_from_the_environment_as_they_are_written(monkeypatch: pyte
     [
         ({"bootstrap_servers": ""}, "bootstrap_servers"),
         ({"bootstrap_servers": ["a b:9092"]}, "no host:port"),
+        ({"bootstrap_servers": ["http://broker:9092"]}, "no host:port"),
+        ({"bootstrap_servers": ["broker:90920"]}, "no host:port"),
+        ({"bootstrap_servers": ["me:s3cret@broker:9092"]}, "no user or password belongs there"),
+        ({"heartbeat_interval_ms": 10_000}, "must be at most a third"),
+        ({"heartbeat_interval_ms": 20_000}, "must be at most a third"),
+        ({"max_poll_interval_ms": 10_000, "session_timeout_ms": 20_000}, "max_poll_interval_ms"),
+        ({"reconnect_backoff_ms": 6_000}, "must be at most reconnect_backoff_max_ms"),
+        ({"ssl_cafile": "/ca.pem"}, "ssl_cafile needs security_protocol SSL or SASL_SSL: with PLAINTEXT nothing"),
+        ({"security_protocol": "SSL", "ssl_keyfile": "/key.pem"}, "ssl_keyfile needs ssl_certfile"),
+        ({"security_protocol": "SSL", "ssl_password": "s3cret"}, "ssl_password needs ssl_certfile"),
+        ({"sasl_plain_password": "s3cret"}, "need security_protocol SASL_SSL or SASL_PLAINTEXT"),
         ({"heartbeat_interval_ms": 5_000}, "at most a third"),
         ({"fetch_max_wait_ms": 20_000}, "must be below request_timeout_ms"),
         ({"request_timeout_ms": 540_000}, "below connections_max_idle_ms"),
@@ -169,8 +183,8 @@ def oauth(path: str) -> KafkaSettings:
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"ssl_keyfile: there is no file '/nowhere/key\.pem'"):
-        all_options(settings(security_protocol="SSL", ssl_keyfile="/nowhere/key.pem"))
+    with pytest.raises(SettingsError, match=r"ssl_certfile: there is no file '/nowhere/cert\.pem'"):
+        all_options(settings(security_protocol="SSL", ssl_certfile="/nowhere/cert.pem"))
 
 
 @pytest.mark.parametrize(

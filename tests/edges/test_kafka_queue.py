@@ -8,10 +8,12 @@ import time
 import anyio
 import pytest
 from anyio import to_thread
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 
 from committerd.edges import kafka_queue
+from committerd.edges.kafka_options import reader_options
 from committerd.edges.kafka_queue import open_kafka_queue
+from committerd.edges.kafka_reader import read_batches
 from committerd.format.request import record_size
 from committerd.ports import Acknowledged, Publication
 from committerd.settings_kafka import DAY_MS, KafkaSettings
@@ -106,6 +108,45 @@ async def test_a_header_name_that_is_no_text_stops_nothing(settings: KafkaSettin
     assert [r.value for r in records] == [b"a", b"b", b"behind"]
     assert [value for _, value in records[0].headers] == [b"1", b"2", b"3"]
     assert records[0].headers[1][0].endswith("name")
+
+
+async def test_of_a_record_with_very_many_headers_the_first_are_read(settings: KafkaSettings, dataset: str) -> None:
+    many = [("", b"")] * 300_000
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        await stage(queue, settings, [b"many"] * 3, headers=many)
+        await stage(queue, settings, [b"few"], headers=many[:1000])
+        records = await take(queue, 4)
+        again = await queue.read(0, 4)
+    counted = [(r.value, len(r.headers), r.headers_found) for r in records]
+    assert counted == [(b"many", 1000, 300_000)] * 3 + [(b"few", 1000, 0)]
+    assert again == records
+
+
+async def test_a_dead_letter_that_its_topic_does_not_take_is_cut_until_it_does(
+    settings: KafkaSettings, dataset: str
+) -> None:
+    """Whatever somebody has set on the topic since it was looked at."""
+    async with open_kafka_queue(settings, dataset) as queue:
+        with operator(settings) as admin:
+            configure_topic(admin, queue.topics.dead, "max.message.bytes", "20000")
+        reasons = [("committerd-status", b"INVALID"), ("committerd-offset", b"7")]
+        fits = Publication(key=b"k1", value=b"v" * 1000, headers=reasons)
+        value = Publication(key=b"k2", value=b"v" * 30_000, headers=[("h", b"1"), *reasons])
+        headers = Publication(key=b"k3", value=b"v" * 30_000, headers=[("h", b"1" * 30_000), *reasons])
+        key = Publication(key=b"k" * 30_000, value=b"v" * 30_000, headers=[("h", b"1" * 30_000), *reasons])
+        await queue.dead_letter([fits, value, headers, key])
+        ranges = {TopicPartition(queue.topics.dead, 0): (0, 4)}
+        options = reader_options(settings, queue.topics, dataset)
+        found = await to_thread.run_sync(lambda: [r for batch in read_batches(options, ranges) for r in batch])
+    assert {(r.key, len(r.value), len(r.headers)) for r in found} == {
+        (b"k1", 1000, 2),
+        (b"k2", 0, 4),
+        (b"k3", 0, 4),
+        (None, 0, 5),
+    }
+    assert all(("committerd-value-bytes", b"30000") in r.headers for r in found if not r.value)
 
 
 async def test_seek_drops_what_was_fetched_before(settings: KafkaSettings, dataset: str) -> None:

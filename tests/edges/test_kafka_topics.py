@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import anyio
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.edges.kafka_admin import TopicAdmin
 from committerd.edges.kafka_options import topics_of
+from committerd.edges.kafka_queue import open_kafka_queue
 from committerd.edges.kafka_topics import FoundTopic, deviations, planned_topics, prepare_topics
 from committerd.errors import SettingsError
 from committerd.settings_kafka import DAY_MS, KafkaSettings
@@ -54,6 +56,22 @@ def test_fewer_brokers_do_with_what_there_is(brokers: int) -> None:
     for plan in planned_topics(SETTINGS, topics_of(SETTINGS, "t"), brokers=brokers):
         assert plan.replicas == brokers
         assert plan.configs["min.insync.replicas"] == "1"
+
+
+@pytest.mark.parametrize("role", ["outcomes", "dead"])
+def test_a_topic_of_answers_that_takes_too_little_or_packs_them_is_wrong(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("committerd.edges.kafka_topics._unreadable_codecs", lambda: ["snappy", "zstd"])
+    name, found = f"t.{role}", as_planned()
+    assert wrong(found) == []
+    (small,) = wrong({**found, name: with_configs(found[name], max_message_bytes="100000")})
+    assert f"{name}: max.message.bytes is 100000" in small
+    (packed,) = wrong({**found, name: with_configs(found[name], compression_type="zstd")})
+    assert f"{name}: compression.type is zstd (snappy, zstd can't be read here" in packed
+    assert packed.endswith("compression.type=uncompressed")
+    for good in ("producer", "uncompressed", "gzip"):
+        assert wrong({**found, name: with_configs(found[name], compression_type=good)}) == []
 
 
 def test_a_dead_letter_topic_takes_more_than_a_record() -> None:
@@ -254,3 +272,33 @@ def test_says_what_kafka_says_when_a_topic_can_not_be_created(settings: KafkaSet
 
 
 _ROLES = ("staged", "outcomes", "dead")
+
+
+@pytest.mark.kafka
+async def test_a_start_waits_for_topics_that_others_are_still_making(
+    kafka: KafkaBroker | RunningKafka, dataset: str
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, topics_mode="check", bootstrap_timeout_ms=30_000)
+    maker = settings_for(kafka.bootstrap_servers)
+    async with anyio.create_task_group() as tasks:
+
+        async def make_later() -> None:
+            await anyio.sleep(3)
+            async with open_kafka_queue(maker, dataset, join=True):
+                pass
+
+        tasks.start_soon(make_later)
+        began = time.monotonic()
+        async with open_kafka_queue(settings, dataset) as queue:
+            assert time.monotonic() - began > 3
+            assert await queue.bounds() == (0, 0)
+
+
+@pytest.mark.kafka
+async def test_a_start_gives_up_waiting_when_the_time_is_over(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
+    settings = settings_for(kafka.bootstrap_servers, topics_mode="check", bootstrap_timeout_ms=2_000)
+    began = time.monotonic()
+    with pytest.raises(SettingsError, match=r"\.staged does not exist"):
+        async with open_kafka_queue(settings, dataset):
+            pass
+    assert 2 <= time.monotonic() - began < 10

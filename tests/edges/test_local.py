@@ -9,20 +9,25 @@ import os
 import random
 import re
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
+from committerd.edges import local
 from committerd.edges.local import LocalStore, local_path
-from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Created, Exists
-from tests.edges.kernel import failing, note_calls
+from tests.edges.kernel import failing, failing_at, note_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = "_versions/1.manifest"
@@ -99,6 +104,142 @@ async def test_staging_files_of_any_writer_are_not_listed(store: LocalStore, tmp
 async def test_a_folder_is_named_with_its_slash(store: LocalStore) -> None:
     with pytest.raises(ValueError, match="slash"):
         await store.list("_versions")
+
+
+class TestOnlyRegularFilesAreRead:
+    """A record chooses which files are read. No link is followed, and nothing is waited for."""
+
+    @pytest.fixture
+    def secret(self, tmp_path: Path) -> Path:
+        secret = tmp_path / "outside" / "secret"
+        secret.parent.mkdir()
+        secret.write_bytes(b"secret")
+        return secret
+
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> Path:
+        data = tmp_path / "table" / "data"
+        data.mkdir(parents=True)
+        return data
+
+    @staticmethod
+    async def refused(store: LocalStore, key: str, why: str) -> None:
+        reads: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.get(key),
+            lambda: store.get_range(key, 0, 3),
+            lambda: store.get_tail(key, 3),
+            lambda: store.head(key),
+            lambda: store.copy(key, "copied"),
+        ]
+        for read in reads:
+            with anyio.fail_after(5), pytest.raises(ObjectUnreadable, match=f"{key}.*{why}"):
+                await read()
+
+    async def test_links(self, store: LocalStore, data: Path, secret: Path) -> None:
+        (data / "absolute").symlink_to(secret)
+        (data / "relative").symlink_to("../../outside/secret")
+        (data / "inside").symlink_to("own")
+        (data / "own").write_bytes(b"own")
+        (data / "nowhere").symlink_to("nothing")
+        for name in ("absolute", "relative", "inside", "nowhere"):
+            await self.refused(store, f"data/{name}", "symbolic link")
+
+    async def test_folders_that_are_links(self, store: LocalStore, data: Path, secret: Path) -> None:
+        (data / "folder").symlink_to(secret.parent)
+        await self.refused(store, "data/folder/secret", "symbolic link")
+
+    async def test_pipes_devices_and_sockets(self, store: LocalStore, data: Path, tmp_path: Path) -> None:
+        os.mkfifo(data / "pipe")
+        descriptor = os.open(data, os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"/proc/self/fd/{descriptor}/socket")  # its own path is too long
+        os.close(descriptor)
+        for name in ("pipe", "socket"):
+            await self.refused(store, f"data/{name}", "no regular file")
+
+    async def test_what_became_a_link_when_it_was_opened(
+        self, store: LocalStore, data: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await store.put("data/o", b"own")
+        stat = os.stat
+
+        def swapped(path: Any, **how: Any) -> os.stat_result:
+            found = stat(path, **how)
+            if path == "o":
+                (data / "o").unlink()
+                (data / "o").symlink_to(secret)
+            return found
+
+        monkeypatch.setattr(os, "stat", swapped)
+        assert await store.get("data/o") is None
+
+    async def test_files_that_may_not_be_read(
+        self, store: LocalStore, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await store.put("data/o", b"own")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", failing_at("o", errno.EACCES))
+            with pytest.raises(ObjectUnreadable, match=r"data/o: Permission denied \(EACCES\)"):
+                await store.get("data/o")
+        monkeypatch.setattr(os, "open", failing_at("o", errno.EMFILE))
+        with pytest.raises(StoreUnavailable, match="EMFILE") as ours:
+            await store.get("data/o")
+        assert not isinstance(ours.value, ObjectUnreadable)
+
+    async def test_the_tables_own_folders_may_be_links(self, store: LocalStore, tmp_path: Path, secret: Path) -> None:
+        (tmp_path / "table").mkdir()
+        (tmp_path / "table" / "data").symlink_to(secret.parent)
+        assert await store.get("data/secret") == b"secret"
+        assert await store.head("data/secret") == 6
+
+    async def test_a_manifest_may_be_a_link(self, store: LocalStore, tmp_path: Path, secret: Path) -> None:
+        (tmp_path / "table" / "_versions").mkdir(parents=True)
+        (tmp_path / "table" / MANIFEST).symlink_to(secret)
+        assert await store.get(MANIFEST) == b"secret"
+        assert await store.head(MANIFEST) == 6
+
+    async def test_a_read_without_an_end_is_given_up(
+        self, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, hangs = LocalStore(tmp_path / "table", read_seconds_max=0.05), threading.Event()
+        (data / "o").write_bytes(b"own")
+        monkeypatch.setattr(local, "_whole", lambda _: hangs.wait(30))
+        try:
+            for _ in range(16):
+                with pytest.raises(ObjectUnreadable, match=r"data/o: no answer within 0\.05 s"):
+                    await store.get("data/o")
+            with pytest.raises(StoreUnavailable, match="16 reads there have not ended") as hanging:
+                await store.head("data/o")
+            assert not isinstance(hanging.value, ObjectUnreadable)
+        finally:
+            hangs.set()
+        monkeypatch.undo()
+        with anyio.fail_after(10):
+            while True:
+                with suppress(StoreUnavailable):
+                    assert await store.get("data/o") == b"own"
+                    break
+                await anyio.sleep(0.01)
+
+    async def test_a_read_that_waits_for_its_turn_blames_no_object(
+        self, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, hangs = LocalStore(tmp_path / "table", read_seconds_max=0.2), threading.Event()
+        (data / "o").write_bytes(b"own")
+        monkeypatch.setattr(local, "_whole", lambda _: hangs.wait(30))
+        errors: list[StoreUnavailable] = []
+
+        async def read() -> None:
+            try:
+                await store.get("data/o")
+            except StoreUnavailable as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(9):
+                tasks.start_soon(read)
+        hangs.set()
+        assert sorted(isinstance(error, ObjectUnreadable) for error in errors) == [False] + [True] * 8
 
 
 class TestDurability:

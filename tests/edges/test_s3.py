@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from committerd.edges.aws import AwsClient, Fault
 from committerd.edges.s3 import S3Place, S3Store, s3_client, s3_place
-from committerd.errors import InvalidRequest, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Created, Exists, Tail
 from committerd.settings_s3 import S3Settings
 from tests.edges.fake_s3 import Answer, FakeS3
@@ -154,6 +157,54 @@ async def test_a_refusal_is_not_tried_again(store: S3Store, server: FakeS3, faul
     assert faults == [Fault.REFUSED]
 
 
+@pytest.mark.parametrize(
+    ("answer", "own"),
+    [
+        (Answer(status=400, code="KMS.DisabledException"), True),
+        (Answer(status=403, code="AccessDenied"), True),
+        (Answer(status=403, code="InvalidObjectState"), True),
+        (Answer(status=400, body=b""), True),
+        (Answer(status=404, code="NoSuchBucket"), True),
+        (Answer(status=501, code="NotImplemented"), False),
+        (Answer(status=301, code="PermanentRedirect"), False),
+    ],
+)
+async def test_a_refusal_to_read_may_be_of_that_object_alone(
+    store: S3Store, server: FakeS3, answer: Answer, own: bool
+) -> None:
+    for read in (store.get(KEY), store.get_range(KEY, 0, 1), store.get_tail(KEY, 1)):
+        server.script.append(answer)
+        with pytest.raises(StoreUnavailable) as caught:
+            await read
+        assert isinstance(caught.value, ObjectUnreadable) is own
+
+
+async def test_a_refusal_to_look_may_be_of_that_object_alone(store: S3Store, server: FakeS3) -> None:
+    for status in (400, 403):
+        server.script.extend([Answer(status=status)] * 2)  # what the quick way meets, the SDK asks for again
+        with pytest.raises(ObjectUnreadable, match=str(status)):
+            await store.head(KEY)
+        server.script.clear()
+    server.script.append(Answer(status=403))
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.list("_versions/")
+    assert not isinstance(caught.value, ObjectUnreadable)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("server_name", ["s3", "minio"])
+async def test_a_name_that_a_real_server_does_not_take_stops_nothing(
+    server_name: str, request: pytest.FixtureRequest
+) -> None:
+    """A MinIO and file systems behind a server refuse names above 255 characters with 400; others find nothing."""
+    endpoint: S3Endpoint = request.getfixturevalue(server_name)
+    async with opened(settings_of(endpoint), endpoint.make_bucket(), "t") as store:
+        for read in (store.head, store.get):
+            with suppress(ObjectUnreadable):
+                assert await read("_transactions/" + "x" * 300) is None
+        assert await store.list("_transactions/") == []
+
+
 async def test_a_server_that_is_not_there_changed_nothing(faults: list[Fault]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -189,6 +240,41 @@ async def test_without_credentials_nothing_is_sent(server: FakeS3, monkeypatch: 
     with pytest.raises(StoreUnavailable, match="credentials"):
         await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
     assert not server.requests
+    await client.aclose()
+
+
+async def test_credentials_in_a_file_are_read_again_when_it_changes(
+    server: FakeS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setattr("committerd.edges.aws._CREDENTIALS_SECONDS", 0.0)
+
+    def write(text: str) -> None:
+        (tmp_path / "next").write_text(text)
+        (tmp_path / "next").replace(file)  # as a mounted Secret is replaced
+
+    async def signed_by() -> str:
+        await ours.put(KEY, b"ours")
+        found = re.search(r"Credential=(\w+)/", server.headers[-1]["Authorization"])
+        assert found
+        return found[1]
+
+    write("[default]\naws_access_key_id = FIRST\naws_secret_access_key = a\n")
+    settings = server.settings(access_key_id=None, secret_access_key=None)
+    client = s3_client(settings, failed=lambda _: None, dice=random.Random(0))
+    ours = S3Store(client, S3Place("bucket", ""))
+    assert await signed_by() == "FIRST"
+    write("[default]\naws_access_key_id = SECOND\naws_secret_access_key = b\naws_session_token = t\n")
+    assert await signed_by() == "SECOND"
+    assert server.headers[-1]["X-Amz-Security-Token"] == "t"
+    write("[default]\naws_access_key_id = HALF-WRIT")
+    assert await signed_by() == "SECOND"
+    write("[default]\naws_access_key_id = THIRD\naws_secret_access_key = c\n")
+    assert await signed_by() == "THIRD"
     await client.aclose()
 
 
@@ -387,3 +473,40 @@ async def test_another_region_than_the_servers_is_found_out(s3: S3Endpoint) -> N
         assert await store.put_if_absent(KEY, b"x") == Created()
         assert await store.put_if_absent(KEY, b"y") == Exists()
         assert await store.get(KEY) == b"x"
+
+
+class TestAHead:
+    """The first of a bucket goes by the SDK, which shows where objects are; later ones cost little."""
+
+    async def test_is_answered_alike_either_way(self, store: S3Store, server: FakeS3, client: AwsClient) -> None:
+        server.objects["a table/data/a~b ä%.lance"] = b"12345"
+        for _ in range(3):
+            assert await store.head("data/a~b ä%.lance") == 5
+            assert await store.head("data/nothing") is None
+        assert len(set(server.requests)) == 2
+        assert len(server.requests) == 6
+        place = "a table/data/a~b ä%.lance"
+        quick = await client.head_quickly(bucket="bucket", key=place)
+        assert quick is not None
+        assert quick.size == 5
+        assert await client.head_quickly(bucket="other", key=place) is None
+
+    @pytest.mark.parametrize("answer", [Answer(status=503), DROPPED, Answer(status=500)])
+    async def test_that_got_no_good_answer_goes_by_the_sdk(
+        self, store: S3Store, server: FakeS3, answer: Answer
+    ) -> None:
+        server.objects["a table/o"] = b"12345"
+        assert await store.head("o") == 5
+        server.script.append(answer)
+        assert await store.head("o") == 5
+
+    async def test_that_was_refused_is_told_by_the_sdk_and_the_way_is_learnt_anew(
+        self, store: S3Store, server: FakeS3, client: AwsClient
+    ) -> None:
+        server.objects["a table/o"] = b"12345"
+        assert await store.head("o") == 5
+        server.script += [Answer(status=403), Answer(status=403)]
+        with pytest.raises(ObjectUnreadable, match="403"):
+            await store.head("o")
+        assert await store.head("o") == 5
+        assert await client.head_quickly(bucket="bucket", key="a table/o") is not None

@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from committerd.errors import CorruptTable
 from committerd.format import fragment_list
-from committerd.format.fragment_list import NO_FRAGMENTS, Chunk, FragmentList, pack, pack_fragments, unpack
-from committerd.format.manifest_file import Body, ManifestFile, assemble, decode, encode
+from committerd.format.fragment_list import (
+    NO_FRAGMENTS,
+    Chunk,
+    FragmentList,
+    cut,
+    fragments_range,
+    pack,
+    pack_fragments,
+    skim,
+    unpack,
+)
+from committerd.format.manifest_file import Body, ManifestFile, assemble, decode, encode, examine, skim_manifest
 from committerd.format.messages import (
     DataFile,
     DataFragment,
@@ -304,3 +315,82 @@ def test_a_body_has_a_tail_without_being_joined(parts: list[bytes], size: int) -
     body = Body(parts)
     assert (len(body), bytes(body)) == (len(joined), joined)
     assert body.tail(size) == joined[max(0, len(joined) - size) :]
+
+
+@settings(deadline=None)
+@given(manifests)
+def test_skimming_says_what_unpacking_says(manifest: Manifest) -> None:
+    outline, kept = unpack(manifest.SerializeToString())
+    skimmed = skim(manifest.SerializeToString())
+    assert (skimmed.outline, skimmed.fragments) == (outline, len(kept))
+    assert skimmed.data_bytes == sum(file.file_size_bytes for one in kept for file in one.files)
+
+
+def test_skimming_decodes_some_fragments_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_list, "_SKIMMED_AT_ONCE", 2)
+    skimmed = skim(Manifest(version=4, fragments=[plain(number) for number in range(5)]).SerializeToString())
+    assert skimmed == (Manifest(version=4), 5, 510)
+
+
+@pytest.mark.parametrize("version", every_version())
+def test_skimming_an_object_says_what_decoding_it_says(version: tuple[str, str, int]) -> None:
+    body = manifest_bytes(*version)
+    file = decode(body)
+    skimmed = skim_manifest(body, len(body))
+    assert (skimmed.outline, skimmed.fragments) == (file.outline, len(file.fragments))
+
+
+def test_an_object_that_is_damaged_is_not_skimmed() -> None:
+    body = encode(Manifest(version=1), [], Transaction(uuid="u"))
+    with pytest.raises(CorruptTable, match="can't be decoded"):
+        skim_manifest(body[:-17] + b"\xff" + body[-16:], len(body))
+
+
+@settings(deadline=None)
+@given(manifests, st.integers(0, 4))
+def test_the_fragments_of_a_manifest_lie_in_one_piece(manifest: Manifest, known: int) -> None:
+    body, fragments = manifest.SerializeToString(), list(manifest.fragments)
+    found = fragments_range(body, Manifest(fragments=fragments[:known]).SerializeToString())
+    assert found is not None
+    start, end = found
+    assert body[start:end] == Manifest(fragments=fragments).SerializeToString()
+    assert body[:start] == Manifest(fields=manifest.fields).SerializeToString()
+    assert found == fragments_range(body) == fragments_range(body, b"something else")
+
+
+def test_fragments_that_lie_apart_are_told() -> None:
+    one, other = (Manifest(fragments=[plain(number)]).SerializeToString() for number in (1, 2))
+    assert fragments_range(one + Manifest(version=3).SerializeToString() + other) is None
+
+
+def test_fragments_are_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_list, "_CUT_AT_ONCE", 2)
+    fragments = [plain(number, path="p" * 50 * number) for number in range(5)]
+    parts = list(cut(Manifest(fragments=fragments).SerializeToString()))
+    assert [len(Manifest.FromString(part).fragments) for part in parts] == [2, 2, 1]
+    assert [one for part in parts for one in Manifest.FromString(part).fragments] == fragments
+
+
+@pytest.mark.parametrize("torn", [b"\x12", b"\x12\x80", b"\x12\x05ab"])
+def test_fragments_that_are_torn_are_passed_over_without_end(torn: bytes) -> None:
+    assert list(cut(torn)) == [torn]
+
+
+@pytest.mark.parametrize("version", every_version())
+def test_examining_an_object_says_what_decoding_it_says(version: tuple[str, str, int]) -> None:
+    body = manifest_bytes(*version)
+    file, found = decode(body), examine(body)
+    assert (found.outline, found.transaction) == (file.outline, file.transaction)
+    assert Manifest.FromString(found.fragments).fragments == file.manifest.fragments
+    assert examine(body, found.fragments) == found
+
+
+def test_an_object_whose_fragments_lie_apart_is_examined_too() -> None:
+    whole = Manifest(version=3, fragments=[plain(1), plain(2)])
+    one, other = (Manifest(fragments=[one]).SerializeToString() for one in whole.fragments)
+    apart = one + Manifest(version=3).SerializeToString() + other
+    body = encode(whole, [], Transaction(uuid="u"))
+    framed = len(apart).to_bytes(4, "little") + apart + bytes(8) + body[-8:]
+    found = examine(framed)
+    assert (found.outline, found.transaction) == (Manifest(version=3), None)
+    assert found.fragments == one + other

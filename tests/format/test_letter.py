@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from committerd.format.letter import decode_letter
-from committerd.format.messages import Transaction
+from committerd.format.letter import Letter, decode_letter, letter_of, smaller_letter, smaller_outcome
+from committerd.format.messages import Outcome, Transaction
 from committerd.format.request import decode_envelope
-from committerd.ports import Record
+from committerd.ports import Publication, Record
 
 _REASONS = (
     ("committerd-status", b"INVALID"),
@@ -78,3 +78,64 @@ def test_a_value_that_did_not_fit_is_told_and_garbage_is_no_transaction() -> Non
 )
 def test_what_no_committer_wrote_is_no_letter(headers: tuple[tuple[str, bytes], ...]) -> None:
     assert decode_letter(_record(b"x", *headers)) is None
+
+
+def _letter(value: bytes, *headers: tuple[str, bytes], room: int, headers_found: int = 0) -> Publication:
+    record = Record(offset=17, value=value, key=b"key", headers=headers, headers_found=headers_found)
+    return letter_of(record, _REASONS, room=room)
+
+
+def _decoded(letter: Publication) -> Letter:
+    decoded = decode_letter(Record(offset=3, value=letter.value, key=letter.key, headers=letter.headers))
+    assert decoded is not None
+    return decoded
+
+
+def test_what_fits_is_kept_whole() -> None:
+    letter = _letter(b"v" * 1000, ("producer", b"p"), room=2000)
+    assert (letter.key, letter.value) == (b"key", b"v" * 1000)
+    decoded = _decoded(letter)
+    assert decoded.headers == [("producer", b"p")]
+    assert (decoded.dropped_bytes, decoded.cut) == (0, False)
+
+
+def test_what_does_not_fit_is_left_out_and_a_header_says_so() -> None:
+    """The value first, then the headers, then the key."""
+    named = ("\N{REPLACEMENT CHARACTER}" * 1000, b"")  # as a name reads that is no UTF-8: 3,000 bytes
+    without_value = _letter(b"v" * 1000, ("producer", b"p"), room=600)
+    assert (without_value.key, without_value.value) == (b"key", b"")
+    assert (_decoded(without_value).dropped_bytes, _decoded(without_value).cut) == (1000, False)
+    without_headers = _letter(b"v" * 1000, named, ("producer", b"p"), room=2000)
+    assert _decoded(without_headers).headers == []
+    assert (_decoded(without_headers).dropped_bytes, _decoded(without_headers).cut) == (1000, True)
+    assert ("committerd-headers", b"2") in without_headers.headers
+    nothing = _letter(b"v", ("producer", b"p"), room=1)
+    assert (nothing.key, nothing.value) == (None, b"")
+    assert ("committerd-key-bytes", b"3") in nothing.headers
+    assert _decoded(nothing).cut
+    assert smaller_letter(nothing) is None
+
+
+def test_headers_that_were_not_even_read_are_counted() -> None:
+    letter = _letter(b"v", ("producer", b"p"), room=2000, headers_found=500_000)
+    assert [value for name, value in letter.headers if name == "committerd-headers"] == [b"500000"]
+    assert _decoded(letter).cut
+    smallest = _letter(b"v", ("producer", b"p" * 2000), room=500, headers_found=500_000)
+    assert [value for name, value in smallest.headers if name == "committerd-headers"] == [b"500000"]
+    assert _decoded(smallest).headers == []
+
+
+def test_a_producers_headers_are_not_taken_for_the_committers() -> None:
+    letter = _letter(b"v", ("committerd-value-bytes", b"7"), ("committerd-x", b"x" * 5000), room=2000)
+    assert _decoded(letter).dropped_bytes == 0
+    assert letter.value == b"v"
+
+
+def test_an_outcome_may_lose_what_is_said_for_people() -> None:
+    outcome = Outcome(uuid="u", offset=17, reason="invalid", message="m" * 300, producer="p" * 1000)
+    smaller = smaller_outcome(Publication(key=b"u", value=outcome.SerializeToString(), headers=[("topic", b"t")]))
+    assert smaller is not None
+    assert Outcome.FromString(smaller.value) == Outcome(uuid="u", offset=17, reason="invalid")
+    assert (smaller.key, smaller.headers) == (b"u", [("topic", b"t")])
+    assert smaller_outcome(smaller) is None
+    assert smaller_outcome(Publication(key=b"u", value=b"\xff")) is None

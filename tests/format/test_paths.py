@@ -117,10 +117,39 @@ def test_keys_are_where_pylance_puts_the_files() -> None:
     assert paths.transaction_key(paths.transaction_name(2, UUID)) == f"_transactions/2-{UUID}.txn"
     assert paths.data_key("0101.lance") == "data/0101.lance"
     assert paths.index_prefix(bytes.fromhex(UUID.replace("-", ""))) == f"_indices/{UUID}/"
+    assert paths.index_file_key(bytes.fromhex(UUID.replace("-", "")), "a/b") == f"_indices/{UUID}/a/b"
     arrow = DeletionFile(file_type=DeletionFile.ARROW_ARRAY, read_version=2, id=2**64 - 1)
     bitmap = DeletionFile(file_type=DeletionFile.BITMAP, read_version=3, id=8)
     assert paths.deletion_key(0, arrow, staged=False) == "_deletions/0-2-18446744073709551615.arrow"
     assert paths.deletion_key(7, bitmap, staged=True) == "_deletions/7-3-8.bin"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a b+c=d&e:f@g,h;i'j(k)!$.lance", "a b+c=d&e:f@g,h;i'j(k)!$.lance"),
+        ("sub/a", "sub%2Fa"),
+        ("a%2Fb", "a%252Fb"),
+        ("\u00e4", "%C3%A4"),
+        ('a#1~[x]*{y}^`"<>|?\\', "a%231%7E%5Bx%5D%2A%7By%7D%5E%60%22%3C%3E%7C%3F%5C"),
+        ("\n\x7f", "%0A%7F"),
+        (".", "%2E"),
+        ("..", "%2E%2E"),
+        ("...", "..."),
+    ],
+)
+def test_a_data_file_is_called_as_lances_readers_call_it(path: str, name: str) -> None:
+    assert paths.data_key(path) == f"data/{name}"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\0", "a%2fb", "%252e%252e", "%25252525252e", "a%7F"])
+def test_a_name_with_two_meanings_leaves_its_folder(name: str) -> None:
+    assert paths.leaves_its_folder(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "a..b", "100%", "a%20b", "%C3%A4", "\u00e4", "%FF", "%ZZ"])
+def test_any_other_name_is_one_of_its_folder(name: str) -> None:
+    assert not paths.leaves_its_folder(name)
 
 
 def test_every_manifest_that_pylance_wrote_has_a_version() -> None:

@@ -17,7 +17,7 @@ from committerd.format.request import (
     record_size,
     who_asked,
 )
-from committerd.format.uris import canonical_uri, names_same_table
+from committerd.format.uris import canonical_base, canonical_uri, is_below, names_same_table
 from committerd.ports import Record
 
 UUID = "6b2f4d1e-0c1a-4f8e-9a55-2f3d7c9b1e00"
@@ -168,7 +168,7 @@ def test_a_records_fingerprint_covers_key_and_value() -> None:
 
 
 def test_a_records_size_counts_key_and_headers() -> None:
-    assert record_size(Record(offset=1, value=b"abc", key=b"k", headers=[("ab", b"cd")])) == 8
+    assert record_size(Record(offset=1, value=b"abc", key=b"k", headers=[("ab", b"cd")])) == 8 + 160
     assert record_size(Record(offset=1, value=b"abc")) == 3
 
 
@@ -186,6 +186,51 @@ def test_a_records_size_counts_key_and_headers() -> None:
 )
 def test_one_table_has_many_spellings(one: str, other: str) -> None:
     assert canonical_uri(one) == canonical_uri(other)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://[bucket]/x",
+        "s3://[",
+        "http://[::1/x",
+        "s3://b:port/x",
+        "://",
+        ":",
+        "",
+        "s3://\u2100/x",
+        "file://[/x",
+        "a\0b",
+    ],
+)
+def test_any_text_has_a_spelling(uri: str) -> None:
+    assert canonical_uri(canonical_uri(uri)) == canonical_uri(uri)
+    assert not names_same_table(uri, served="s3://bucket/x", aliases=())
+
+
+def test_another_machines_file_is_not_ours() -> None:
+    assert canonical_uri("file://localhost/data/t") == canonical_uri("/data/t")
+    assert canonical_uri("file://server/data/t") != canonical_uri("/data/t")
+
+
+@pytest.mark.parametrize("uri", ["s3://b/t", "/data/t", "file:///data/t", "s3+ddb://b/t?ddbTableName=x", "/"])
+def test_a_base_is_spelt_as_a_table_is(uri: str) -> None:
+    assert canonical_base(uri) == canonical_uri(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["", "a", "a/b", "s3://b/../c", "s3://b/%2e%2e/c", "s3://../c", "/a/./b", "/a\\b", "/a\tb", "/a ", "file://a/.."],
+)
+def test_a_base_means_one_place(uri: str) -> None:
+    assert canonical_base(uri) is None
+
+
+def test_below_a_base_is_the_base_and_what_is_in_it() -> None:
+    assert is_below("s3://b/t", "s3a://b/t/")
+    assert is_below("s3://b/t/x", "s3://b/t")
+    assert is_below("/x", "/")
+    assert not is_below("s3://b/tx", "s3://b/t")
 
 
 def test_two_tables_are_two() -> None:

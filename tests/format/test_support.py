@@ -108,7 +108,7 @@ def test_all_unknown_flags_are_told_at_once_with_their_names() -> None:
     flags = FeatureFlag.DATA_OVERLAYS | FeatureFlag.MANAGED_BLOBS
     error = refusal(table(reader_feature_flags=flags, writer_feature_flags=flags | 2048))
     assert "feature flag 64 (data_overlays); " in str(error)
-    assert "feature flag 2048; " in str(error)
+    assert "feature flag 2048 (spilled_row_lineage); " in str(error)
     assert str(error).endswith("feature flag 16384 (managed_blobs)")
 
 
@@ -243,10 +243,21 @@ def test_row_ids_are_in_all_fragments_or_in_none() -> None:
 
 
 def test_a_fragment_id_twice_is_corrupt_even_where_more_is_unsupported() -> None:
-    error = refusal(table(fragments=[DataFragment(id=2)], reader_feature_flags=64))
+    manifest = table(fragments=[DataFragment(id=2)])
+    manifest.data_format.version = "9.9"
+    error = refusal(manifest)
     assert isinstance(error, CorruptTable)
     assert error.code == "fragment_id_twice"
     assert "two fragments have id 2" in str(error)
+
+
+@pytest.mark.parametrize("flag", [FeatureFlag.SPILLED_ROW_LINEAGE, FeatureFlag.FRAGMENT_TREE])
+def test_what_a_feature_that_we_do_not_know_allows_is_not_corrupt(flag: FeatureFlag) -> None:
+    """Row ids lie in data files then, or fragments in files of their own."""
+    error = refusal(table(reader_feature_flags=2 | flag, writer_feature_flags=2 | flag))
+    assert isinstance(error, UnsupportedTable)
+    assert error.code == "feature_flags"
+    assert "row ids" not in str(error)
 
 
 def test_a_fragment_id_fits_a_row_address() -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ import lance
 from committerd.edges.local import LocalStore
 from committerd.errors import CorruptTable, RequestError, Unavailable, UnsupportedTable
 from committerd.format.manifest_file import ManifestFile, decode, encode
-from committerd.format.messages import IndexSection, Manifest, Message, Transaction
-from committerd.format.request import decode_transaction
+from committerd.format.messages import BasePath, IndexSection, Manifest, Message, Transaction
+from committerd.format.request import decode_envelope, decode_transaction
 from committerd.format.support import require_supported
 from committerd.ports import Created, ObjectStore
 from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
@@ -32,7 +33,8 @@ from committerd.rules.invariants import require_sound_table
 from committerd.table import Table
 from committerd.writing import put, write_files
 from tests.conformance.facts import manifests
-from tests.oracle import mutations, native
+from tests.hostile import records as hostile
+from tests.oracle import bounds, mutations, native
 from tests.oracle.samples import Sample
 
 SECONDS_MAX = 10.0
@@ -48,6 +50,8 @@ _ORDINARY: dict[str, Any] = {
     "update": Transaction.Update(),
     "create_index": Transaction.CreateIndex(),
     "update_config": Transaction.UpdateConfig(),
+    "reserve_fragments": Transaction.ReserveFragments(num_fragments=1),
+    "update_bases": Transaction.UpdateBases(new_bases=[BasePath(name="after", path="/after")]),
 }
 
 OPTIONS = PrepareOptions(allowed=ANYTHING)
@@ -94,6 +98,27 @@ async def damage_staged(seed: int, samples: Sequence[Sample], folder: Path) -> R
     return report
 
 
+async def numbers_at_bounds(sample: Sample, folder: Path, *, part: int, parts: int) -> Report:
+    """Judge and build a transaction with each number at a bound of its type: every `parts`-th case. Raises
+    `DamageError`.
+    """
+    root = native.link_tree(sample.root, folder / "table")
+    table = Table(open_store(str(root)))
+    report = Report()
+    for number, case in enumerate(bounds.at_bounds(sample.staged)):
+        if number % parts != part:
+            continue
+        try:
+            answer = await _judge_and_build(table, case.body, OPTIONS)
+            if isinstance(answer, Prepared):
+                _require_usable(answer)
+                await _require_goes_on(root, answer, folder / f"after-{number}")
+        except Exception as error:
+            raise DamageError(f"{sample.name}, {case.name}: {type(error).__name__}: {error}") from error
+        report.codes[_code(answer)] += 1
+    return report
+
+
 async def damage_table(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
     """Judge and build transactions on tables of which one manifest is damaged. Raises `DamageError`."""
     dice = random.Random(seed)
@@ -123,6 +148,108 @@ async def damage_table(seed: int, samples: Sequence[Sample], folder: Path) -> Re
             raise DamageError(f"{_where('tables', seed, number, sample)}, {path.name} takes too long")
         report.codes[code] += 1
     return report
+
+
+async def hurt_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
+    """Judge and build records of the kinds that once did harm. Raises `DamageError`."""
+    dice = random.Random(seed)
+    sample = samples[seed % len(samples)]
+    donors = [Transaction.FromString(one.staged) for one in samples]
+    root = native.link_tree(sample.root, folder / "table")
+    table, report = Table(open_store(str(root))), Report()
+    append = next(one for one in donors if one.WhichOneof("operation") == "append")
+
+    def good() -> Transaction:
+        made = Transaction()
+        made.CopyFrom(append)
+        return made
+
+    version = Transaction.FromString(sample.staged).read_version
+    known = hostile.seeds(good, dice, read_version=version)
+    others = islice(hostile.mutated(good, dice, donors, read_version=version), PER_SEED)
+    for record in (*known, *others):
+        started = time.monotonic()
+        try:
+            answer = await _decode_and_build(table, record, hostile_only=record.is_seed)
+            if isinstance(answer, Prepared):
+                _require_usable(answer)
+        except Exception as error:
+            raise DamageError(f"{hostile.as_json(record)}, seed {seed}: {type(error).__name__}: {error}") from error
+        if time.monotonic() - started > SECONDS_MAX:
+            raise DamageError(f"{hostile.as_json(record)}, seed {seed} takes too long")
+        report.codes[_code(answer)] += 1
+    return report
+
+
+async def hostile_kinds(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
+    """Judge and build what nests, names strange files, or has few bytes that mean very much. Raises `DamageError`."""
+    dice = random.Random(seed)
+    sample = dice.choice([one for one in samples if manifests(one.root)])
+    appends = [one for one in samples if Transaction.FromString(one.staged).HasField("append")]
+    root = native.link_tree(sample.root, folder / "table")
+    table, report = Table(open_store(str(root))), Report()
+    version = Transaction.FromString(sample.staged).read_version
+    for number in range(PER_SEED):
+        append = Transaction.FromString(dice.choice(appends).staged)
+        kind, transaction, headers = _hostile_kind(append, dice, version)
+        record = hostile.Hostile(name=f"{kind} {number}", value=transaction.SerializeToString(), headers=headers)
+        started = time.process_time()
+        try:
+            answer = await _decode_and_build(table, record, hostile_only=dice.random() < 0.5)
+            if isinstance(answer, Prepared):
+                _require_usable(answer)
+                if dice.random() < 0.3:
+                    await _require_goes_on(root, answer, folder / f"after-{number}")
+        except Exception as error:
+            raise DamageError(f"{hostile.as_json(record)}, seed {seed}: {type(error).__name__}: {error}") from error
+        if time.process_time() - started > SECONDS_MAX:
+            raise DamageError(f"{hostile.as_json(record)}, seed {seed} takes too long")
+        report.codes[_code(answer)] += 1
+    return report
+
+
+def _hostile_kind(
+    append: Transaction, dice: random.Random, version: int
+) -> tuple[str, Transaction, list[tuple[str, bytes]]]:
+    """What is hurt, the transaction, and its headers."""
+    made = Transaction(uuid=str(uuid.UUID(int=dice.getrandbits(128), version=4)), read_version=version)
+    fragments = append.append.fragments
+    kind = dice.choice(("schema", "project", "json", "index", "row ids", "row versions", "path", "base"))
+    headers: list[tuple[str, bytes]] = []
+    match kind:
+        case "schema":
+            made.overwrite.schema.extend(mutations.nested_schema(dice))
+            made.overwrite.fragments.extend(fragments if dice.random() < 0.5 else ())
+        case "project":
+            made.project.schema.extend(mutations.nested_schema(dice))
+        case "json":
+            made.append.CopyFrom(append.append)
+            headers = [("create-only", b"true"), ("create-options", mutations.nested_json(dice))]
+        case "index":
+            made.create_index.new_indices.append(mutations.hostile_index(dice))
+        case "base":
+            made.update_bases.new_bases.add(id=dice.choice((0, 1, 2**31)), path=mutations.special_path(dice))
+        case _:
+            made.append.CopyFrom(append.append)
+            fragment = made.append.fragments[0]
+            fragment.physical_rows = dice.choice((fragment.physical_rows, 3, 2**20, 2**32 - 1))
+            if kind == "row ids":
+                fragment.inline_row_ids = mutations.hostile_sequence(dice)
+            elif kind == "row versions":
+                fragment.inline_created_at_versions = mutations.hostile_sequence(dice)
+            else:
+                fragment.files[0].path = mutations.special_path(dice)
+    return kind, made, headers
+
+
+async def _decode_and_build(
+    table: Table, record: hostile.Hostile, *, hostile_only: bool
+) -> Prepared | Rejected | RequestError | Unavailable:
+    try:
+        decode_envelope(record.headers)
+    except RequestError as error:
+        return error
+    return await _judge_and_build(table, record.value or b"", VERIFYING if hostile_only else OPTIONS)
 
 
 def _where(kind: str, seed: int, number: int, sample: Sample) -> str:
@@ -169,6 +296,7 @@ def _require_opens(root: Path) -> None:
     """pylance opens the table: else nobody can repair it."""
     try:
         dataset = lance.dataset(str(root))
+        dataset.schema  # noqa: B018  # it is decoded here
         dataset.get_fragments()
         dataset.read_transaction(dataset.version)
     except BaseException as error:  # its panics are no Exception

@@ -7,10 +7,29 @@ from collections.abc import Callable, Iterator, MutableSequence
 from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
-from committerd.format.messages import DecodeError, Message, RowIdSequence
+from committerd.format.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, pack_details
+from committerd.format.messages import Any as AnyMessage
+from committerd.format.messages import (
+    DecodeError,
+    Field,
+    FragmentReuseIndexDetails,
+    IndexMetadata,
+    MemWalIndexDetails,
+    Message,
+    RowIdSequence,
+)
 
+_INDEX_NAMES = (FRAGMENT_REUSE_INDEX, FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, "zones", "__lance_other", "")
+_TYPE_URLS = (
+    "/lance.table.FragmentReuseIndexDetails",
+    "/lance.table.MemWalIndexDetails",
+    "/lance.index.pb.ZoneMapIndexDetails",
+    "/lance.index.pb.BTreeIndexDetails",
+    "type.googleapis.com/google.protobuf.Any",
+    "",
+)
 _EDGES = (0, 1, 2, 7, 100, 2**15, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
 _BITS = {
     FieldDescriptor.CPPTYPE_INT32: 32,
@@ -84,6 +103,117 @@ def damage(message: Message, dice: random.Random, donors: tuple[Message, ...] = 
         _change(slot, dice, donors)
 
 
+def nested_schema(dice: random.Random) -> list[Field]:
+    """Columns within columns, few or very many deep; at times in a circle, below nothing, or below themselves."""
+    depth = dice.choice((2, 31, 32, 33, 100, 1_000, 5_000))
+    made = [
+        Field(id=number, parent_id=number - 1, name=dice.choice(("a", "a.b", "", f"f{number}")), type=Field.PARENT)
+        for number in range(depth)
+    ]
+    for field in made:
+        field.logical_type, field.nullable = dice.choice(("struct", "struct", "list", "list.struct")), True
+    made[-1].type, made[-1].logical_type = Field.LEAF, "int64"
+    match dice.randint(0, 4):
+        case 0:
+            made[0].parent_id = depth - 1
+        case 1:
+            dice.choice(made).parent_id = dice.choice((-2, depth, 2**31 - 1))
+        case 2:
+            chosen = dice.choice(made)
+            chosen.parent_id = chosen.id
+        case 3:
+            dice.shuffle(made)
+        case _:
+            pass
+    return made
+
+
+def nested_json(dice: random.Random) -> bytes:
+    """JSON that nests, repeats a key, or has numbers and text that few readers take."""
+    depth = dice.choice((1, 50, 900, 5_000, 100_000))
+    makers: tuple[Callable[[], bytes], ...] = (
+        lambda: b"[" * depth + b"]" * depth,
+        lambda: b'{"a":' * depth + b"1" + b"}" * depth,
+        lambda: b'{"enable_stable_row_ids": ' + b"[" * depth + b"]" * depth + b"}",
+        lambda: b'{"enable_stable_row_ids": true, "enable_stable_row_ids": false}',
+        lambda: b'{"data_storage_version": "' + b"2" * depth + b'"}',
+        lambda: b'{"data_storage_version": 1e' + b"9" * min(depth, 5_000) + b"}",
+        lambda: rb'{"data_storage_version": "\ud800"}',
+        lambda: b"[" * depth,
+    )
+    return dice.choice(makers)()
+
+
+def hostile_details(dice: random.Random) -> AnyMessage:
+    """Details of indices of Lance's own, and of others: damaged, nested in each other, or of another kind."""
+    reuse, wal = FragmentReuseIndexDetails(), MemWalIndexDetails()
+    for _ in range(dice.choice((0, 1, 3, 300))):
+        group = reuse.inline.versions.add(dataset_version=dice.choice(_EDGES) % 2**64).groups.add()
+        group.changed_row_addrs = dice.choice((b"", BitMap64().serialize(), dice.randbytes(30), hostile_bitmap(dice)))
+        for some in (group.old_fragments, group.new_fragments):
+            for _ in range(dice.randint(0, 3)):
+                some.add(id=dice.choice(_EDGES), physical_rows=dice.choice(_EDGES))
+    if dice.random() < 0.4:
+        external = reuse.external
+        external.path, external.offset, external.size = special_path(dice), dice.choice(_EDGES), dice.choice(_EDGES)
+    for _ in range(dice.choice((0, 1, 3, 300))):
+        merged = wal.merged_generations.add(generation=dice.choice(_EDGES))
+        merged.region_id.uuid = dice.randbytes(dice.choice((16, 16, 0, 17)))
+    wal.inline_snapshots = dice.randbytes(dice.choice((0, 20)))
+    made = pack_details(dice.choice((reuse, wal)))
+    match dice.randint(0, 4):
+        case 0:
+            made.value = damaged_bytes(made.value, dice)
+        case 1:
+            made.type_url = dice.choice(_TYPE_URLS)
+        case 2:
+            for _ in range(dice.choice((1, 50, 5_000))):
+                made = AnyMessage(type_url=made.type_url, value=b"\x0a" + made.value[:60_000])
+        case _:
+            pass
+    return made
+
+
+def hostile_index(dice: random.Random) -> IndexMetadata:
+    """An index of Lance's own, or a zone map, with fields, fragments and files that it may not have."""
+    made = IndexMetadata(name=dice.choice(_INDEX_NAMES), dataset_version=1)
+    made.uuid.uuid = dice.randbytes(16)
+    made.index_details.CopyFrom(hostile_details(dice))
+    if dice.random() < 0.4:
+        made.index_details.type_url, made.index_details.value = dice.choice(_TYPE_URLS), dice.randbytes(4)
+    made.fields.extend(dice.choice(((), (0,), (0, 0), (1_000_000,), (0, 1, 2), (-1,))))
+    if dice.random() < 0.7:
+        made.fragment_bitmap = dice.choice((bytes(BitMap([0]).serialize()), hostile_bitmap(dice)))
+    if dice.random() < 0.3:
+        made.files.add(path=special_path(dice), size_bytes=dice.choice(_EDGES))
+    return made
+
+
+def special_path(dice: random.Random) -> str:
+    """A name of a file that means another place, that no store takes, or that two readers take for two names."""
+    encoded = dice.choice(("%2e", "%2E", ".", "%252e", "%25252525252e"))
+    separator = dice.choice(("/", "%2f", "%2F", "%5c", "\\", "%252f"))
+    return dice.choice(
+        (
+            separator.join((encoded * 2, encoded * 2, "x.lance")),
+            f"a{separator}b.lance",
+            encoded,
+            encoded * 2,
+            dice.choice(("a\0b", "a%00b", "a\nb", "a\x7fb", "a%0ab")),
+            dice.choice(("x", "ä", "%41")) * dice.choice((255, 256, 1024, 5_000)),
+            separator + "etc" + separator + "passwd",
+            "file:///etc/passwd",
+            "link%2Fsecret.lance",
+            "%",
+            "%zz.lance",
+            "a.lance ",
+            "a.lance?versionId=1#x",
+            "e\u0301.lance",
+            "\u202ea.lance",
+        )
+    )
+
+
 def hostile_bitmap(dice: random.Random) -> bytes:
     """Few bytes that stand for many numbers, or for none, or for nothing."""
     most = dice.choice((2**16, 2**24, 2**27))
@@ -94,15 +224,21 @@ def hostile_bitmap(dice: random.Random) -> bytes:
 
 
 def hostile_sequence(dice: random.Random) -> bytes:
-    """Row ids, or versions, of very many rows."""
+    """Row ids, or versions, of very many rows: of several segments that meet, overlap or go down, or of very many."""
     sequence = RowIdSequence()
-    for _ in range(dice.randint(1, 3)):
+    for _ in range(dice.choice((1, 2, 3, 3, 2_000))):
         span = sequence.segments.add()
-        start = dice.choice((0, 5, 2**63, 2**64 - 2**32))
+        start = dice.choice((0, 5, 9, 2**20, 2**63, 2**64 - 2**32))
         end = min(start + dice.choice((0, 10, 2**20, 2**32, 2**33)), 2**64 - 1)
-        match dice.randint(0, 3):
+        match dice.randint(0, 5):
             case 0:
                 span.range.start, span.range.end = start, end
+            case 4:
+                span.range.start, span.range.end = end, start
+            case 5:
+                offsets = dice.choice(((3, 1, 2), (1, 1), (0, 2**32 - 1)))
+                span.sorted_array.u32_array.base = start
+                span.sorted_array.u32_array.offsets = b"".join(one.to_bytes(4, "little") for one in offsets)
             case 1:
                 span.range_with_holes.start, span.range_with_holes.end = start, end
                 span.range_with_holes.holes.u16_array.offsets = dice.randbytes(4)

@@ -52,6 +52,10 @@ def named(name: str, **other: object) -> IndexMetadata:
     return made
 
 
+def system_index(name: str) -> IndexMetadata:
+    return index(1, name=name, fields=())
+
+
 def column_with(**other: object) -> object:
     made = column(0)
     for key, value in other.items():
@@ -96,8 +100,8 @@ REFUSED: list[tuple[str, Callable[[], Transaction]]] = [
     ("index_bitmap", lambda: create_index(named("i", fragment_bitmap=b"\0"))),
     ("index_bitmap", lambda: create_index(named("i", fragment_bitmap=everything()))),
     ("index_created_at", lambda: create_index(named("i", created_at=2**62))),
-    ("index_details", lambda: create_index(named(FRAGMENT_REUSE_INDEX))),
-    ("index_details", lambda: create_index(named(MEM_WAL_INDEX))),
+    ("index_details", lambda: create_index(system_index(FRAGMENT_REUSE_INDEX))),
+    ("index_details", lambda: create_index(system_index(MEM_WAL_INDEX))),
     ("updated_offsets", lambda: with_offsets(b"\0")),
     ("unknown_version", lambda: transaction(restore=Transaction.Restore(version=2**64 - 1))),
     ("base_path", lambda: transaction(0, clone=Transaction.Clone(ref_path="a\0b"))),
@@ -143,6 +147,54 @@ async def test_four_billion_rows_cost_nothing(tmp_path: Path) -> None:
     made = committed.manifest.fragments[-1]
     runs = decode_versions(made.inline_created_at_versions, fragment=made.id, staged=False)
     assert [(run.rows, run.version) for run in runs] == [(HUGE, 2)]
+
+
+def bringing(ids: range) -> DataFragment:
+    return samples.with_row_ids(fragment(0, name="new"), [ids])
+
+
+@pytest.mark.parametrize(
+    "staged",
+    [
+        append(1, bringing(range(10))),
+        append(1, bringing(range(5, 15))),
+        append(1, bringing(range(100, 110)), samples.with_row_ids(fragment(0, name="other"), [range(105, 115)])),
+        read_at(update(new_fragments=[bringing(range(5, 15))]), 1),
+        read_at(update(new_fragments=[bringing(range(10))]), 1),
+        read_at(update(samples.with_row_ids(fragment(0), [range(1, 11)])), 1),
+        read_at(delete(samples.with_row_ids(fragment(0), [range(1, 11)])), 1),
+        read_at(
+            rewriting(
+                samples.with_row_ids(fragment(0), [range(10)]),
+                samples.with_row_ids(fragment(0, name="new"), [range(10, 20)]),
+            ),
+            1,
+        ),
+    ],
+)
+async def test_row_ids_of_other_rows_are_refused(staged: Transaction, tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    scene.write_version(manifest(fragment(0), version=1, stable=True))
+    assert await rejected(scene, staged) == (Status.INVALID, "row_ids")
+
+
+async def test_few_bytes_that_stand_for_very_many_rows_cost_nothing(tmp_path: Path) -> None:
+    """A sequence of 109 bytes, in no order, before four billion rows without ids."""
+    scene = Scene(tmp_path / "t")
+    scene.write_version(manifest(fragment(0), version=1, stable=True))
+    many = samples.with_row_ids(fragment(0, rows=HUGE, name="new"), [range(one, one + 1) for one in range(9, 0, -1)])
+    started = time.process_time()
+    committed = await scene.commit(read_at(update(new_fragments=[many], removed_fragment_ids=[0]), 1))
+    assert time.process_time() - started < 5
+    assert isinstance(committed, Prepared)
+
+
+async def test_an_index_of_lance_outlives_its_fields(scene: Scene) -> None:
+    """One that another writer made with a field, which is dropped then."""
+    scene.write_version(manifest(fragment(0), version=2), indices=[index(1, name=MEM_WAL_INDEX, fields=(2,))])
+    committed = await scene.commit(read_at(projecting(column(0), column(1)), 2))
+    assert isinstance(committed, Prepared)
+    assert [one.name for one in committed.indices] == [MEM_WAL_INDEX]
 
 
 async def test_row_ids_do_not_run_over(tmp_path: Path) -> None:

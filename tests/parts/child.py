@@ -27,6 +27,10 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
+started: list[ChildProcess] = []
+"""All that were started in the present test, and before it for longer; see `tests.plugins.child_logs`."""
+
+
 class ChildProcess:
     """A running program; its output is appended to `log`."""
 
@@ -50,6 +54,7 @@ class ChildProcess:
                 # Ctrl-C in the terminal is for the parent, which then stops its children in order.
                 start_new_session=True,
             )
+        started.append(self)
 
     def running(self) -> bool:
         """Whether the program has not ended yet."""

@@ -34,13 +34,14 @@ def java(part: str, *, install: str = INSTALL) -> str:
     return found
 
 
-def jars(name: str, pom: Path, *, install: str = INSTALL) -> Path:
+def jars(name: str, pom: Path, *, install: str = INSTALL, version: str | None = None) -> Path:
     """The folder `NAME-VERSION-...` with what the pom depends on: from the cache, else downloaded with Maven.
 
-    The pom has the property `NAME.version`, and copies to `libs`. Safe to call from several processes at once.
+    The pom has the property `NAME.version`, which `version` overrides, and copies to `libs`. Safe to call from several
+    processes at once.
     """
     text = pom.read_bytes()
-    version = ElementTree.fromstring(text).findtext(f".//{{*}}{name}.version")
+    version = version or ElementTree.fromstring(text).findtext(f".//{{*}}{name}.version")
     # The other versions in the pom count too: hence its digest.
     folder = cache_folder() / f"{name}-{version}-{hashlib.sha256(text).hexdigest()[:8]}"
     if folder.is_dir():
@@ -51,7 +52,7 @@ def jars(name: str, pom: Path, *, install: str = INSTALL) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
         libs = Path(scratch) / "libs"
-        command = [maven, "-q", "-B", "-f", str(pom), "package", f"-Dlibs={libs}"]
+        command = [maven, "-q", "-B", "-f", str(pom), "package", f"-Dlibs={libs}", f"-D{name}.version={version}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"Maven can't download {name} {version}:\n{done.stdout}{done.stderr}")

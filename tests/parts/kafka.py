@@ -4,6 +4,7 @@
         ... kafka.bootstrap_servers
 
 `KAFKA_BOOTSTRAP_SERVERS` names a Kafka that runs already; then nothing is downloaded or started.
+`COMMITTERD_TEST_KAFKA_VERSION` names another version than the usual one.
 Otherwise Java 17 and Maven are needed. The first start downloads about 45 MB, later ones take three
 seconds and no network.
 
@@ -67,12 +68,25 @@ class RunningKafka:
 class KafkaBroker:
     """One Kafka node with its data in a temporary folder, or in the one given."""
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        version: str | None = None,
+        ports: tuple[int, int, int] | None = None,
+    ) -> None:
+        """`settings`: lines for server.properties.
+
+        `version`: of Kafka, if not the one that the environment names, or the usual one.
+        `ports`: of the listener without login, the controller, and the listener with login.
+        """
         self._settings = dict(settings or {})
+        self._version = version or os.environ.get("COMMITTERD_TEST_KAFKA_VERSION")
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="committerd-kafka-"))
         self._process: ChildProcess | None = None
-        self._ports: tuple[int, int, int] | None = None
+        self._ports = ports
 
     @property
     def bootstrap_servers(self) -> str:
@@ -89,7 +103,7 @@ class KafkaBroker:
     def start(self) -> None:
         """Start, or start again on the same ports and data, and wait until the node answers."""
         assert self._process is None, "runs already"
-        libs, tail = kafka_jars(), ""
+        libs, tail = kafka_jars(self._version), ""
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = self._ports or (free_port(), free_port(), free_port())
             self._launch(libs, chosen)
@@ -196,10 +210,10 @@ def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
         yield broker
 
 
-def kafka_jars() -> Path:
-    """The folder with Kafka's jars: from the cache, else downloaded with Maven."""
+def kafka_jars(version: str | None = None) -> Path:
+    """The folder with the jars of a Kafka, of the usual one by default: from the cache, else downloaded with Maven."""
     _java()
-    return jars("kafka", _POM, install=_INSTALL)
+    return jars("kafka", _POM, install=_INSTALL, version=version)
 
 
 def _java() -> str:
@@ -218,7 +232,8 @@ def _ready(process: ChildProcess, port: int) -> bool:
     try:
         admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}", client_id="ready", bootstrap_timeout_ms=20_000)
         try:
-            return bool(admin.describe_cluster()["brokers"]) and process.running()
+            admin.list_topics()
+            return process.running()
         finally:
             admin.close()
     except KafkaError:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 
 from committerd.format.messages import RETRYABLE, Outcome, Transaction
@@ -33,6 +35,8 @@ def test_the_async_writer_creates_the_table_and_appends(
 
     uri = str(tmp_path / "events.lance")
     make_topics(kafka.bootstrap_servers, dataset)
+    schema = pa.schema([("writer", pa.int32()), ("number", pa.int64())])
+    lance.write_dataset(pa.Table.from_batches([], schema), uri)  # what the committer makes of the create
     command = [sys.executable, str(ROOT / "examples" / "async_writer.py")]
     command += ["--bootstrap-servers", kafka.bootstrap_servers, "--dataset", dataset, "--uri", uri]
     command += ["--writers", "3", "--batches", "2", "--rows", "5"]

@@ -96,6 +96,36 @@ def test_each_transaction_has_a_uuid_of_its_own_unless_one_is_given() -> None:
     assert staging.append([], uuid=given).uuid == given
 
 
+def test_an_append_says_for_which_version_its_files_were_written(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(pa.table({"a": [1]}), str(tmp_path / "t"))
+    fragments = write_fragments(pa.table({"a": [2]}), dataset, mode="append")
+    staged = staging.append(fragments, dataset=dataset, uuid="u", properties={"k": "v"})
+    assert staged.read_uuid is not None
+    assert (staged.transaction.read_version, staged.transaction.uuid) == (1, "u")
+    assert staged.transaction.transaction_properties == {"k": "v"}
+    assert staged.transaction.append == staging.append(fragments, read_version=1).append
+    with pytest.raises(TypeError, match="either dataset= or read_version="):
+        staging.append(fragments, dataset=dataset, read_version=1)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"a": [1], "b": [2], "c": [3]}, r"has fields \[2\], which version 1 of the table does not have"),
+        ({"b": [2]}, r"lacks the columns \['b'\], which version 1 of the table requires"),
+    ],
+)
+def test_an_append_of_files_for_another_schema_is_refused(
+    tmp_path: Path, columns: dict[str, list[int]], told: str
+) -> None:
+    schema = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)])
+    dataset = lance.write_dataset(pa.table({"a": [1], "b": [2]}, schema=schema), str(tmp_path / "t"))
+    others = write_fragments(pa.table(columns), str(tmp_path / "other"))
+    with pytest.raises(staging.StagingError, match=told) as refused:
+        staging.append(others, dataset=dataset)
+    assert refused.value.code == "schema_differs"
+
+
 def test_properties_of_the_committer_are_refused() -> None:
     with pytest.raises(ValueError, match=r"'committerd\.position'.*the committer's"):
         staging.append([], properties={"committerd.position": "{}"})

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
 from committerd.format.fragment_list import NO_FRAGMENTS, Chunk, FragmentList, pack
 from committerd.format.fragment_reuse import Content
@@ -113,7 +113,7 @@ def reuse_index(number: int, *groups: tuple[Sequence[int], Sequence[int]], versi
     details.inline.SetInParent()
     for old, new in groups:
         entry = details.inline.versions.add(dataset_version=version)
-        group = entry.groups.add()
+        group = entry.groups.add(changed_row_addrs=BitMap64().serialize())
         for one in old:
             group.old_fragments.add(id=one, physical_rows=10)
         for one in new:

@@ -26,6 +26,7 @@ from committerd.rules.answers import (
     encode_settled,
     marked_member,
     refused,
+    settled_by,
     short,
     undecided_refusal,
 )
@@ -80,6 +81,16 @@ def test_any_property_of_ours_makes_a_version_ours() -> None:
 def test_members_that_can_not_be_read_stop_the_table(text: str) -> None:
     with pytest.raises(CorruptTable, match="version 7"):
         decode_settled(version(**{MEMBERS_KEY: text, REFUSED_KEY: ""}), version=7)
+
+
+@pytest.mark.parametrize("text", ["not base64!", "//8="])
+def test_a_version_whose_members_can_not_be_read_is_foreign(text: str) -> None:
+    settled = settled_by(version(**{MEMBERS_KEY: text, REFUSED_KEY: ""}), version=7)
+    assert settled == Settled(version=7, uuid="v", operation="append", ours=False)
+    good = version(**encode_settled([MEMBER], [], topic_id="i"))
+    assert settled_by(good, version=7) == decode_settled(good, version=7)
+    bare = Transaction(transaction_properties={MEMBERS_KEY: text})
+    assert settled_by(bare, version=7).operation == ""
 
 
 def test_a_committed_record_is_told_where_it_is() -> None:

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from committerd.errors import CorruptTable
-from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import DataFile, DataFragment, Manifest, Transaction
+from committerd.format.messages import Manifest, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.rules.answers import encode_settled
 from committerd.rules.audit import Audit, AuditReport
-from committerd.rules.audit_history import AuditedVersion, Findings, History, audited_version, misplaced_files
+from committerd.rules.audit_history import AuditedVersion, Findings, History, audited_version
 from committerd.rules.position import AppMark, encode_metadata
 from tests.rules.audit_samples import (
     BOUNDS,
@@ -32,7 +31,6 @@ from tests.rules.audit_samples import (
     refused,
     uuid_of,
 )
-from tests.rules.samples import table
 
 # What is wrong with the versions
 
@@ -114,20 +112,6 @@ def test_a_version_that_can_not_be_read_is_found() -> None:
     history.unreadable(7, "bad magic")
     report = Audit(BOUNDS, history).report()
     assert [(f.code, f.version) for f in report.findings] == [("version_unreadable", 7)]
-
-
-def test_an_appends_files_must_be_there_once() -> None:
-    def fragment(*paths: str, base: int | None = None) -> DataFragment:
-        return DataFragment(files=[DataFile(path=path, base_id=base) for path in paths])
-
-    append = Transaction()
-    append.append.fragments.extend([fragment("a", "b"), fragment("c", base=1)])
-    whole = [fragment("x"), fragment("a", "b"), fragment("c", base=1)]
-    assert misplaced_files(append, Manifest(fragments=whole)) == ()
-    assert misplaced_files(append, Manifest(fragments=[*whole, fragment("a")])) == ("a",)
-    assert misplaced_files(append, Manifest(fragments=[fragment("a"), fragment("c")])) == ("b", "c")
-    assert misplaced_files(Transaction(uuid="x"), Manifest()) == ()
-    assert misplaced_files(None, Manifest()) == ()
 
 
 # What can't be known
@@ -247,20 +231,19 @@ def test_what_a_version_of_the_queue_says_is_all_taken() -> None:
     transaction = Transaction(
         uuid=uuid_of(0), transaction_properties=encode_settled([member(0)], [], topic_id="present")
     )
-    transaction.append.fragments.add().files.add(path="lost")
-    found = audited_version(_file(encode_metadata(position(1), {"a": mark})), transaction)
+    found = audited_version(_version(encode_metadata(position(1), {"a": mark})), transaction, ("lost",))
     assert (found.settled.ours, list(found.settled.members), found.settled.version) == (True, [member(0)], 2)
     assert (found.position, found.marks, found.misplaced) == (position(1), {"a": mark}, ("lost",))
     with pytest.raises(CorruptTable):
-        audited_version(_file({"committerd.position": "{"}), transaction)
+        audited_version(_version({"committerd.position": "{"}), transaction)
 
 
 def test_of_a_foreign_version_its_keys_are_taken_where_they_can_be_read() -> None:
     transaction = Transaction(uuid=uuid_of(0), append=Transaction.Append())
-    whole = audited_version(_file(encode_metadata(position(1), {})), transaction)
+    whole = audited_version(_version(encode_metadata(position(1), {})), transaction)
     assert (whole.settled.ours, whole.settled.uuid, whole.position) == (False, uuid_of(0), position(1))
-    assert audited_version(_file({"committerd.position": "{"}), None).position is None
+    assert audited_version(_version({"committerd.position": "{"}), None).position is None
 
 
-def _file(metadata: dict[str, str]) -> ManifestFile:
-    return table(Manifest(version=2, table_metadata=metadata))
+def _version(metadata: dict[str, str]) -> Manifest:
+    return Manifest(version=2, table_metadata=metadata)

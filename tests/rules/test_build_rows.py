@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from committerd.errors import InvalidRequest
-from committerd.format.messages import DataFragment, Transaction
+from committerd.format.messages import DataFragment, Manifest, Transaction
 from committerd.rules.draft import CreateOptions
+from committerd.rules.fragments import CHOSEN_IDS_AHEAD
 from tests.rules import samples
 from tests.rules.samples import GIVEN, after, column, covered, fragment, ids, index, table, transaction
 
@@ -50,12 +51,30 @@ class TestAppend:
         assert ids(built) == [0, 4, 5]
         assert built.manifest.max_fragment_id == 5
 
-    def test_ids_that_it_brings_mean_nothing(self) -> None:
-        built = after(table(samples.manifest(fragment(0))), appending(fragment(50), fragment(0, name="b")))
-        assert ids(built) == [0, 1, 2]
+    @pytest.mark.parametrize(
+        ("brought", "given"),
+        [
+            ((50, 0), [0, 50, 3]),
+            ((60, 50), [0, 60, 50]),
+            ((0, 3), [0, 4, 3]),
+            ((50, 50), [0, 50, 3]),
+            ((2, 0), [0, 3, 4]),
+            ((3 + CHOSEN_IDS_AHEAD, 0), [0, 3, 4]),
+        ],
+    )
+    def test_an_id_that_a_fragment_brings_is_kept_where_nothing_had_it(
+        self, brought: tuple[int, int], given: list[int]
+    ) -> None:
+        """In the order of their ids; of two that bring the same the first has it."""
+        added = [fragment(one, name=f"n{place}") for place, one in enumerate(brought)]
+        built = after(table(samples.manifest(fragment(0), max_fragment_id=2)), appending(*added))
+        assert ids(built) == sorted(given)
+        names = {one.files[0].path: one.id for one in built.manifest.fragments}
+        assert [names["n0.lance"], names["n1.lance"]] == given[1:]
+        assert built.manifest.max_fragment_id == max(given)
 
     def test_the_first_fragment_of_a_table_is_0(self) -> None:
-        assert ids(after(table(samples.manifest()), appending(fragment(9)))) == [0]
+        assert ids(after(table(samples.manifest()), appending(fragment(0)))) == [0]
 
     def test_old_tables_do_not_say_what_the_highest_was(self) -> None:
         current = samples.manifest(fragment(4))
@@ -155,9 +174,23 @@ class TestDelete:
         assert ids(built) == [0]
         assert built.manifest.max_fragment_id == 1
 
-    def test_a_vector_index_of_nothing_goes(self) -> None:
-        current = table(samples.manifest(fragment(0)), samples.vector_index(1), index(2))
-        assert [one.name for one in after(current, deleting(removed=(0,))).indices] == ["i2"]
+    @pytest.mark.parametrize(
+        ("writer", "kept"),
+        [
+            ({"library": "lance", "version": "4.0.0"}, ["i2"]),
+            ({"library": "lance", "version": "14.0.2"}, ["i1", "i2"]),
+            ({"library": "committerd", "version": "1.0.0", "build_metadata": "lance.4.0.0"}, ["i2"]),
+            ({"library": "committerd", "version": "1.0.0", "build_metadata": "lance.14.0.2"}, ["i1", "i2"]),
+            ({"library": "committerd", "version": "1.0.0"}, ["i1", "i2"]),
+        ],
+    )
+    def test_a_vector_index_of_nothing_goes_where_lance_4_writes(self, writer: dict[str, str], kept: list[str]) -> None:
+        made = samples.manifest(fragment(0))
+        made.writer_version.CopyFrom(Manifest.WriterVersion(**writer))
+        built = after(table(made, samples.vector_index(1), index(2)), deleting(removed=(0,)))
+        assert [one.name for one in built.indices] == kept
+        after_that = after(table(built.manifest, *built.indices), appending(fragment(0)))
+        assert after_that.manifest.writer_version == built.manifest.writer_version
 
     def test_a_fragment_that_is_not_there_can_not_be_changed(self) -> None:
         with pytest.raises(InvalidRequest, match=r"fragments \[7\]"):
@@ -254,8 +287,19 @@ class TestMerge:
     def test_may_bring_schema_metadata_and_new_fragments(self) -> None:
         staged = self.merging(fragment(0), fragment(40), schema_metadata={"b": b"2"})
         built = after(table(samples.manifest(fragment(0))), staged)
-        assert ids(built) == [0, 1]
+        assert ids(built) == [0, 40]
         assert dict(built.manifest.schema_metadata) == {"b": b"2"}
+
+    def test_new_fragments_without_an_id_of_their_own(self) -> None:
+        staged = self.merging(fragment(0), fragment(1), fragment(0, name="new"), fragment(0, name="newer"))
+        built = after(table(samples.manifest(fragment(0), fragment(1))), staged)
+        assert [one.files[0].path for one in built.manifest.fragments] == [
+            "f0.lance",
+            "f1.lance",
+            "new.lance",
+            "newer.lance",
+        ]
+        assert ids(built) == [0, 1, 2, 3]
 
     def test_an_index_does_not_cover_a_field_in_another_file(self) -> None:
         rewritten = fragment(0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from committerd.errors import InvalidRequest
+from committerd.format.bounds import RESERVABLE_MAX
 from committerd.format.feature_flags import FeatureFlag
 from committerd.format.index_details import unpack_details
 from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import DataFragment, IndexMetadata, MemWalIndexDetails, Transaction
+from committerd.format.messages import DataFragment, Field, IndexMetadata, Manifest, MemWalIndexDetails, Transaction
 from tests.rules import samples
 from tests.rules.samples import (
     GIVEN,
@@ -77,6 +78,17 @@ class TestEveryVersion:
         current.timestamp.FromDatetime(datetime(2029, 1, 1, tzinfo=UTC))
         made = after(table(current), transaction(append=Transaction.Append())).manifest
         assert made.timestamp.ToDatetime(UTC) == samples.NOW
+
+    def test_is_not_dated_far_ahead_because_another_writer_was(self) -> None:
+        current = manifest()
+        for before, expected in (
+            (samples.NOW + timedelta(minutes=4), samples.NOW + timedelta(minutes=4, microseconds=1)),
+            (samples.NOW + timedelta(minutes=5), samples.NOW),
+        ):
+            current.timestamp.FromDatetime(before)
+            given = replace(samples.GIVEN, ahead_max=timedelta(minutes=5))
+            made = after(table(current), transaction(append=Transaction.Append()), given).manifest
+            assert made.timestamp.ToDatetime(UTC) == expected
 
     def test_carries_the_flag_of_mixed_file_versions(self) -> None:
         current = manifest(fragment(0))
@@ -209,20 +221,54 @@ class TestUpdateConfig:
         built = after(table(current), config(table_metadata_updates=updates({"committerd.position": "q"})))
         assert dict(built.manifest.table_metadata) == {"committerd.position": "q"}
 
-    def test_a_primary_key_is_declared_once(self) -> None:
-        key, position = (f"lance-schema:unenforced-primary-key{more}" for more in ("", ":position"))
-        declare = config(field_metadata_updates={0: updates({key: "True", position: "2"})})
-        built = after(table(manifest()), declare).manifest
-        assert (built.fields[0].unenforced_primary_key, built.fields[0].unenforced_primary_key_position) == (True, 2)
-        again = after(table(built), config(field_metadata_updates={0: updates({key: "true", "other": "x"})})).manifest
-        assert again.fields[0].unenforced_primary_key
-        with pytest.raises(InvalidRequest, match="can't be changed"):
-            after(table(built), config(field_metadata_updates={0: updates({key: None})}))
+    KEY, POSITION = (f"lance-schema:unenforced-primary-key{more}" for more in ("", ":position"))
 
-    def test_a_key_that_is_no_key(self) -> None:
-        changes = updates({"lance-schema:unenforced-primary-key": "no"})
-        built = after(table(manifest()), config(field_metadata_updates={0: changes})).manifest
-        assert not built.fields[0].unenforced_primary_key
+    @staticmethod
+    def required() -> Manifest:
+        return manifest(columns=[column(0, nullable=False), column(1, nullable=False), column(2)])
+
+    def test_a_primary_key_is_declared_once(self) -> None:
+        declare = config(field_metadata_updates={0: updates({self.KEY: "True", self.POSITION: "2"})})
+        built = after(table(self.required()), declare).manifest
+        assert (built.fields[0].unenforced_primary_key, built.fields[0].unenforced_primary_key_position) == (True, 2)
+        other = after(table(built), config(field_metadata_updates={0: updates({"other": "x"})})).manifest
+        assert other.fields[0].unenforced_primary_key
+        for number, entries in ((0, {self.KEY: None}), (0, {self.KEY: "true"}), (1, {self.KEY: "true"})):
+            with pytest.raises(InvalidRequest, match="can't be changed"):
+                after(table(built), config(field_metadata_updates={number: updates(entries)}))
+        with pytest.raises(InvalidRequest, match="can't be changed"):
+            after(table(built), config(field_metadata_updates={0: updates({}, replace=True)}))
+
+    def test_a_key_of_several_columns(self) -> None:
+        said = {0: updates({self.POSITION: "2"}), 1: updates({self.POSITION: "1"})}
+        built = after(table(self.required()), config(field_metadata_updates=said)).manifest
+        assert [one.unenforced_primary_key_position for one in built.fields] == [2, 1, 0]
+
+    @pytest.mark.parametrize(
+        ("number", "entries", "told"),
+        [
+            (0, {"": "no"}, "no field is part of it"),
+            (0, {":position": "first"}, "no field is part of it"),
+            (2, {"": "true"}, "may be null"),
+        ],
+    )
+    def test_a_key_that_no_reader_can_use(self, number: int, entries: dict[str, str], told: str) -> None:
+        changes = updates({self.KEY + key: value for key, value in entries.items()})
+        with pytest.raises(InvalidRequest, match=told) as caught:
+            after(table(self.required()), config(field_metadata_updates={number: changes}))
+        assert caught.value.code == "schema"
+
+    def test_a_schema_does_not_break_the_primary_key(self) -> None:
+        """What is broken already may stay so: 4.0.0 can read it."""
+        declare = config(field_metadata_updates={0: updates({self.KEY: "true"})})
+        current = after(table(self.required()), declare).manifest
+        changed = [Field.FromString(one.SerializeToString()) for one in current.fields]
+        changed[0].nullable = True
+        staged = transaction(project=Transaction.Project(schema=changed))
+        with pytest.raises(InvalidRequest, match="may be null"):
+            after(table(current), staged)
+        current.fields[0].nullable = True
+        assert after(table(current), staged).manifest.fields[0].nullable
 
 
 class TestReserveFragments:
@@ -232,6 +278,30 @@ class TestReserveFragments:
         built = after(current, reserve)
         assert (built.manifest.max_fragment_id, ids(built), built.indices) == (5, [3], tuple(current.indices))
         assert after(table(manifest()), reserve).manifest.max_fragment_id == 2
+
+    def reserving(self, number: int, highest: int) -> int:
+        reserve = transaction(reserve_fragments=Transaction.ReserveFragments(num_fragments=number))
+        return after(table(manifest(fragment(3), max_fragment_id=highest)), reserve).manifest.max_fragment_id
+
+    def test_leaves_ids_to_those_who_bring_rows(self) -> None:
+        assert self.reserving(2**20, 9) == 9 + 2**20
+        assert self.reserving(5, RESERVABLE_MAX - 5) == RESERVABLE_MAX
+        for number, highest in ((2**20 + 1, 9), (2**32 - 3, 9), (6, RESERVABLE_MAX - 5), (1, RESERVABLE_MAX + 9)):
+            with pytest.raises(InvalidRequest, match="Reserve fewer") as refused:
+                self.reserving(number, highest)
+            assert refused.value.code == "fragment_ids_exhausted"
+        assert self.reserving(0, RESERVABLE_MAX + 9) == RESERVABLE_MAX + 9
+        full = table(manifest(fragment(3), max_fragment_id=RESERVABLE_MAX + 9))
+        appended = transaction(append=Transaction.Append(fragments=[fragment(0, name="new")]))
+        assert after(full, appended).manifest.max_fragment_id == RESERVABLE_MAX + 10
+
+    def test_a_compaction_names_no_id_far_beyond_what_was_reserved(self) -> None:
+        group = Transaction.Rewrite.RewriteGroup(
+            old_fragments=[fragment(3)], new_fragments=[fragment(2**32 - 2, name="new")]
+        )
+        with pytest.raises(InvalidRequest, match="one transaction may reserve") as refused:
+            after(table(manifest(fragment(3))), transaction(rewrite=Transaction.Rewrite(groups=[group])))
+        assert refused.value.code == "fragment_ids_exhausted"
 
 
 class TestUpdateBases:
@@ -254,6 +324,14 @@ class TestUpdateBases:
         first = after(table(manifest()), self.adding(1, "a", "/a")).manifest
         with pytest.raises(InvalidRequest, match="must differ"):
             after(table(first), self.adding(number, name, path))
+
+    def test_ids_do_not_run_over(self) -> None:
+        highest = manifest()
+        highest.base_paths.add(id=2**32 - 1, name="a", path="/a")
+        with pytest.raises(InvalidRequest, match="give the new one an id that is free") as refused:
+            after(table(highest), self.adding(0, "b", "/b"))
+        assert refused.value.code == "base_taken"
+        assert len(after(table(highest), self.adding(5, "b", "/b")).manifest.base_paths) == 2
 
     def test_no_name_is_a_name(self) -> None:
         first = after(table(manifest()), self.adding(0, None, "/a")).manifest

@@ -203,6 +203,11 @@ class TestDataReplacement:
         assert verdict(replacement(0, 2), project(*kept)) is R
         assert verdict(replacement(0, 1), project(*kept)) is C
 
+    def test_columns_that_were_rewritten_in_place_must_still_be_there(self) -> None:
+        kept = (column(0), column(1))
+        assert verdict(update(fragment(0), fields_modified=[2]), project(*kept)) is R
+        assert verdict(update(fragment(0), fields_modified=[1]), project(*kept)) is C
+
     def test_a_tombstone_is_no_column_that_could_be_dropped(self) -> None:
         assert verdict(replacement(0, 1, -2), project(*READ.fields)) is C
 

@@ -11,12 +11,14 @@ from tests.rules.operations import (
     I,
     R,
     create_index,
+    merge,
+    project,
     replacement,
     rewrite,
     update,
     verdict,
 )
-from tests.rules.samples import fragment, index
+from tests.rules.samples import column, fragment, index
 
 
 class TestIndices:
@@ -48,6 +50,14 @@ class TestIndices:
         ours = create_index(index(1, name="x"), removed=(index(8, name="x"),))
         theirs = create_index(removed=(index(9, name="x"),))
         assert verdict(ours, theirs) is C
+
+    def test_on_a_column_that_was_dropped(self) -> None:
+        kept = (column(0), column(1))
+        assert verdict(create_index(index(1, fields=[2])), project(*kept)) is I
+        assert verdict(create_index(index(1, fields=[0, 2])), project(*kept)) is I
+        assert verdict(create_index(index(1, fields=[1])), project(*kept)) is C
+        assert verdict(create_index(removed=(index(9, fields=[2]),)), project(*kept)) is C
+        assert verdict(create_index(index(1, fields=[2])), merge(*kept)) is C
 
     def test_two_drops(self) -> None:
         drop = create_index(removed=(index(9, name="x"),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -39,9 +40,9 @@ ORDER = [
 GRID = """
 append       CC  CC  CC  II  CC  CC  CC  II  CC  CC  CC  CC  II  CC  CC
 delete       CC  CB  CB  II  CC  CR  RR  II  CC  CC  CC  CR  II  CC  CC
-update       CC  CB  CB  II  CC  CR  RR  II  CC  CC  CC  CR  CC  CC  CC
+update       CC  CB  CB  II  CC  CR  RR  II  CC  CR  CC  CR  CC  CC  CC
 overwrite    CC  CC  CC  RI  CC  CC  CC  CC  CC  CC  CI  CC  II  CC  CC
-create_index CC  CC  CB  II  CR  CR  CC  II  CC  CC  CC  CR  II  CC  CC
+create_index CC  CC  CB  II  CR  CR  CC  II  CC  CI  CC  CR  II  CC  CC
 rewrite      CC  CR  CR  II  CR  CR  RR  II  CC  CC  CC  CR  CC  CC  CC
 merge        RR  RR  RR  II  CC  RR  RR  II  CC  II  CC  RR  II  CC  CC
 restore      CC  CC  CC  CC  CC  CC  CC  CC  CC  CC  CC  CC  II  CC  CC
@@ -163,6 +164,16 @@ def test_every_rule_says_what_it_is_and_where_from() -> None:
             assert reason(cell.__name__).endswith(".")
             if cell.__name__ not in ("compatible", "retryable", "incompatible"):
                 assert "Lance" in (cell.__doc__ or "") or "pylance" in (cell.__doc__ or "")
+
+
+def test_the_page_about_conflicts_has_the_table_and_every_rule() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "conflicts.md").read_text()
+    signs = {"compatible": ".", "retryable": "R", "incompatible": "X"}
+    for ours, row in zip(MATRIX._fields, MATRIX, strict=True):
+        cells = " | ".join(signs.get(cell.__name__, cell.__name__) for cell in row)
+        assert f"\n| {ours} | {cells} |\n" in page
+        for cell in row:
+            assert cell.__name__ in signs or f"\n| `{cell.__name__}` | {reason(cell.__name__)} |\n" in page
 
 
 def test_a_version_without_transaction_is_retried() -> None:

@@ -147,13 +147,13 @@ def test_a_refusal_remembers_what_can_be_known_of_a_record() -> None:
 
 def test_committing_a_unit_of_work_moves_its_mark_and_keeps_its_life() -> None:
     envelope = Envelope(app=AppUnit(app_id="spark", version=5, run="q"))
-    assert mark_of(request(append()), {}, version=8, now_ms=1) == {}
+    assert mark_of(request(append()), {}, version=8, used_ms=1) == {}
     before = {"spark": AppMark(run="", version=-1, uuid="u", table_version=2, used_ms=0, life=4)}
-    moved = mark_of(request(append("a"), envelope=envelope), before, version=8, now_ms=9, era=2)
+    moved = mark_of(request(append("a"), envelope=envelope), before, version=8, used_ms=9, era=2)
     assert moved == {
         "spark": AppMark(run="q", version=5, uuid="a", table_version=8, used_ms=9, life=4, era=2, offset=3)
     }
-    assert mark_of(request(append("a"), envelope=envelope), {}, version=8, now_ms=9)["spark"].life == 0
+    assert mark_of(request(append("a"), envelope=envelope), {}, version=8, used_ms=9)["spark"].life == 0
 
 
 def test_a_reservation_learns_its_range_from_the_latest_version() -> None:

@@ -7,16 +7,16 @@ from pyroaring import BitMap, BitMap64
 
 from committerd.errors import InvalidRequest
 from committerd.format.messages import IndexMetadata
-from committerd.rules.indices import holds_addresses, retained, rewritten_coverage, with_moved_rows
+from committerd.rules.indices import KeepsEmpty, holds_addresses, retained, rewritten_coverage, with_moved_rows
 from tests.rules import samples
 from tests.rules.samples import column, index, vector_index
 
 FRAGMENTS = BitMap64([0, 1])
 
 
-def kept(*indices: IndexMetadata) -> list[int]:
+def kept(*indices: IndexMetadata, keeps: KeepsEmpty = KeepsEmpty.ALL) -> list[int]:
     """Numbers of the indices that stay."""
-    found = retained(indices, [column(0), column(1)], FRAGMENTS)
+    found = retained(indices, [column(0), column(1)], FRAGMENTS, keeps=keeps)
     return [int.from_bytes(one.uuid.uuid, "big") for one in found]
 
 
@@ -28,33 +28,63 @@ def test_system_indices_stay() -> None:
     assert kept(samples.reuse_index(1, ([8], [9])), samples.mem_wal_index(2)) == [1, 2]
 
 
+KINDS = [
+    "BTree",
+    "Bitmap",
+    "LabelList",
+    "Inverted",
+    "NGram",
+    "ZoneMap",
+    "BloomFilter",
+    "RTree",
+    "FM",
+    "Vector",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fragments", [None, [], [7]])
-def test_an_only_segment_of_nothing_stays_unless_it_is_of_vectors(fragments: list[int] | None) -> None:
-    assert kept(index(1, fragments=fragments)) == [1]
-    assert kept(vector_index(2, fragments=fragments)) == []
+def test_an_only_segment_of_nothing_stays(kind: str, fragments: list[int] | None) -> None:
+    """Of every kind; where Lance 4 writes, not of vectors."""
+    one = index(1, fragments=fragments)
+    one.index_details.type_url = f"/lance.table.{kind}IndexDetails"
+    assert kept(one) == [1]
+    assert kept(one, keeps=KeepsEmpty.SCALAR) == ([] if kind == "Vector" else [1])
 
 
-def test_of_several_segments_of_nothing_the_oldest_stays() -> None:
+@pytest.mark.parametrize("keeps", KeepsEmpty)
+def test_of_several_segments_of_nothing_the_oldest_stays(keeps: KeepsEmpty) -> None:
     segments = [index(number, name="x", fragments=[7], version=number) for number in (3, 1, 2)]
+    assert kept(*segments, keeps=keeps) == [1]
+
+
+def test_the_oldest_is_that_which_was_created_first() -> None:
+    """Lance 14; merges and remaps move `dataset_version`."""
+    segments = [index(number, name="x", fragments=[7], version=number) for number in (1, 2, 3)]
+    segments[1].created_at, segments[2].created_at = 200, 100
+    assert kept(*segments) == [3]
+    assert kept(*segments, keeps=KeepsEmpty.SCALAR) == [1]
+
+
+def test_of_several_vector_segments_of_nothing() -> None:
+    segments = [vector_index(number, name="x", fragments=[7], version=number) for number in (2, 1)]
     assert kept(*segments) == [1]
+    assert kept(*segments, keeps=KeepsEmpty.SCALAR) == []
 
 
-def test_of_several_vector_segments_of_nothing_none_stays() -> None:
-    assert kept(*(vector_index(number, name="x", fragments=[7], version=number) for number in (2, 1))) == []
-
-
-def test_segments_that_cover_something_stay_and_only_they() -> None:
+def test_segments_that_cover_something_stay() -> None:
     segments = [
         index(1, name="x", fragments=[7]),
         index(2, name="x", fragments=[1, 7]),
         index(3, name="x", fragments=[0]),
         index(4, name="x", fragments=None),
     ]
-    assert kept(*segments) == [2, 3]
+    assert kept(*segments) == [2, 3, 4]
+    assert kept(*segments, keeps=KeepsEmpty.SCALAR) == [2, 3]
 
 
 def test_a_list_is_not_cleaned_of_fragments_that_are_gone() -> None:
-    (same,) = retained([index(1, fragments=[0, 7])], [column(0)], FRAGMENTS)
+    (same,) = retained([index(1, fragments=[0, 7])], [column(0)], FRAGMENTS, keeps=KeepsEmpty.ALL)
     assert same.fragment_bitmap == samples.bitmap([0, 7])
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import uuid
+
 import pytest
 
-from committerd.format.messages import DUPLICATE, INVALID, Member, Refusal
+from committerd.format.messages import DUPLICATE, INVALID, RETRYABLE, Member, Refusal
 from committerd.format.request import AppUnit
-from committerd.rules.answers import Settled, Status
-from committerd.rules.ledger import Asked, Ledger, dedupe
+from committerd.rules import ledger as module
+from committerd.rules.answers import Settled, Status, short
+from committerd.rules.ledger import LEDGER_BYTES, NOT_SEEN, Asked, Earlier, Ledger, dedupe, names, refusal_in
 from committerd.rules.position import AppMark
 
 MARKS = {"spark": AppMark(run="q1", version=7, uuid="u7", table_version=40, used_ms=0)}
-
-
-def ledger(*settled: Settled) -> Ledger:
-    known = Ledger()
-    for one in settled:
-        known.add(one)
-    return known
 
 
 def asked(uuid: str = "u", read_version: int = 1, **more: object) -> Asked:
     return Asked(uuid=uuid, read_version=read_version, **more)  # type: ignore[arg-type]  # test shorthand
 
 
+BAD = Refusal(offset=2, uuid="bad", status=INVALID, reason="path_invalid", message="m", conflicting_version=3)
 OURS = Settled(
     version=5,
     uuid="v5",
@@ -31,7 +29,7 @@ OURS = Settled(
     ours=True,
     members=[Member(offset=0, uuid="a"), Member(offset=1, uuid="b")],
     refusals=[
-        Refusal(offset=2, uuid="bad", status=INVALID, reason="path_invalid", message="m", conflicting_version=3),
+        BAD,
         Refusal(offset=3, uuid="a", status=DUPLICATE, reason="uuid_seen", version=5),
         Refusal(offset=4, status=INVALID, reason="record_empty"),
     ],
@@ -39,104 +37,249 @@ OURS = Settled(
 FOREIGN = Settled(version=6, uuid="f", operation="append", ours=False)
 
 
-@pytest.mark.parametrize("uuid", ["a", "b", "v5", "f"])
-def test_a_uuid_that_any_version_has_is_a_duplicate(uuid: str) -> None:
-    answer = dedupe(asked(uuid), ledger(OURS, FOREIGN), {}, version=7)
-    assert answer is not None
-    assert (answer.status, answer.reason) == (Status.DUPLICATE, "uuid_seen")
-    assert answer.version == (6 if uuid == "f" else 5)
+class TestDedupe:
+    def test_a_uuid_that_a_version_has_is_a_duplicate(self) -> None:
+        answer = dedupe(asked("a"), Earlier(committed=5), {}, version=7)
+        assert answer is not None
+        assert (answer.status, answer.reason, answer.version) == (Status.DUPLICATE, "uuid_seen", 5)
+
+    def test_a_uuid_twice_in_one_group_is_committed_once(self) -> None:
+        answer = dedupe(asked("x"), NOT_SEEN, {}, version=9, members={"x"})
+        assert answer is not None
+        assert answer.version == 9
+
+    def test_a_refused_uuid_gets_the_same_answer_again_unless_it_is_a_replay(self) -> None:
+        answer = dedupe(asked("bad"), Earlier(refusal=BAD), {}, version=6)
+        assert answer is not None
+        assert (answer.status, answer.reason, answer.message, answer.conflicting_version) == (
+            Status.INVALID,
+            "path_invalid",
+            "m",
+            3,
+        )
+        assert dedupe(asked("bad", is_replay=True), Earlier(refusal=BAD), {}, version=6) is None
+
+    def test_a_refusal_in_the_same_group_counts_and_a_duplicate_there_does_not(self) -> None:
+        mates = [Refusal(uuid="x", status=DUPLICATE), Refusal(uuid="y", status=INVALID, reason="r")]
+        assert dedupe(asked("x"), NOT_SEEN, {}, version=2, refusals=mates) is None
+        answer = dedupe(asked("y"), NOT_SEEN, {}, version=2, refusals=mates)
+        assert answer is not None
+        assert answer.reason == "r"
+
+    @pytest.mark.parametrize(("version", "expected"), [(6, 0), (7, 40)])
+    def test_an_application_version_at_or_below_the_mark_is_a_duplicate(self, version: int, expected: int) -> None:
+        app = AppUnit(app_id="spark", version=version, run="q1")
+        answer = dedupe(asked(app=app), NOT_SEEN, MARKS, version=50)
+        assert answer is not None
+        assert (answer.status, answer.reason, answer.version) == (Status.DUPLICATE, "app_version_seen", expected)
+
+    def test_the_next_application_version_is_new(self) -> None:
+        assert dedupe(asked(app=AppUnit(app_id="spark", version=8, run="q1")), NOT_SEEN, MARKS, version=50) is None
+
+    def test_another_run_of_the_same_application_is_refused_and_told_the_way_out(self) -> None:
+        answer = dedupe(asked(app=AppUnit(app_id="spark", version=0, run="q2")), NOT_SEEN, MARKS, version=50)
+        assert answer is not None
+        assert (answer.status, answer.reason) == (Status.INVALID, "app_id_in_use")
+        assert "committerd app release spark" in answer.message
+
+    def test_a_released_or_unknown_application_may_start_anew(self) -> None:
+        released = {"spark": AppMark(run="", version=-1, uuid="u7", table_version=40, used_ms=0, life=1)}
+        app = AppUnit(app_id="spark", version=0, run="q2")
+        assert dedupe(asked(app=app), NOT_SEEN, released, version=50) is None
+        assert dedupe(asked(app=app), NOT_SEEN, {}, version=50) is None
+
+    def test_the_uuid_counts_before_the_application(self) -> None:
+        app = AppUnit(app_id="spark", version=0, run="q2")
+        answer = dedupe(asked("a", app=app), Earlier(committed=5), MARKS, version=50)
+        assert answer is not None
+        assert answer.reason == "uuid_seen"
+
+    def test_a_version_that_is_not_known_any_more_leaves_it_undecided(self) -> None:
+        for replay in (False, True):
+            answer = dedupe(asked("a", is_replay=replay), Earlier(unknown_at=4), {}, version=50)
+            assert answer is not None
+            assert (answer.status, answer.reason, answer.conflicting_version) == (Status.UNDECIDED, "history_gap", 4)
+            assert "memory.ledger_bytes" in short(answer.message)
+
+    def test_an_application_version_rules_out_what_is_not_known_any_more(self) -> None:
+        app = AppUnit(app_id="spark", version=8, run="q1")
+        assert dedupe(asked(app=app), Earlier(unknown_at=4), MARKS, version=50) is None
+
+    def test_what_is_known_counts_before_what_is_not(self) -> None:
+        answer = dedupe(asked("a"), Earlier(committed=9, unknown_at=4), {}, version=50)
+        assert answer is not None
+        assert answer.reason == "uuid_seen"
+        answer = dedupe(asked("bad"), Earlier(refusal=BAD, unknown_at=4), {}, version=50)
+        assert answer is not None
+        assert answer.reason == "path_invalid"
 
 
-def test_only_versions_after_the_read_version_count() -> None:
-    assert dedupe(asked("a", read_version=5), ledger(OURS), {}, version=6) is None
+@pytest.mark.parametrize(
+    ("earlier", "found"),
+    [
+        (Earlier(committed=3, unknown_at=1), "committed"),
+        (Earlier(refusal=BAD, unknown_at=1), "refused"),
+        (Earlier(unknown_at=1), "unknown"),
+        (NOT_SEEN, "new"),
+    ],
+)
+def test_what_is_known_of_a_uuid_in_one_word(earlier: Earlier, found: str) -> None:
+    assert earlier.found == found
 
 
-def test_a_uuid_twice_in_one_group_is_committed_once() -> None:
-    answer = dedupe(asked("x"), ledger(), {}, version=9, members={"x"})
-    assert answer is not None
-    assert answer.version == 9
+def test_a_version_names_its_own_uuid_and_those_of_its_members() -> None:
+    assert [names(OURS, one) for one in ("v5", "a", "b", "bad", "f")] == [True, True, True, False, False]
+    assert refusal_in(OURS, "bad") == BAD
+    assert refusal_in(OURS, "a") is None
 
 
-def test_a_refused_uuid_gets_the_same_answer_again_unless_it_is_a_replay() -> None:
-    answer = dedupe(asked("bad"), ledger(OURS), {}, version=6)
-    assert answer is not None
-    assert (answer.status, answer.reason, answer.message, answer.conflicting_version) == (
-        Status.INVALID,
-        "path_invalid",
-        "m",
-        3,
-    )
-    assert dedupe(asked("bad", is_replay=True), ledger(OURS), {}, version=6) is None
+def ledger(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
+    known = Ledger(bytes_max=bytes_max)
+    for one in settled:
+        known.add(one)
+    return known
 
 
-def test_a_refusal_in_the_same_group_counts_and_a_duplicate_there_does_not() -> None:
-    mates = [Refusal(uuid="x", status=DUPLICATE), Refusal(uuid="y", status=INVALID, reason="r")]
-    assert dedupe(asked("x"), ledger(), {}, version=2, refusals=mates) is None
-    answer = dedupe(asked("y"), ledger(), {}, version=2, refusals=mates)
-    assert answer is not None
-    assert answer.reason == "r"
+def loaded(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
+    """As Start does it: the newest first."""
+    known = Ledger(bytes_max=bytes_max)
+    for one in reversed(settled):
+        known.add_older(one)
+    known.end_older()
+    return known
 
 
-@pytest.mark.parametrize(("version", "expected"), [(6, 0), (7, 40)])
-def test_an_application_version_at_or_below_the_mark_is_a_duplicate(version: int, expected: int) -> None:
-    app = AppUnit(app_id="spark", version=version, run="q1")
-    answer = dedupe(asked(app=app), ledger(), MARKS, version=50)
-    assert answer is not None
-    assert (answer.status, answer.reason, answer.version) == (Status.DUPLICATE, "app_version_seen", expected)
+class TestLedger:
+    def test_knows_the_newest_exactly(self) -> None:
+        known = ledger(OURS, FOREIGN)
+        assert [known.committed_at(one, 1) for one in ("a", "b", "v5", "f")] == [(5, ()), (5, ()), (5, ()), (6, ())]
+        assert known.refused_at("bad") == (BAD, ())
+        assert known.rules_out("x", 0)
+        assert not any(known.rules_out(one, 1) for one in ("a", "v5", "f", "bad"))
+        assert known.committed_at("a", 5) == (None, [])
+        assert known.floor == 0
+
+    def test_says_where_to_look_for_what_start_has_read(self) -> None:
+        known = loaded(OURS, FOREIGN)
+        assert [known.committed_at(one, 1) for one in ("a", "b", "v5", "f", "x")] == [
+            (None, [5]),
+            (None, [5]),
+            (None, [5]),
+            (None, [6]),
+            (None, []),
+        ]
+        assert known.refused_at("bad") == (None, [5])
+        assert known.refused_at("a") == (None, [])
+        assert known.rules_out("a", 5)
+        assert not known.rules_out("a", 4)
+        assert not known.rules_out("bad", 5)
+
+    def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version(self) -> None:
+        again = Settled(version=9, uuid="f", operation="append", ours=False)
+        nameless = Settled(version=10, uuid="", operation="", ours=False)
+        assert ledger(FOREIGN, again, nameless).committed_at("f", 6) == (9, ())
+        assert loaded(FOREIGN, again, nameless).committed_at("f", 0) == (None, [9, 6])
+
+    def test_ahead_knows_one_version_more_and_changes_nothing(self) -> None:
+        below = ledger(FOREIGN)
+        ahead = below.ahead([OURS])
+        assert (ahead.committed_at("f", 1), ahead.committed_at("a", 1)) == ((6, ()), (5, ()))
+        assert not ahead.rules_out("f", 1)
+        assert ahead.rules_out("nobody", 1)
+        assert below.rules_out("a", 1)
+        assert below.refused_at("bad") == (None, [])
+        assert ahead.refused_at("bad") == (BAD, ())
+        assert ahead.refused_at("x") == (None, [])
+        assert ahead.floor == 0
+        assert ahead.bytes > below.bytes
+
+    def test_the_newest_refusal_of_a_uuid_counts(self) -> None:
+        anew = Refusal(offset=9, uuid="bad", status=RETRYABLE, reason="conflict")
+        known = ledger(OURS, Settled(version=8, uuid="v8", operation="append", ours=True, refusals=[anew]))
+        assert known.refused_at("bad") == (anew, ())
+        assert known.ahead([OURS]).refused_at("bad") == (BAD, ())
 
 
-def test_the_next_application_version_is_new() -> None:
-    assert dedupe(asked(app=AppUnit(app_id="spark", version=8, run="q1")), ledger(), MARKS, version=50) is None
-
-
-def test_another_run_of_the_same_application_is_refused_and_told_the_way_out() -> None:
-    answer = dedupe(asked(app=AppUnit(app_id="spark", version=0, run="q2")), ledger(), MARKS, version=50)
-    assert answer is not None
-    assert (answer.status, answer.reason) == (Status.INVALID, "app_id_in_use")
-    assert "committerd app release spark" in answer.message
-
-
-def test_a_released_or_unknown_application_may_start_anew() -> None:
-    released = {"spark": AppMark(run="", version=-1, uuid="u7", table_version=40, used_ms=0, life=1)}
-    app = AppUnit(app_id="spark", version=0, run="q2")
-    assert dedupe(asked(app=app), ledger(), released, version=50) is None
-    assert dedupe(asked(app=app), ledger(), {}, version=50) is None
-
-
-def test_the_uuid_counts_before_the_application() -> None:
-    answer = dedupe(asked("a", app=AppUnit(app_id="spark", version=0, run="q2")), ledger(OURS), MARKS, version=50)
-    assert answer is not None
-    assert answer.reason == "uuid_seen"
-
-
-def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version() -> None:
-    twice = ledger(FOREIGN, Settled(version=3, uuid="f", operation="append", ours=False))
-    assert twice.committed_after("f", 3) == 6
-    assert twice.refused("f") is None
-    twice.add(Settled(version=8, uuid="", operation="", ours=False))
-    assert len(twice) == 1
-
-
-def test_a_ledger_ahead_knows_one_version_more_and_changes_nothing() -> None:
-    below = ledger(FOREIGN)
-    ahead = below.ahead([OURS])
-    assert (ahead.committed_after("f", 1), ahead.committed_after("a", 1)) == (6, 5)
-    assert ahead.committed_after("nobody", 1) is None
-    assert below.committed_after("a", 1) is None
-    assert below.refused("bad") is None
-    refusal = ahead.refused("bad")
-    assert refusal is not None
-    assert refusal.reason == "path_invalid"
-
-
-def test_an_earlier_refusal_speaks_for_one_ahead_too() -> None:
-    earlier = Settled(
-        version=4,
-        uuid="v4",
+def version_of(number: int, uuids: list[str], refused: list[str] | None = None) -> Settled:
+    return Settled(
+        version=number,
+        uuid="",
         operation="append",
         ours=True,
-        refusals=[Refusal(offset=0, uuid="bad", status=INVALID, reason="file_version")],
+        members=[Member(offset=0, uuid=one) for one in uuids],
+        refusals=[Refusal(uuid=one, status=INVALID, reason="r") for one in refused or ()],
     )
-    refusal = ledger(earlier).ahead([OURS]).refused("bad")
-    assert refusal is not None
-    assert refusal.reason == "file_version"
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a few uuids."""
+    monkeypatch.setattr(module, "_RUN_ENTRIES_MAX", 64)
+    monkeypatch.setattr(module, "_RUN_ENTRIES_MIN", 4)
+    monkeypatch.setattr(module, "_RECENT_REFUSAL_BYTES", 5000)
+
+
+def possible(known: Ledger, one: str, after: int) -> list[int]:
+    version, maybe = known.committed_at(one, after)
+    return [version] if version is not None else list(maybe)
+
+
+@pytest.mark.parametrize("bytes_max", [500, 3000, 20_000, 1_000_000])
+@pytest.mark.parametrize("at_start", [0, 150, 300])
+@pytest.mark.parametrize("step", [1, 400])
+@pytest.mark.usefixtures("small")
+def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, step: int) -> None:
+    """Versions up to some thousand numbers apart, the first of them read at Start, the others learnt."""
+    dice = random.Random(f"{bytes_max} {at_start} {step}")
+    history = {}
+    for place in range(300):
+        uuids, refused = (
+            [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(dice.randint(0, n))] for n in (8, 3)
+        )
+        history[1 + place * step] = version_of(1 + place * step, uuids, refused)
+    versions = list(history.values())
+    known = loaded(*versions[:at_start], bytes_max=bytes_max)
+    for one in versions[at_start:]:
+        known.add(one)
+    assert known.bytes <= 2 * bytes_max + 8000
+    for number, settled in history.items():
+        for member in settled.members:
+            assert known.rules_out(member.uuid, number) is (number >= known.floor)
+            if number > known.floor:
+                assert possible(known, member.uuid, number - 1) == [number]
+            assert not known.rules_out(member.uuid, number - 1)
+        for refusal in settled.refusals:
+            assert not known.rules_out(refusal.uuid, 0)
+            refusals, maybe = known.refused_at(refusal.uuid)
+            assert refusals is not None or list(maybe) == [number] or number <= known.floor
+    new = [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(100)]
+    assert all(known.rules_out(one, known.floor) for one in new)
+    assert known.floor == 0 or not any(known.rules_out(one, known.floor - 1) for one in new)
+    assert (known.floor == 0) is (bytes_max == 1_000_000)
+
+
+def test_once_it_is_full_nothing_older_is_taken_in() -> None:
+    known = Ledger(bytes_max=160)
+    assert known.add_older(version_of(9, ["i"]))
+    assert not known.add_older(version_of(8, [str(n) for n in range(40)]))
+    assert not known.add_older(version_of(7, ["g"]))
+    assert known.floor == 8
+    assert possible(known, "i", 8) == [9]
+
+
+def test_a_run_has_fewer_versions_than_its_numbers_can_tell_apart() -> None:
+    numbers = [1, 2, 40_000, 65_537, 70_000, 200_000, 200_001]
+    versions = [version_of(number, [f"u{number}"]) for number in numbers]
+    for known in (loaded(*versions), ledger(*versions, bytes_max=600)):
+        assert [possible(known, f"u{number}", 0) for number in numbers] == [[number] for number in numbers]
+        assert [possible(known, f"u{number}", number) for number in numbers] == [[] for _ in numbers]
+
+
+def test_ten_million_records_take_eight_bytes_each() -> None:
+    """At a hundredth of the size."""
+    known = Ledger()
+    for number in range(100, 0, -1):
+        known.add_older(version_of(number, [f"{number} {place}" for place in range(1000)]))
+    known.end_older()
+    assert known.bytes == 8 * 100_000
+    assert known.committed_at("50 7", 0) == (None, [50])

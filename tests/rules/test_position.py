@@ -20,6 +20,7 @@ from committerd.rules.position import (
     advance,
     decode_marks,
     decode_position,
+    dropped_marks,
     encode_metadata,
     higher_mark,
     highest,
@@ -70,6 +71,8 @@ def test_keys_of_a_newer_committerd_are_refused_and_nothing_is_guessed() -> None
         {POSITION_KEY: "{}"},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"next":"0"')},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"next":true')},
+        {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"next":-1')},
+        {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', f'"next":{1 << 63}')},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"topic":"events.staged"', '"topic":1')},
     ],
 )
@@ -155,8 +158,28 @@ def test_a_mark_names_the_record_that_brought_it_and_not_the_same_bytes_staged_a
 def test_marks_that_nobody_uses_go_and_the_newest_stay() -> None:
     now = MARK_UNUSED_MS_MAX + 5000
     marks = {"old": mark(used_ms=4999), "edge": mark(used_ms=5000), "b": mark(used_ms=now), "a": mark(used_ms=now)}
-    assert set(kept_marks(marks, now_ms=now, most=10)) == {"edge", "a", "b"}
-    assert set(kept_marks(marks, now_ms=now, most=1)) == {"a"}
+    assert set(kept_marks(marks, most=10)) == {"edge", "a", "b"}
+    assert set(kept_marks(marks, most=1)) == {"a"}
+
+
+def test_marks_that_are_dropped_are_counted_by_cause() -> None:
+    now = MARK_UNUSED_MS_MAX + 5000
+    marks = {"old": mark(used_ms=4999), "edge": mark(used_ms=5000), "b": mark(used_ms=now), "a": mark(used_ms=now)}
+    assert dropped_marks(marks, kept_marks(marks, most=10)) == (1, 0)
+    assert dropped_marks(marks, kept_marks(marks, most=1)) == (1, 2)
+    assert dropped_marks({}, {}) == (0, 0)
+
+
+def test_marks_age_by_each_other_and_by_no_clock() -> None:
+    marks = {"a": mark(used_ms=1), "b": mark(used_ms=2)}
+    assert kept_marks(marks, most=10) == marks
+    assert kept_marks({}, most=10) == {}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
+def test_keys_that_are_nested_too_deeply_are_unreadable(text: str) -> None:
+    with pytest.raises(CorruptTable):
+        decode_position({POSITION_KEY: text})
 
 
 def test_a_position_is_a_container_of_the_offsets_that_it_passes() -> None:

@@ -12,7 +12,7 @@ from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.request import AppUnit, Envelope, Request
 from committerd.rules.answers import Settled, Status
-from committerd.rules.ledger import Ledger, Refused
+from committerd.rules.ledger import Earlier, Refused, names, refusal_in
 from committerd.rules.position import AppMark
 from committerd.rules.replay import Since, refuse_replay
 
@@ -40,11 +40,11 @@ def _request(**envelope: Any) -> Request:
 def _since(
     *settled: Settled, outcomes: Sequence[Outcome] = (), marks: dict[str, AppMark] | None = None, **waiting: int
 ) -> Since:
-    ledger = Ledger()
-    for one in settled:
-        ledger.add(one)
+    version = next((one.version for one in settled if names(one, _UUID)), None)
+    refusals = [refusal for one in settled if (refusal := refusal_in(one, _UUID)) is not None]
+    earlier = Earlier(committed=version, refusal=refusals[0] if refusals else None)
     places = {f"t.staged:{name[1:]}": offset for name, offset in waiting.items()}
-    return Since(ledger=ledger, marks=marks or {}, outcomes=outcomes, waiting=places, now_ms=1000)
+    return Since(earlier=earlier, marks=marks or {}, outcomes=outcomes, waiting=places, now_ms=1000)
 
 
 def _settled(version: int, **given: Any) -> Settled:
@@ -62,6 +62,7 @@ def test_a_letter_that_nothing_has_happened_to_may_be_staged_again() -> None:
 def test_what_would_be_refused_again_is_refused_here() -> None:
     again = Refused(status=Status.INVALID, reason="wrong_dataset", message="another table")
     assert "again, as wrong_dataset: another table" in refuse_replay(_LETTER, again, _since())
+    assert "only its producer" in refuse_replay(replace(_LETTER, cut=True), _request(), _since())
     assert "1048576 bytes did not fit" in refuse_replay(replace(_LETTER, dropped_bytes=1 << 20), _request(), _since())
     assert "deadline-ms has passed" in refuse_replay(_LETTER, _request(deadline_ms=1000), _since())
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pytest
 
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
 from committerd.format.feature_flags import FeatureFlag
-from committerd.format.messages import DataFragment, DeletionFile, ExternalFile, Manifest, Transaction
+from committerd.format.index_details import pack_details
+from committerd.format.messages import (
+    BasePath,
+    DataFragment,
+    DeletionFile,
+    ExternalFile,
+    IndexCatchupProgress,
+    Manifest,
+    MemWalIndexDetails,
+    MergedGeneration,
+    Transaction,
+)
 from committerd.rules.brought import brought
-from committerd.rules.content import require_fits
+from committerd.rules.content import differing_schema, require_fits
 from committerd.rules.draft import CreateOptions
 from committerd.rules.kind import Kind
 from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, require_valid
@@ -35,6 +46,10 @@ def appending(made: DataFragment) -> Transaction:
 
 def config(**changes: object) -> Transaction:
     return transaction(update_config=Transaction.UpdateConfig(**changes))  # type: ignore[arg-type]
+
+
+def reserving(number: int) -> Transaction:
+    return transaction(reserve_fragments=Transaction.ReserveFragments(num_fragments=number))
 
 
 def with_path(path: str) -> Transaction:
@@ -138,13 +153,38 @@ class TestBases:
             transaction(clone=Transaction.Clone(ref_path=path)),
         ]
 
-    @pytest.mark.parametrize("path", ["", "/a/../b", ".."])
-    def test_must_be_paths(self, path: str) -> None:
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "",
+            "/a/../b",
+            "..",
+            "relative/b",
+            "/a/./b",
+            "/a\\..\\b",
+            "/a\tb",
+            " /a",
+            "s3://b/ok/%2e%2e/other",
+            "s3://b/ok/%2E./other",
+            "s3://b/ok/%252e%252e/other",
+            "s3://b/ok/%2f..%2fother",
+            "file:///a/%2e%2e/b",
+        ],
+    )
+    def test_must_be_absolute_and_mean_one_place(self, path: str) -> None:
         assert {refusal(staged) for staged in self.adding(path)} == {"base_path"}
 
     @pytest.mark.parametrize(
         ("path", "wanted"),
-        [("s3://b/ok", ""), ("s3://b/ok/x", ""), ("s3://b/okay", "base_not_allowed"), ("/x", "base_not_allowed")],
+        [
+            ("s3://b/ok", ""),
+            ("s3://b/ok/x", ""),
+            ("s3a://b//o%6b/x/", ""),
+            ("s3://b/okay", "base_not_allowed"),
+            ("s3://other/ok", "base_not_allowed"),
+            ("/x", "base_not_allowed"),
+            ("file://s3/b/ok", "base_not_allowed"),
+        ],
     )
     def test_must_be_where_the_operator_says(self, path: str, wanted: str) -> None:
         allowed = Allowed(operations=ALL_OPERATIONS, bases=["s3://b/ok/"])
@@ -156,12 +196,62 @@ class TestBases:
 
 
 class TestFragments:
-    @pytest.mark.parametrize("path", ["", "/a.lance", "../a.lance", "x/../../a", "s3://b/a.lance", "a\\b"])
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "",
+            "/a.lance",
+            "../a.lance",
+            "x/../../a",
+            "s3://b/a.lance",
+            "a\\b",
+            "%2e%2e/a",
+            "%2e%2e%2fa",
+            "%252e%252e%252fa/../b",
+            "x/%2525252525252e/a",
+            "a\0b/..",
+        ],
+    )
     def test_have_their_files_in_the_table(self, path: str) -> None:
         assert refusal(with_path(path)) == "path_outside"
         staged = create_index(index(1))
         staged.create_index.new_indices[0].files.add(path=path)
         assert refusal(staged) == "path_outside"
+
+    @pytest.mark.parametrize("path", ["sub/a.lance", "link%2Fsecret", "link%252Fsecret", "%2e%2e", "a\nb", "a%00"])
+    def test_have_files_of_one_name(self, path: str) -> None:
+        assert refusal(with_path(path)) == "path_outside"
+
+    @pytest.mark.parametrize("path", ["a b.lance", "a%20b.lance", "100%.lance", "\u00e4.lance", "..a", "a#1~[x]"])
+    def test_may_have_files_of_any_other_name(self, path: str) -> None:
+        assert refusal(with_path(path)) == ""
+
+    def test_of_an_index_may_be_in_folders_of_its_own(self) -> None:
+        staged = create_index(index(1))
+        staged.create_index.new_indices[0].files.add(path="part/a.lance")
+        assert refusal(staged) == ""
+
+    @pytest.mark.parametrize("path", ["x" * 5000, "x" * 256, "\u00e4" * 50])
+    def test_have_names_that_a_store_takes(self, path: str) -> None:
+        assert refusal(with_path(path)) == "path_invalid"
+
+    @pytest.mark.parametrize("path", ["x" * 256, "/".join(["x" * 200] * 6), "a\u200b.lance"])
+    def test_of_an_index_have_names_that_a_store_takes(self, path: str) -> None:
+        staged = rewrite(1, rewritten=(1,))
+        staged.rewrite.rewritten_indices[0].new_index_details.SetInParent()
+        staged.rewrite.rewritten_indices[0].new_index_files.add(path=path)
+        assert refusal(staged) == "path_invalid"
+
+    @pytest.mark.parametrize("path", ["a\0b.lance", "a\n.lance"])
+    def test_have_names_without_control_characters(self, path: str) -> None:
+        assert refusal(with_path(path)) == "path_outside"
+
+    def test_have_keys_that_fit_behind_the_path_of_the_table(self) -> None:
+        staged = with_path("x" * 200)
+        what = brought(staged)
+        require_valid(staged, what, latest_version=5, allowed=ANYTHING, room=205)
+        with pytest.raises(InvalidRequest, match="only 199 fit behind the table's own path"):
+            require_valid(staged, what, latest_version=5, allowed=ANYTHING, room=204)
 
     def test_share_no_file(self) -> None:
         staged = appending(fragment(0))
@@ -222,6 +312,23 @@ class TestIndices:
     def test_are_made_once(self) -> None:
         assert refusal(create_index(index(1), index(1))) == "duplicate_index"
 
+    def test_of_lance_itself_are_on_no_field(self) -> None:
+        for made in (samples.reuse_index(1), samples.mem_wal_index(1)):
+            assert refusal(create_index(made)) == ""
+            made.fields.append(0)
+            assert refusal(create_index(made)) == "index_fields"
+
+    def test_of_write_ahead_logs_can_be_read(self) -> None:
+        nameless = MergedGeneration(generation=1)
+        for details, code in (
+            (MemWalIndexDetails(merged_generations=[nameless]), "region_id"),
+            (MemWalIndexDetails(index_catchup=[IndexCatchupProgress(caught_up_generations=[nameless])]), "region_id"),
+            (MemWalIndexDetails(snapshot_ts_millis=-(2**63)), "number_out_of_bounds"),
+        ):
+            made = samples.mem_wal_index(1)
+            made.index_details.CopyFrom(pack_details(details))
+            assert refusal(create_index(made)) == code
+
     def test_that_are_rewritten_say_into_what(self) -> None:
         staged = rewrite(1, rewritten=(1,))
         assert refusal(staged) == "rewritten_index_incomplete"
@@ -230,6 +337,75 @@ class TestIndices:
         staged.rewrite.rewritten_indices[0].new_index_files.add(path="../x")
         assert refusal(staged) == "path_outside"
         assert refusal(rewrite(1, rewritten=(1, 1))) == "duplicate_index"
+
+
+@pytest.mark.parametrize("probability", [float("nan"), float("inf"), -0.1, 1.5])
+def test_a_probability_is_one(probability: float) -> None:
+    staged = update()
+    staged.update.inserted_rows.bloom.probability = 0.5
+    assert refusal(staged) == ""
+    staged.update.inserted_rows.bloom.probability = probability
+    assert refusal(staged) == "number_out_of_bounds"
+
+
+@pytest.mark.parametrize(
+    ("staged", "code"),
+    [
+        (delete(removed=(2**32 - 2,)), ""),
+        (delete(removed=(2**32 - 1,)), "number_out_of_bounds"),
+        (update(removed_fragment_ids=[2**40]), "number_out_of_bounds"),
+        (update(fields_modified=[2**32 - 1]), "number_out_of_bounds"),
+        (delete(removed=(2**40,)), "number_out_of_bounds"),
+        (delete(removed=tuple(range(1_000_001))), "record_too_large"),
+        (delete(fragment(2**40)), "unknown_fragment"),
+        (create_index(samples.index(1, version=2**63)), "number_out_of_bounds"),
+        (create_index(samples.index(1, fields=[2**31 - 1])), "number_out_of_bounds"),
+        (reserving(2**20), ""),
+        (reserving(2**20 + 1), "fragment_ids_exhausted"),
+        (
+            transaction(update_bases=Transaction.UpdateBases(new_bases=[BasePath(id=2**31, path="/a")])),
+            "number_out_of_bounds",
+        ),
+    ],
+)
+def test_numbers_are_within_their_bounds(staged: Transaction, code: str) -> None:
+    assert refusal(staged) == code
+
+
+def test_all_numbers_out_of_bounds_are_named_up_to_ten() -> None:
+    staged = update(fields_modified=[2**32 - 1])
+    staged.update.updated_fragment_offset_bitmaps[2**40] = b""
+    with pytest.raises(InvalidRequest, match=r"fields_modified is .*; update.updated_fragment_offset_bitmaps is"):
+        require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING)
+    staged = create_index(*(samples.index(number, version=2**63) for number in range(1, 13)))
+    with pytest.raises(InvalidRequest, match="; and 2 more"):
+        require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING)
+
+
+LONG = "x" * 1025
+
+
+@pytest.mark.parametrize(
+    "staged",
+    [
+        transaction(tag=LONG, append=Transaction.Append()),
+        transaction(append=Transaction.Append(), transaction_properties={"a\0": "b"}),
+        transaction(overwrite=Transaction.Overwrite(config_upsert_values={LONG: "1"})),
+        transaction(overwrite=Transaction.Overwrite(schema_metadata={"a": b"x" * (2**20 + 1)})),
+        transaction(overwrite=Transaction.Overwrite(initial_bases=[BasePath(id=1, path="/a", name=LONG)])),
+        transaction(merge=Transaction.Merge(schema_metadata={LONG: b""})),
+        config(config_updates=updates({"a": "x" * (2**20 + 1)})),
+        config(table_metadata_updates=updates({LONG: None})),
+        config(schema_metadata_updates=updates({"\0": "1"})),
+        config(field_metadata_updates={1: updates({LONG: "1"})}),
+        transaction(update_bases=Transaction.UpdateBases(new_bases=[BasePath(id=1, path="/a", name="\0")])),
+        transaction(clone=Transaction.Clone(ref_path="/t", ref_name=LONG)),
+        transaction(clone=Transaction.Clone(ref_path="/t", branch_name=LONG)),
+        create_index(samples.index(1, name=LONG)),
+    ],
+)
+def test_texts_that_stay_in_the_table_have_bounds(staged: Transaction) -> None:
+    assert refusal(staged) == "text_invalid"
 
 
 def test_a_region_has_an_id() -> None:
@@ -262,6 +438,14 @@ class TestContent:
         far = index(1)
         far.base_id = 9
         assert misfit(create_index(far), latest) == "unknown_base"
+
+    def test_an_index_is_on_fields_of_the_table(self) -> None:
+        latest = samples.manifest(fragment(0))
+        staged = create_index(index(1, fields=[0, 8]))
+        assert misfit(staged, latest) == "unknown_field"
+        staged.read_version -= 1
+        assert misfit(staged, latest) == ""
+        assert misfit(create_index(index(1, fields=[0, 2])), latest) == ""
 
     def test_lies_in_bases_that_a_create_brings(self) -> None:
         made = fragment(0)
@@ -339,3 +523,48 @@ class TestContent:
             both.replacements.append(replacement(number, field).data_replacement.replacements[0])
         assert misfit(transaction(data_replacement=both), samples.manifest()) == "replaced_fields"
         assert misfit(replacement(0, 1), samples.manifest()) == ""
+
+
+class TestAnAppendThatNamesNoVersion:
+    """Its files are held against the schema, as far as they tell anything of it."""
+
+    TABLE = samples.manifest(
+        columns=[
+            samples.column(0),
+            samples.column(2, nullable=False),
+            samples.column(3),
+            samples.column(4, nullable=False, parent=3),
+            samples.column(5, nullable=False),
+            samples.column(6, nullable=False, parent=5),
+        ]
+    )
+
+    def differing(self, *fields: int, read_version: int = 0) -> str:
+        made = fragment(0)
+        del made.files[:]
+        made.files.append(samples.data_file("a", fields))
+        staged = transaction(read_version, append=Transaction.Append(fragments=[made]))
+        return differing_schema(staged, self.TABLE) or ""
+
+    @pytest.mark.parametrize("fields", [[0, 2, 3, 4, 5, 6], [2], [2, 0, -2], [1, 2]])
+    def test_may_have_any_columns_of_the_table_and_dropped_ones(self, fields: list[int]) -> None:
+        assert self.differing(*fields) == ""
+
+    @pytest.mark.parametrize(
+        ("fields", "told"),
+        [
+            ([1], "fields 1, of which the table has none"),
+            ([7, 8], "fields 7, 8, of which the table has none"),
+            (range(7, 30), "7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 13 more, of which the table has none"),
+            ([0, 2, 7], "fields 7, which the table does not have"),
+            ([0, 3], "lack the columns ['c2'], which the table requires"),
+        ],
+    )
+    def test_must_not_be_of_another_schema(self, fields: Sequence[int], told: str) -> None:
+        assert told in self.differing(*fields)
+
+    def test_is_judged_by_history_where_it_names_one(self) -> None:
+        assert self.differing(7, read_version=5) == ""
+
+    def test_is_no_other_operation(self) -> None:
+        assert differing_schema(transaction(0, overwrite=Transaction.Overwrite()), self.TABLE) is None

@@ -10,14 +10,16 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from committerd.errors import RequestError
+from committerd.errors import CorruptTable, RequestError
+from committerd.format.bounds import FRAGMENT_ID_MAX
 from committerd.format.manifest_file import ManifestFile, decode
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
-from committerd.format.paths import VERSIONS, parse_manifest_name, transaction_key
+from committerd.format.paths import DATA, VERSIONS, data_key, parse_manifest_name, transaction_key
 from committerd.format.request import AppUnit, Envelope, decode_envelope, decode_transaction
+from committerd.judged import INTERNAL_ERROR
 from committerd.ports import Acknowledged, Publication, Record
-from committerd.rules.answers import Settled, decode_settled
+from committerd.rules.answers import REASON_KEY, Settled, decode_settled
 from committerd.rules.position import AppMark, Position, decode_marks, decode_position
 from tests.simulation.queue import FakeBroker
 from tests.simulation.store import Bucket, Change
@@ -25,6 +27,9 @@ from tests.simulation.store import Bucket, Change
 Place = tuple[str, int]
 """Topic id and offset."""
 _BYTES_MAX = 64 * 1024 * 1024
+_AHEAD_MS_MAX = 5 * 60 * 1000
+_LATE_MS_MAX = 10 * 60_000
+"""Between being judged and being a version, while nobody stands still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class Asked:
 
     envelope: Envelope | None
     transaction: Transaction | None
+    staged_ms: int
 
     @property
     def app(self) -> AppUnit | None:
@@ -59,6 +65,12 @@ class Auditor:
     bucket: Bucket
     broker: FakeBroker
     note: Callable[[str], None]
+    marks_max: int = 1000
+    """Of applications, in a version."""
+    verifies_files: bool = True
+    """Committers look whether the files of a record are there."""
+    sleepless: bool = True
+    """No process stands still, so that what is late was judged late."""
     violations: list[str] = field(default_factory=list)
     versions: dict[int, Seen] = field(default_factory=dict)
     entries: dict[Place, tuple[int, Member | Refusal]] = field(default_factory=dict)
@@ -73,13 +85,31 @@ class Auditor:
     acknowledged: int = 0
     """The highest offset that the group ever had in the present topic."""
     dead: set[Place] = field(default_factory=set)
+    may_have_dropped: bool = False
+    """Whether committers have so little memory that they may not know any more what they have answered."""
+    may_fail_inside: bool = False
+    """Whether a test makes committers fail on records in ways that nobody has foreseen."""
     _uuids: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, tuple[int, Refusal]] = field(default_factory=dict)
     _there: set[int] = field(default_factory=set)
     """Versions that can be read."""
     _marks: dict[str, AppMark] = field(default_factory=dict)
     _answered_below: int = 0
+    _swapped: bool = False
+    """The table is another one, and the operator has not taken the queue on for it yet."""
+    _astray: set[int] = field(default_factory=set)
+    """Versions that a committer has made in that table meanwhile."""
+    _rolled_back: bool = False
+    """The log has lost records that a committer may have read before."""
+    _told: set[tuple[Place, str]] = field(default_factory=set)
+    """Places that were answered, with the uuid that was."""
+    _of_dead: set[Place] = field(default_factory=set)
+    """Entries of a table that was deleted since."""
     _letters_seen: int = 0
+    _damaged: bool = False
+    """Some version can't be read any more."""
+    _gone_ms: dict[str, int] = field(default_factory=dict)
+    """When each data file that is not there any more was deleted, on Kafka's clock."""
 
     def watch(self) -> None:
         """Begin."""
@@ -96,11 +126,40 @@ class Auditor:
         except RequestError:
             pass
         assert self.broker.topic_id is not None
-        self.asked[self.broker.topic_id, record.offset] = Asked(envelope=envelope, transaction=transaction)
+        self.asked[self.broker.topic_id, record.offset] = Asked(
+            envelope=envelope, transaction=transaction, staged_ms=record.timestamp_ms
+        )
 
     def new_topic(self, taken_from: int = 0) -> None:
         """The topic was made anew, or an operator has set the position."""
         self.taken_from = self._answered_below = self.acknowledged = taken_from
+
+    def table_is_swapped(self) -> None:
+        """The table is about to be deleted and made again. What it said stays true; the next one owes nothing to it."""
+        self.versions.clear()
+        self._uuids.clear()
+        self._refused.clear()
+        self._there.clear()
+        self._marks.clear()
+        self._of_dead = set(self.entries)
+        self._swapped = True
+
+    def version_is_damaged(self, key: str) -> None:
+        """It counts as cleaned up: nobody can tell what it said, nor rule out that it committed what comes later."""
+        name = parse_manifest_name(key.removeprefix(VERSIONS))
+        assert name is not None
+        self._there.discard(name.version)
+        self.may_have_dropped = self._damaged = True
+
+    def log_is_rolled_back(self, end: int) -> None:
+        """The records from `end` on are gone, and others are going to have their offsets.
+
+        From now on it counts that each record of the log has an answer of its own, and that none is committed twice.
+        """
+        topic_id = self.broker.topic_id
+        for place in [place for place in self.asked if place[0] == topic_id and place[1] >= end]:
+            del self.asked[place]
+        self._rolled_back = True
 
     def unanswered(self) -> list[int]:
         """Offsets of the present topic that are owed an answer."""
@@ -108,8 +167,14 @@ class Auditor:
         return [
             r.offset
             for r in self.broker.log
-            if r.offset >= self.taken_from and (topic_id, r.offset) not in self.answers
+            if r.offset >= self.taken_from and not self._has_own_answer((topic_id or "", r.offset))
         ]
+
+    def _has_own_answer(self, place: Place) -> bool:
+        if not self._rolled_back:
+            return place in self.answers
+        asked = self.asked[place].transaction
+        return (place, asked.uuid if asked is not None else "") in self._told
 
     @property
     def latest(self) -> int:
@@ -122,26 +187,67 @@ class Auditor:
     # The table
 
     def _stored(self, change: Change, key: str, body: bytes) -> None:
+        if change == "deleted" and key.startswith(DATA):
+            self._gone_ms[key] = self.broker.now_ms()
         name = parse_manifest_name(key.removeprefix(VERSIONS)) if key.startswith(VERSIONS) else None
         if name is None:
             return
         if change == "deleted":
             self._there.discard(name.version)
+            self._astray.discard(name.version)
             return
         if change == "replaced":
             self.fail(f"version {name.version} was replaced")
+        if self._swapped and self._strays(name.version, body):
+            return
         if name.version != self.latest + 1:
             self.fail(f"version {name.version} was made on top of version {self.latest}")
         file = decode(body, len(body))
         settled = decode_settled(file.transaction, version=name.version)
-        seen = Seen(file=file, settled=settled, position=decode_position(file.manifest.table_metadata))
-        if settled.ours:
+        seen = Seen(file=file, settled=settled, position=self._handed_down(file, ours=settled.ours))
+        if settled.ours and self._rolled_back:
+            for member in settled.members:
+                self._commit(member.uuid, name.version)
+        elif settled.ours:
             self._committed(seen)
+        elif settled.uuid and self._damaged:
+            # Who commits past the queue looks back to the first version that can't be read.
+            self._uuids.setdefault(settled.uuid, settled.version)
         elif settled.uuid:
             self._commit(settled.uuid, settled.version)
-        self._learn_marks(seen)
+        if not self._rolled_back:
+            self._learn_marks(seen)
         self.versions[name.version] = seen
         self._there.add(name.version)
+
+    def _handed_down(self, file: ManifestFile, *, ours: bool) -> Position | None:
+        """The position that a version carries; None where another writer has made one up."""
+        try:
+            position = decode_position(file.manifest.table_metadata)
+        except CorruptTable:
+            if ours:
+                raise
+            return None
+        if ours or position is None or self.position is None:
+            return position
+        higher = (position.era, position.next_offset) > (self.position.era, self.position.next_offset)
+        return None if higher else position
+
+    def _strays(self, version: int, body: bytes) -> bool:
+        """Whether a committer makes a version in a table that it does not know; it has to take that out again."""
+        transaction = decode(body, len(body)).transaction
+        settled = decode_settled(transaction, version=version)
+        if not settled.ours:
+            return False
+        assert transaction is not None
+        if REASON_KEY in transaction.transaction_properties:
+            self._swapped = False
+            if self._astray:
+                self.fail(f"versions {sorted(self._astray)} are left in a table that they were not built on")
+            return False
+        self.note(f"version {version} goes astray")
+        self._astray.add(version)
+        return True
 
     def _committed(self, seen: Seen) -> None:
         """A version of the queue: it settles exactly what its position newly passes."""
@@ -149,6 +255,7 @@ class Auditor:
         if position is None:
             self.fail(f"version {version} carries no position")
             return
+        self._dated(seen)
         new_life = before is None or position.era > before.era
         if before is not None and position.era < before.era:
             self.fail(f"version {version}: the era went down from {before.era} to {position.era}")
@@ -170,7 +277,25 @@ class Auditor:
             self._member(member, position, version)
         for refusal in seen.settled.refusals:
             self._refusal(refusal, position, version)
+        self._leaves_room(seen)
         self._content(seen)
+
+    def _dated(self, seen: Seen) -> None:
+        """By Kafka's clock, whatever any machine's says."""
+        version, now_ms = seen.settled.version, self.broker.now_ms()
+        dated_ms = seen.file.manifest.timestamp.ToMilliseconds()
+        if dated_ms > now_ms + _AHEAD_MS_MAX:
+            self.fail(f"version {version} is dated {(dated_ms - now_ms) / 1000:g} s ahead")
+        for refusal in seen.settled.refusals:
+            asked = self.asked[seen.position.topic_id if seen.position else "", refusal.offset]
+            deadline = asked.envelope.deadline_ms if asked.envelope else None
+            if refusal.status == StatusNumber.EXPIRED and deadline is not None and deadline > now_ms:
+                self.fail(f"version {version} calls offset {refusal.offset} expired, {deadline - now_ms} ms too early")
+        for member in seen.settled.members:
+            asked, latest = self.asked[seen.position.topic_id if seen.position else "", member.offset], now_ms
+            deadline = asked.envelope.deadline_ms if asked.envelope else None
+            if self.sleepless and deadline is not None and deadline < latest - _LATE_MS_MAX:
+                self.fail(f"version {version} commits offset {member.offset}, {latest - deadline} ms too late")
 
     def _newly_passed(self, position: Position, before: Position | None) -> list[int]:
         offsets = [o for topic_id, o in self.asked if topic_id == position.topic_id and position.passes(o)]
@@ -183,11 +308,34 @@ class Auditor:
             self.fail(f"version {version} commits {member.uuid}, which is not what lies at offset {member.offset}")
         if self._refused_before(member.uuid) and not (asked.envelope and asked.envelope.replay_of):
             self.fail(f"version {version} commits {member.uuid}, which was refused before")
+        self._brings(asked, member, version)
         self._commit(member.uuid, version)
         self.entries[place] = (version, member)
+        self._of_dead.discard(place)
         mark = self._marks.get(member.app_id)
         if member.app_id and mark is not None and member.app_version <= mark.version:
             self.fail(f"version {version} commits app {member.app_id} version {member.app_version} twice")
+
+    def _brings(self, asked: Asked, member: Member, version: int) -> None:
+        """The files that it brings were there at some time since it was staged."""
+        if asked.transaction is None or not self.verifies_files:
+            return
+        below = self.versions.get(version - 1)
+        known = set(below.paths) if below is not None else set()
+        for fragment in (*asked.transaction.append.fragments, *asked.transaction.overwrite.fragments):
+            for path in (file.path for file in fragment.files if file.path not in known):
+                key = data_key(path)
+                if key not in self.bucket.objects and self._gone_ms.get(key, -1) < asked.staged_ms:
+                    self.fail(f"version {version} commits offset {member.offset}, and {key} was not there")
+
+    def _leaves_room(self, seen: Seen) -> None:
+        """What is no Append leaves an id for the next one."""
+        transaction, below = seen.file.transaction, self.versions.get(seen.settled.version - 1)
+        if transaction is None or transaction.HasField("append") or below is None:
+            return
+        before, after = (one.file.manifest.max_fragment_id for one in (below, seen))
+        if before < FRAGMENT_ID_MAX <= after:
+            self.fail(f"version {seen.settled.version} leaves no fragment id, so that nothing can be appended to it")
 
     def _commit(self, uuid: str, version: int) -> None:
         before = self._uuids.setdefault(uuid, version)
@@ -199,13 +347,18 @@ class Auditor:
     def _refusal(self, refusal: Refusal, position: Position, version: int) -> None:
         place = (position.topic_id, refusal.offset)
         self.entries[place] = (version, refusal)
+        self._of_dead.discard(place)
         asked, uuid = self.asked[place], refusal.uuid
+        if refusal.reason == INTERNAL_ERROR and not self.may_fail_inside:
+            self.fail(f"version {version}: the committer fails on offset {refusal.offset}: {refusal.message}")
         if refusal.status == StatusNumber.DUPLICATE:
             mark = self._marks.get(asked.app.app_id) if asked.app else None
             by_app = asked.app is not None and mark is not None and asked.app.version <= mark.version
             # Also of the group that the version itself commits.
             if uuid not in self._uuids and not by_app and not self._in_group(asked, version):
                 self.fail(f"version {version} calls {uuid} a duplicate, and it was never committed")
+            return
+        if self.may_have_dropped and (refusal.status, refusal.reason) == (StatusNumber.UNDECIDED, "history_gap"):
             return
         if uuid in self._uuids and self._known(self._uuids[uuid]):
             self.fail(f"version {version} refuses {uuid}, which version {self._uuids[uuid]} commits")
@@ -253,25 +406,37 @@ class Auditor:
         return [file.path for fragment in fragments for file in getattr(fragment, "files", ())]
 
     def _learn_marks(self, seen: Seen) -> None:
+        if not seen.settled.ours:
+            return
         marks = decode_marks(seen.file.manifest.table_metadata)
         for app_id, mark in self._marks.items():
             found = marks.get(app_id)
-            if seen.settled.ours and (found is None or (found.life, found.version) < (mark.life, mark.version)):
+            if found is None and len(marks) == self.marks_max:
+                continue  # no room
+            if found is None or (found.life, found.version) < (mark.life, mark.version):
                 self.fail(f"version {seen.settled.version}: the mark of {app_id} went down from {mark} to {found}")
-        if seen.settled.ours:
-            self._marks = marks
+        self._marks = marks
 
     # The topics
 
     def _published(self, publication: Publication) -> None:
         outcome = Outcome.FromString(publication.value)
         place = (outcome.topic_id, outcome.offset)
+        self._told.add((place, outcome.uuid))
+        if self._rolled_back:
+            return
         if place not in self.asked:
             self.fail(f"an answer to {place}, where nothing was staged")
             return
         said = f"{StatusNumber.Name(outcome.status)} {outcome.reason or '-'} at version {outcome.version}"
         self.note(f"answer {outcome.offset}: {said}")
         entry = self.entries.get(place)
+        if entry is not None and place in self._of_dead:
+            if self._says(entry, outcome) or outcome.reason == "version_cleaned_up":
+                self.answers.setdefault(place, outcome)
+            else:
+                self.fail(f"offset {outcome.offset} is answered {said}, but the deleted table says {entry[1]}")
+            return
         if outcome.status == StatusNumber.UNDECIDED and outcome.reason == "version_cleaned_up":
             if entry is None or entry[0] in self._there:
                 self.fail(f"offset {outcome.offset} is called cleaned up, and its version is there or never was")
@@ -330,6 +495,9 @@ class Auditor:
 
     def _acknowledged(self, acknowledged: Acknowledged) -> None:
         self.note(f"acknowledged {acknowledged.offset}")
+        if self._rolled_back:
+            self.acknowledged = acknowledged.offset
+            return
         position = self.position
         if position is not None and position.topic_id != self.broker.topic_id:
             return  # of the topic that had the name before

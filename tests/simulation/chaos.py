@@ -98,7 +98,8 @@ class Chaos:
         await self._told_later(owner)
 
     async def clock_jump(self) -> None:
-        self._any().clock_skew = self.dice.uniform(-HOUR, HOUR)
+        """One machine's clock is wrong, by minutes or by a month."""
+        self._any().clock_skew = self.dice.choice((self.dice.uniform(-HOUR, HOUR), 40 * 24 * HOUR, -40 * 24 * HOUR))
 
     async def store_outage(self) -> None:
         await self._outage()
@@ -156,6 +157,26 @@ class Chaos:
         await anyio.sleep(self.dice.uniform(0, 30))
         await adopt(self.world)
 
+    async def roll_back_log(self) -> None:
+        """Kafka comes back without the end of its log, and producers write on: the offsets have other records now."""
+        world, broker = self.world, self.world.broker
+        if broker.topic_id is None or broker.log_end - broker.log_start < 4:
+            return
+        for _ in range(3):
+            world.producers.stage(world.producers.plain())
+        await anyio.sleep(self.dice.choice((0.0, self.dice.uniform(0, 10 * world.scenario.rates.latency))))
+        end = self.dice.randint(max(broker.log_end - 8, broker.log_start), broker.log_end - 1)
+        lost = broker.log_end - end
+        world.causes |= {"position_beyond_end", "log_rewritten", "position_went_back"}
+        epoch, noticed = self.dice.choice(((True, True), (True, False), (False, True)))
+        broker.roll_back(end, epoch=epoch, noticed=noticed)
+        world.auditor.log_is_rolled_back(end)
+        # Where only the epoch tells, something has to come.
+        for _ in range(self.dice.choice((0, 1, lost, lost + 3) if noticed else (lost + 3,))):
+            world.producers.stage(world.producers.plain())
+        await anyio.sleep(self.dice.uniform(15, 30))
+        await adopt(world, offset=end)
+
     # To the table
 
     async def file_comes_or_goes(self) -> None:
@@ -164,7 +185,37 @@ class Chaos:
             if key in self.world.bucket.objects:
                 self.world.bucket.delete(key)
             else:
-                self.world.bucket.put(key, b"rows")
+                self.world.bucket.put(key, bytes(100))
+
+    async def damage_old_version(self) -> None:
+        """The disk spoils a version of another writer: a gap in the history, and no reason to refuse anything."""
+        world, latest = self.world, self.world.auditor.latest
+        foreign = [n for n, seen in world.auditor.versions.items() if n < latest - 3 and not seen.settled.ours]
+        names = {key: parse_manifest_name(key.removeprefix(VERSIONS)) for key in world.bucket.list(VERSIONS)}
+        keys = [key for key, name in names.items() if name is not None and name.version in foreign]
+        if keys:
+            key = self.dice.choice(keys)
+            world.note(f"{key} is damaged")
+            world.bucket.spoil(key, self.dice.choice((b"", b"garbage", world.bucket.objects[key][:-1] + b"?")))
+            world.auditor.version_is_damaged(key)
+
+    async def swap_table(self) -> None:
+        """Somebody deletes the table and makes another one; the operator takes the queue on for it, some time later."""
+        world = self.world
+        if not world.auditor.latest or world.broker.group is None or world.broker.group.offset == 0:
+            return
+        version = max(world.auditor.latest + self.dice.choice((-5, -1, 0, 0, 1, 5)), 1)
+        world.causes |= {"keys_missing", "table_gone", "position_went_back"}
+        for _ in range(2):
+            # Some may arrive while it is swapped.
+            world.producers.stage(world.producers.plain())
+        await anyio.sleep(self.dice.choice((0.0, self.dice.uniform(0, 10 * world.scenario.rates.latency))))
+        world.auditor.table_is_swapped()
+        for key in list(world.bucket.objects):
+            world.bucket.delete(key)
+        world.foreign.put_table(version)
+        await anyio.sleep(self.dice.uniform(15, 30))
+        await adopt(world)
 
     async def clean_up(self) -> None:
         """Somebody removes versions that are older than an hour, as far as the position stays readable.

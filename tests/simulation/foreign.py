@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,10 +15,12 @@ from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError
 from committerd.format.manifest_file import encode
 from committerd.format.messages import Manifest, Transaction
+from committerd.format.paths import NamingScheme, data_key, manifest_key
 from committerd.format.request import decode_transaction
 from committerd.ports import ObjectStore
 from committerd.prepare import Prepared, PrepareOptions, prepare
 from committerd.prepare import World as PrepareWorld
+from committerd.rules.position import FORMAT_KEY, KEY_PREFIX
 from committerd.table import Table
 from tests.simulation import staging
 from tests.simulation.faults import Rates, Weather
@@ -49,7 +52,7 @@ class ForeignWriter:
         while True:
             await anyio.sleep(self.dice.expovariate(1 / mean_seconds))
             (commit,) = self.dice.choices(
-                (self.append, self.restore, self.replace_metadata, self.by_hand), (10, 3, 2, 1)
+                (self.append, self.restore, self.replace_metadata, self.make_up, self.by_hand), (10, 3, 2, 1, 1)
             )
             await commit()
 
@@ -58,6 +61,31 @@ class ForeignWriter:
         await self._commit(
             staging.overwrite(new_uuid(self.dice), self._paths(1)), options=PrepareOptions(create_only=True)
         )
+
+    def put_table(self, versions: int, *, max_fragment_id: int = 0) -> None:
+        """Another table, in one moment, with so many versions."""
+        below: Manifest | None = None
+        for number in range(1, versions + 1):
+            transaction = staging.overwrite(new_uuid(self.dice), self._paths(1))
+            transaction.read_version = number - 1
+            manifest = Manifest()
+            manifest.CopyFrom(below or self._first(transaction))
+            manifest.version = number
+            manifest.max_fragment_id = max_fragment_id
+            below = manifest
+            key = manifest_key(number, NamingScheme.V2)
+            self.world.bucket.put(key, encode(manifest, (), transaction))
+
+    def _first(self, transaction: Transaction) -> Manifest:
+        manifest = Manifest(
+            fields=transaction.overwrite.schema, fragments=transaction.overwrite.fragments, max_fragment_id=0
+        )
+        manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"
+        manifest.data_format.file_format, manifest.data_format.version = "lance", "2.0"
+        manifest.timestamp.FromDatetime(EPOCH + timedelta(seconds=anyio.current_time()))
+        for key in (file.path for fragment in manifest.fragments for file in fragment.files):
+            self.world.bucket.put(data_key(key), bytes(100))
+        return manifest
 
     async def append(self) -> None:
         if self.world.auditor.latest:
@@ -81,7 +109,7 @@ class ForeignWriter:
         if latest is None:
             return
         version = self.dice.randint(1, latest.version)
-        restored = await table.read(version)
+        restored = await table.readable(version)
         if restored is not None:
             transaction = staging.restore(new_uuid(self.dice), version, read_version=latest.version)
             await self._put_as_pylance(table, transaction, restored.manifest.table_metadata)
@@ -93,6 +121,21 @@ class ForeignWriter:
         if latest is not None:
             transaction = staging.configure(new_uuid(self.dice), read_version=latest.version, replace=True)
             await self._put_as_pylance(table, transaction, {"owner": transaction.uuid})
+
+    async def make_up(self) -> None:
+        """Somebody writes under the queue's keys: a position that no version ever had, a mark, or rubbish."""
+        table = Table(self._store)
+        latest = await table.latest()
+        if latest is None:
+            return
+        metadata = dict(latest.manifest.table_metadata)
+        ours = sorted(key for key in metadata if key.startswith(KEY_PREFIX) and key != FORMAT_KEY)
+        for key in ours[: self.dice.randint(0, len(ours))]:
+            metadata[key] = self.dice.choice(
+                (re.sub(r'("next"|"version"):(\d+)', r"\1:\g<2>7", metadata[key]), "rubbish", "{}", "[" * 10_000)
+            )
+        transaction = staging.configure(new_uuid(self.dice), read_version=latest.version)
+        await self._put_as_pylance(table, transaction, metadata)
 
     async def _commit(self, transaction: Transaction, *, options: PrepareOptions | None = None) -> None:
         await direct.commit(

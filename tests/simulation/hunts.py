@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import anyio
+import anyio.lowlevel
 import pytest
 
+from committerd.format.bounds import FRAGMENT_ID_MAX
 from tests.simulation import mutations as m
 from tests.simulation.chaos import HOUR, Chaos
 from tests.simulation.faults import Rates
@@ -24,6 +27,23 @@ def _garbage(world: World) -> None:
     producers.plan = [producers.wrong() for _ in range(30)]
 
 
+def _good_ones(world: World) -> None:
+    producers = world.producers
+    producers.plan = [producers.plain() for _ in range(200)]
+
+
+def _with_deadlines(world: World) -> None:
+    producers = world.producers
+    producers.plan = [producers.in_time() if number % 2 else producers.plain() for number in range(60)]
+
+
+def _units_of_two(world: World) -> None:
+    """Units of two applications in turn, and the last of each once more with other bytes."""
+    producers = world.producers
+    units = [(app_id, version) for version in range(1, 9) for app_id in ("a", "b")]
+    producers.plan = [producers.unit(*unit) for unit in [*units, ("a", 8), ("b", 8), ("a", 8)]]
+
+
 def _one_unit_twice(world: World) -> None:
     """The same bytes with the same app-version."""
     producers = world.producers
@@ -37,6 +57,25 @@ def _create_behind_others(world: World) -> None:
     producers.plan = [producers.plain(), producers.plain(), producers.create(), producers.plain()]
     for process in world.processes:
         process.crash_after_put = True
+
+
+def _ids_run_out(world: World) -> None:
+    """A table with two fragment ids left, which an Overwrite would take."""
+
+    async def nearly_full() -> None:
+        world.foreign.put_table(1, max_fragment_id=FRAGMENT_ID_MAX - 2)
+        await anyio.lowlevel.checkpoint()
+
+    world.foreign.create = nearly_full  # type: ignore[method-assign]
+    producers = world.producers
+    producers.plan = [producers.overwrite(1), producers.plain(), producers.plain()]
+
+
+def _one_file_of_two_records(world: World) -> None:
+    """The first record can't be committed, and by the second one the file that was there for the first may be gone."""
+    producers = world.producers
+    pairs = [producers.sharing_a_file() for _ in range(15)]
+    producers.plan = [first for first, _ in pairs] + [second for _, second in pairs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +132,39 @@ FORGETFUL = Hunt(
     ),
     prepare=_one_unit_twice,
 )
+LITTLE_MEMORY = Hunt(
+    scenario=Scenario(
+        records=150,
+        seconds=60.0,
+        rates=Rates(latency=0.02),
+        events={Chaos.crash: 1.0, Chaos.fence: 1.0},
+        event_seconds=5.0,
+        foreign_seconds=5.0,
+        settings={"group_records_max": 3},
+        ledger_bytes=400,
+        footprint_bytes=1,
+    )
+)
+NO_MEMORY = Hunt(
+    scenario=Scenario(
+        records=400,
+        seconds=60.0,
+        rates=Rates(latency=0.005),
+        settings={"group_records_max": 1},
+        ledger_bytes=400,
+        footprint_bytes=1,
+    )
+)
+OFTEN_DEAD = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=40.0,
+        rates=Rates(latency=0.02),
+        events={Chaos.crash: 1.0},
+        event_seconds=1.0,
+        settings={"group_records_max": 1},
+    )
+)
 OTHER_TOPICS = Hunt(
     scenario=Scenario(
         records=40,
@@ -100,6 +172,49 @@ OTHER_TOPICS = Hunt(
         rates=Rates(latency=0.01, slow=0.02, slow_seconds=10.0),
         events={Chaos.recreate_topic: 1.0},
         event_seconds=6.0,
+    )
+)
+ROLLED_BACK = Hunt(
+    scenario=Scenario(
+        records=80,
+        seconds=120.0,
+        rates=Rates(latency=0.02),
+        events={Chaos.roll_back_log: 1.0},
+        event_seconds=40.0,
+        settings={"group_records_max": 3},
+        room=5,
+    ),
+    prepare=_good_ones,
+)
+WRONG_CLOCKS = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=60.0,
+        rates=Rates(latency=0.01),
+        events={Chaos.clock_jump: 3.0, Chaos.hand_over: 1.0, Chaos.crash: 1.0},
+        event_seconds=3.0,
+    ),
+    prepare=_with_deadlines,
+)
+FEW_MARKS = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=60.0,
+        rates=Rates(latency=0.01),
+        settings={"app_marks_max": 1, "group_records_max": 1},
+    ),
+    prepare=_units_of_two,
+)
+MADE_UP = Hunt(scenario=Scenario(records=60, seconds=60.0, rates=Rates(latency=0.01), foreign_seconds=0.3))
+SWAPPED = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=60.0,
+        rates=Rates(latency=0.01),
+        events={Chaos.swap_table: 1.0},
+        event_seconds=20.0,
+        settings={"group_records_max": 1},
+        several=True,
     )
 )
 FLAKY_FILES = Hunt(
@@ -112,6 +227,27 @@ FLAKY_FILES = Hunt(
         settings={"verify_files": "always"},
     )
 )
+SHARED_FILES = Hunt(
+    scenario=Scenario(
+        records=30,
+        seconds=60.0,
+        rates=SMOOTH,
+        events={Chaos.file_comes_or_goes: 1.0},
+        event_seconds=1.0,
+    ),
+    prepare=_one_file_of_two_records,
+)
+DAMAGED = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=60.0,
+        rates=Rates(latency=0.01),
+        events={Chaos.damage_old_version: 1.0, Chaos.crash: 1.0, Chaos.fence: 1.0},
+        event_seconds=3.0,
+        foreign_seconds=2.0,
+    )
+)
+LAST_IDS = Hunt(scenario=Scenario(records=3, seconds=2.0, rates=SMOOTH), prepare=_ids_run_out)
 OFTEN_REFUSED = Hunt(scenario=Scenario(records=10, seconds=60.0, rates=Rates(refused=0.2, latency=0.01)))
 OFTEN_DOWN = Hunt(
     scenario=Scenario(records=30, seconds=200.0, rates=SMOOTH, events={Chaos.store_outage: 1.0}, event_seconds=10.0),
@@ -136,8 +272,8 @@ CREATED_AND_DEAD = Hunt(
 HUNTS: Mapping[Mutate, Hunt] = {
     m.believes_that_a_taken_number_is_foreign: ANYWHERE,
     m.takes_a_lost_answer_for_a_good_one: ANYWHERE,
-    m.leaves_transaction_files_to_who_died: ANYWHERE,
-    m.answers_without_the_transaction_file: ANYWHERE,
+    m.leaves_transaction_files_to_who_died: OFTEN_DEAD,
+    m.answers_without_the_transaction_file: BOTH_COMMIT,
     m.believes_in_what_it_expected: ANYWHERE,
     m.leaves_transaction_files_of_a_run_to_its_last: RACED_RUNS,
     m.acknowledges_before_it_publishes: ANYWHERE,
@@ -147,11 +283,24 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.reads_the_table_before_the_queue: OFTEN_HANDED_OVER,
     m.forgets_refusals: FLAKY_FILES,
     m.forgets_uuids: ANYWHERE,
+    m.takes_what_was_dropped_for_new: LITTLE_MEMORY,
+    m.never_drops_what_it_remembers: NO_MEMORY,
+    m.believes_a_hash: OFTEN_DEAD,
     m.forgets_uuids_of_its_own_group: ANYWHERE,
     m.does_not_look_at_app_versions: ANYWHERE,
     m.lets_a_mark_speak_for_every_record_of_its_uuid: FORGETFUL,
     m.believes_an_old_listing: SLEEPY,
     m.counts_from_when_a_put_was_answered: SLEEPY,
+    m.does_not_look_at_what_it_builds_on: SWAPPED,
+    m.looks_at_what_it_builds_on_before_it_puts_only: SWAPPED,
+    m.leaves_what_went_astray: SWAPPED,
+    m.takes_whatever_comes: ROLLED_BACK,
+    m.compares_only_when_the_epoch_changes: ROLLED_BACK,
+    m.compares_only_when_the_broker_was_away: ROLLED_BACK,
+    m.believes_what_others_make_up: MADE_UP,
+    m.believes_its_own_clock: WRONG_CLOCKS,
+    m.does_not_ask_what_time_it_is: WRONG_CLOCKS,
+    m.remembers_marks_that_it_has_dropped: FEW_MARKS,
     m.does_not_check_the_topic: OTHER_TOPICS,
     m.checks_the_topic_at_start_only: OTHER_TOPICS,
     m.keeps_the_first_answer_about_the_topic: OTHER_TOPICS,
@@ -163,8 +312,13 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.waits_at_what_was_settled_ahead: ANYWHERE,
     m.lets_refusals_wait_as_long_as_an_outage_took: OFTEN_DOWN,
     m.tries_an_acknowledgement_once: OFTEN_REFUSED,
-    m.dies_of_a_group_of_errors: ANYWHERE,
+    m.does_not_look_into_a_group_of_errors: ANYWHERE,
     m.tells_before_the_dead_letter: ANYWHERE,
+    m.blames_records_for_outages: ANYWHERE,
+    m.stops_at_a_damaged_old_version: DAMAGED,
+    m.puts_what_nothing_can_follow: LAST_IDS,
+    m.believes_for_ever_that_a_file_is_there: SHARED_FILES,
+    m.does_not_look_for_files: FLAKY_FILES,
 }
 
 

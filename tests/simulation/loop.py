@@ -2,13 +2,15 @@
 
 It is asyncio's own loop with another selector. Where a real one would wait, this one moves the clock on; so hours
 pass in milliseconds, in the same order every time. Two kinds of bugs show at once: nothing is left that could ever
-happen (`Deadlock`), and much happens without the clock moving (`Livelock`).
+happen (`Deadlock`), and much happens without the clock moving (`Livelock`). What keeps the loop busy for long shows as
+well, by the time of the processor (`TurnTooLong`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -28,6 +30,14 @@ class Livelock(Exception):
     """Tasks keep each other busy while no time passes."""
 
 
+TURN_SECONDS_MAX = 5.0
+"""Of the processor, for one turn of the loop. Records are a few kilobytes here, and a turn takes milliseconds."""
+
+
+class TurnTooLong(Exception):
+    """Some step kept the loop busy for so long that nobody else could go on."""
+
+
 class _ClockSelector(selectors.DefaultSelector):
     """Moves the clock instead of waiting. There are no files to wait for, but for the loop's own wake-up pipe."""
 
@@ -35,8 +45,12 @@ class _ClockSelector(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._turns = 0
+        self._turned = time.thread_time()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        before, self._turned = self._turned, time.thread_time()
+        if self._turned - before > TURN_SECONDS_MAX:
+            raise TurnTooLong(f"one turn of the loop took {self._turned - before:.1f} s at {self._loop.time():.6f} s")
         if timeout is None:
             ready = super().select(0)
             if not ready:

@@ -13,21 +13,22 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from committerd import prepare as preparing
 from committerd import staged_files
-from committerd.committer import committer, forming, intake, putting, starting, view
+from committerd.committer import clock, committer, containing, forming, intake, putting, starting, view
 from committerd.committer.pipeline import Pipeline, Run, _Ahead, _expecting
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.starting import Starter
-from committerd.committer.view import View
+from committerd.committer.view import Answered, View
 from committerd.errors import OutcomeUnknown
-from committerd.ports import Answer, Created, Queue, TopicIdentity
+from committerd.ports import Answer, Created, Fetched, ObjectStore, Queue, TopicIdentity
 from committerd.prepare import Prepared
 from committerd.rules import grouping, ledger, position, startup
 from committerd.rules.answers import Settled
 from committerd.rules.position import Position, advance
 from committerd.rules.settle import Found, Race
-from committerd.table import Table
+from committerd.table import Standing, Table
 from committerd.writing import put_in_turn
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
@@ -116,11 +117,11 @@ def carries_no_position(patch: pytest.MonkeyPatch) -> None:
 def begins_where_the_latest_version_says(patch: pytest.MonkeyPatch) -> None:
     load = View.load
 
-    async def latest_only(self: View) -> list[Found]:
-        found = await load(self)
+    async def latest_only(self: View, *arguments: Any) -> Answered:
+        answered = await load(self, *arguments)
         self.position, self.marks = self.carried, dict(self.carried_marks)
         self.ever_carried = self.position is not None
-        return found
+        return answered
 
     patch.setattr(View, "load", latest_only)
 
@@ -129,25 +130,45 @@ def reads_the_table_before_the_queue(patch: pytest.MonkeyPatch) -> None:
     read_facts = starting.read_facts
 
     class Loaded:
-        def __init__(self, found: list[Found]) -> None:
-            self.found = found
+        def __init__(self, answered: Answered) -> None:
+            self.answered = answered
 
-        async def load(self) -> list[Found]:
-            return self.found
+        async def load(self, owed_from: object) -> Answered:
+            return self.answered
 
-    async def table_first(queue: Queue, view: View) -> Any:
+    async def table_first(queue: Queue, view: View, *, republish_max: int = 0) -> Any:
         loaded: Any = Loaded(await view.load())
-        return await read_facts(queue, loaded)
+        return await read_facts(queue, loaded, republish_max=republish_max)
 
     patch.setattr(starting, "read_facts", table_first)
 
 
 def forgets_refusals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger.Ledger, "refused", lambda self, uuid: None)
+    patch.setattr(ledger.Ledger, "refused_at", lambda self, uuid: (None, ()))
 
 
 def forgets_uuids(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger.Ledger, "committed_after", lambda self, uuid, read_version: None)
+    patch.setattr(ledger.Ledger, "committed_at", lambda self, uuid, after: (None, ()))
+
+
+def takes_what_was_dropped_for_new(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger.Ledger, "floor", property(lambda self: 0))
+
+
+def never_drops_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
+    """Neither uuids nor footprints."""
+    patch.setattr(ledger._Index, "is_full", lambda self, entries: False)
+    patch.setattr(Table, "_drop", lambda self, version: None)
+
+
+def hashes_meet(patch: pytest.MonkeyPatch) -> None:
+    """No rule is missing: there are four hashes only, and all has to be read again."""
+    patch.setattr(ledger, "_key", lambda uuid: (len(uuid) + sum(uuid.encode())) % 4 << 16)
+
+
+def believes_a_hash(patch: pytest.MonkeyPatch) -> None:
+    hashes_meet(patch)
+    patch.setattr(view, "names", lambda settled, uuid: True)
 
 
 def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
@@ -175,12 +196,103 @@ def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
+    """And nothing looks at the base, which would notice as well."""
     learn_own = View.learn_own
 
     def late(self: View, file: Any, own: Found, *, read_at: float) -> None:
         learn_own(self, file, own, read_at=self.monotonic())
 
     patch.setattr(View, "learn_own", late)
+    does_not_look_at_what_it_builds_on(patch)
+
+
+def does_not_look_at_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
+    async def believed(self: Table, version: int) -> Standing:
+        await anyio.lowlevel.checkpoint()
+        return Standing.SAME
+
+    patch.setattr(Table, "standing", believed)
+
+
+def looks_at_what_it_builds_on_before_it_puts_only(patch: pytest.MonkeyPatch) -> None:
+    async def believed(self: Putter, draft: Draft, view: View) -> Standing:
+        await anyio.lowlevel.checkpoint()
+        return Standing.SAME
+
+    patch.setattr(Putter, "_standing", believed)
+
+
+def leaves_what_went_astray(patch: pytest.MonkeyPatch) -> None:
+    async def left(self: Putter, drafts: Sequence[Draft], view: View, standing: Standing, *, sent_at: float) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(Putter, "_withdraw", left)
+
+
+def takes_whatever_comes(patch: pytest.MonkeyPatch) -> None:
+    """Whether or not the log before it is the one that was read."""
+
+    async def content(self: intake.Intake, last: Any) -> str:
+        await anyio.lowlevel.checkpoint()
+        return ""
+
+    patch.setattr(intake.Intake, "_rewritten", content)
+
+
+def compares_only_when_the_epoch_changes(patch: pytest.MonkeyPatch) -> None:
+    take = intake.Intake._take_what_follows
+
+    async def trusting(self: intake.Intake, fetched: Fetched) -> None:
+        await take(self, replace(fetched, unbroken=True))
+
+    patch.setattr(intake.Intake, "_take_what_follows", trusting)
+
+
+def compares_only_when_the_broker_was_away(patch: pytest.MonkeyPatch) -> None:
+    take = intake.Intake._take_what_follows
+
+    async def trusting(self: intake.Intake, fetched: Fetched) -> None:
+        records = [replace(record, leader_epoch=-1) for record in fetched.records]
+        await take(self, replace(fetched, records=records))
+
+    patch.setattr(intake.Intake, "_take_what_follows", trusting)
+
+
+def believes_its_own_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(clock.QueueClock, "now", lambda self: self._wall_clock())
+
+
+def does_not_ask_what_time_it_is(patch: pytest.MonkeyPatch) -> None:
+    """It knows that it is later than each record, and no more."""
+
+    async def silent(self: clock.QueueClock, queue: Queue) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(clock.QueueClock, "ask", silent)
+
+
+def remembers_marks_that_it_has_dropped(patch: pytest.MonkeyPatch) -> None:
+    learn = View.learn
+
+    def keeping(self: View, found: Sequence[Found]) -> None:
+        before = dict(self.marks)
+        learn(self, found)
+        position.merge_marks(self.marks, before)
+
+    patch.setattr(View, "learn", keeping)
+
+
+def believes_what_others_make_up(patch: pytest.MonkeyPatch) -> None:
+    """A foreign version that carries more than any of ours."""
+    learn = View.learn
+
+    def credulous(self: View, found: Sequence[Found]) -> None:
+        learn(self, found)
+        for one in found:
+            if one.position is not None and self.position is not None:
+                self.position = position.highest([self.position, one.position])
+
+    patch.setattr(View, "learn", credulous)
 
 
 def does_not_check_the_topic(patch: pytest.MonkeyPatch) -> None:
@@ -214,17 +326,21 @@ def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
 
 
 def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(starting, "_entries", lambda found, position, owed: ())
+    async def nothing(*arguments: object) -> dict[int, Any]:
+        await anyio.lowlevel.checkpoint()
+        return {}
+
+    patch.setattr(starting, "_entries", nothing)
 
 
 def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
     publish_again = Starter._publish_again
 
-    async def in_order(self: Starter, found: Sequence[Found], view: View, owed: int, generation: int) -> None:
+    async def in_order(self: Starter, answered: Answered, view: View, owed: int, generation: int) -> None:
         position = view.position
         assert position is not None
         view.position = replace(position, settled=())
-        await publish_again(self, found, view, owed, generation)
+        await publish_again(self, answered, view, owed, generation)
         view.position = position
 
     patch.setattr(Starter, "_publish_again", in_order)
@@ -239,11 +355,14 @@ def keeps_what_was_fetched_before(patch: pytest.MonkeyPatch) -> None:
 
 def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
     """Believes whatever the newest version carries, a foreign Restore's too."""
+    learn = View.learn
 
-    def newest(positions: Any) -> Any:
-        return list(positions)[-1] if (positions := list(positions)) else None
+    def credulous(self: View, found: Sequence[Found]) -> None:
+        learn(self, found)
+        if found[-1].position is not None:
+            self.position = found[-1].position
 
-    patch.setattr(view, "highest", newest)
+    patch.setattr(View, "learn", credulous)
 
 
 def waits_at_what_was_settled_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -267,13 +386,16 @@ def tries_an_acknowledgement_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Publisher, "_try_again_later", resigned)
 
 
-def dies_of_a_group_of_errors(patch: pytest.MonkeyPatch) -> None:
+def does_not_look_into_a_group_of_errors(patch: pytest.MonkeyPatch) -> None:
+    """An outage that comes as a group is taken for the record's fault."""
+
     async def together(items: Iterable[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         async with anyio.create_task_group() as tasks:
             for item in items:
                 tasks.start_soon(work, item)
 
     patch.setattr(staged_files, "for_each", together)
+    patch.setattr(containing, "_members", lambda error: [error])
 
 
 def tells_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
@@ -284,3 +406,38 @@ def tells_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
             await retrying(self, call, send)
 
     patch.setattr(Publisher, "_retrying", hasty)
+
+
+def blames_records_for_outages(patch: pytest.MonkeyPatch) -> None:
+    for module in (containing, forming):
+        patch.setattr(module, "require_contained", lambda error: None)
+
+
+def puts_what_nothing_can_follow(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preparing, "require_next", lambda *arguments, **named: None)
+
+
+def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
+    """What was found for one record counts for all that come later."""
+    known: dict[str, int] = {}
+    found, sizes = staged_files._sizes_found, staged_files._sizes
+
+    async def found_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
+        known.update(await found(store, keys))
+        return {key: known[key] for key in keys if key in known}
+
+    async def sizes_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
+        now = await sizes(store, keys)
+        known.update((key, size) for key, size in now.items() if size is not None)
+        return {key: known.get(key) for key in now}
+
+    patch.setattr(staged_files, "_sizes_found", found_once)
+    patch.setattr(staged_files, "_sizes", sizes_once)
+
+
+def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forming.FormingOptions, "verifies", lambda self, *, age_ms: False)
+
+
+def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(View, "_read_old", View._read)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-async def adopt(world: World) -> None:
-    """Take the topic on as it is now, where a committer would refuse to."""
+async def adopt(world: World, *, offset: int | None = None) -> None:
+    """Take the topic on as it is now, where a committer would refuse to; `offset` None = where the cause says."""
     dice = random.Random(f"{world.seed} operator")
     situation = await operate.look(FakeQueue(world.broker), lambda: _view(world))
     if situation.refusal is None:
         return
     try:
-        position = operate.adopted(situation, None)
+        position = operate.adopted(situation, offset)
     except SettingsError:
         return
     version = await operate.write(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -137,6 +137,12 @@ class _Membership:
     def member_state(self) -> str:
         return "active"
 
+    def trouble(self) -> str:
+        return ""
+
+    def leave(self) -> None:
+        return None
+
     def end_offset(self) -> int | None:
         return None
 
@@ -146,8 +152,17 @@ class _Membership:
     def unread_since_ms(self) -> int | None:
         return None
 
+    def held_back(self) -> tuple[int, int] | None:
+        return None
+
+    def topic_problems(self) -> Sequence[str]:
+        return ()
+
     def retention_ms(self) -> int | None:
         return None
+
+    def silent_seconds(self) -> float:
+        return 0.0
 
 
 def _no_http(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AbstractAsyncContextManager[str]:

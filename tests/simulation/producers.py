@@ -42,7 +42,7 @@ class Producers:
             self._unit_again: 5,
             self.wrong: 6,
             self._with_flaky_file: 8,
-            self._overwrite: 3,
+            self.overwrite: 3,
             self._delete: 6,
             self._restore: 2,
             self._reserve: 3,
@@ -62,7 +62,7 @@ class Producers:
     def stage(self, staged: Staged) -> Record:
         """Write the files, then the record."""
         for path in staged.files:
-            self.world.bucket.put(data_key(path), b"rows")
+            self.world.bucket.put(data_key(path), bytes(100))
         partition = self.dice.choice((b"0", b"3", b"7", b"99"))
         record = self.world.stage(staged.value, [*staged.headers, ("outcome-partition", partition)])
         self.records.append((staged, record))
@@ -140,9 +140,17 @@ class Producers:
         self.world.flaky_files.append(data_key(paths[1]))
         return self._staged(staging.append(self._uuid(), paths), paths[: self.dice.randint(1, 2)])
 
-    def _overwrite(self) -> Staged:
+    def sharing_a_file(self) -> tuple[Staged, Staged]:
+        """Two Appends of one file that comes and goes; the first names another one that never comes."""
+        shared, missing = self._paths(2)
+        self.world.flaky_files.append(data_key(shared))
+        first = self._staged(staging.append(self._uuid(), [shared, missing]), [shared])
+        return first, self._staged(staging.append(self._uuid(), [shared]))
+
+    def overwrite(self, read_version: int | None = None) -> Staged:
         paths = self._paths(2)
-        return self._staged(staging.overwrite(self._uuid(), paths, read_version=self._read_version()), paths)
+        version = self._read_version() if read_version is None else read_version
+        return self._staged(staging.overwrite(self._uuid(), paths, read_version=version), paths)
 
     def _delete(self) -> Staged:
         version = self._read_version()
@@ -168,6 +176,13 @@ class Producers:
         """Nobody wants it after some seconds."""
         paths = self._paths(1)
         deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.dice.uniform(-1, 5)) * 1000)
+        return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
+
+    def in_time(self) -> Staged:
+        """An Append that is wanted for ten minutes, or was wanted an hour ago."""
+        paths = self._paths(1)
+        now_ms = self.world.broker.now_ms()
+        deadline_ms = now_ms + self.dice.choice((10 * 60_000, -60 * 60_000))
         return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
 
     def _create_only(self) -> Staged:

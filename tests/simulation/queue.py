@@ -55,6 +55,8 @@ class FakeBroker:
         self.log: list[Record] = []
         self.log_start = 0
         self.leader_epoch = 0
+        self.restarts = 0
+        """Times that members lost touch with it."""
         self.group: Acknowledged | None = None
         self.outcomes: list[list[Publication]] = [[] for _ in range(outcome_partitions)]
         self.dead: list[Publication] = []
@@ -106,6 +108,16 @@ class FakeBroker:
         """A replica that lacks the records from `end` on becomes the leader."""
         del self.log[max(end - self.log_start, 0) :]
         self.leader_epoch += 1
+        self._wake()
+
+    def roll_back(self, end: int, *, epoch: bool, noticed: bool) -> None:
+        """The broker comes back with the log of an earlier time; `epoch`: and with a leader epoch of its own.
+
+        `noticed`: members lost touch with it.
+        """
+        del self.log[max(end - self.log_start, 0) :]
+        self.leader_epoch += epoch
+        self.restarts += noticed
         self._wake()
 
     def expire(self, start: int) -> None:
@@ -163,6 +175,7 @@ class FakeQueue:
         self._seeks = 0
         self._outstanding = 0
         self._full = False
+        self._restarts = broker.restarts
 
     # What the broker tells
 
@@ -220,6 +233,10 @@ class FakeQueue:
 
     async def bounds(self) -> tuple[int, int]:
         found: tuple[int, int] = await self._call("bounds", lambda: (self._broker.log_start, self._broker.log_end))
+        return found
+
+    async def time_ms(self) -> int | None:
+        found: int = await self._call("time_ms", self._broker.now_ms)
         return found
 
     async def acknowledged(self) -> Acknowledged | None:
@@ -303,13 +320,14 @@ class FakeQueue:
             self._fail(self._generation, f"offset {self._next} is out of range")
             return None
         waiting = self._broker.records(self._next, self._broker.log_end)
-        if not waiting:
+        if not waiting and self._restarts == self._broker.restarts:
             return None
-        records = waiting[: self._weather.dice.randint(1, len(waiting))]
-        self._next = records[-1].offset + 1
+        records = waiting[: self._weather.dice.randint(1, len(waiting))] if waiting else []
+        self._next = records[-1].offset + 1 if records else self._next
         self._outstanding += len(records)
         self._full = self._outstanding >= self._most
-        return Fetched(generation=self._generation, records=records)
+        unbroken, self._restarts = self._restarts == self._broker.restarts, self._broker.restarts
+        return Fetched(generation=self._generation, records=records, unbroken=unbroken)
 
     def _fail(self, generation: int, reason: str) -> None:
         """The position can't be read from. The consumer is replaced: its member leaves, and joins anew."""

@@ -111,6 +111,8 @@ def garbage(dice: random.Random) -> Staged:
             Staged(value=good.SerializeToString(), headers=headers(dataset="memory://another")),
             Staged(value=good.SerializeToString(), headers=[("app-version", b"7")]),
             Staged(value=good.SerializeToString(), headers=[("producer", b"\xff\xfe")]),
+            Staged(value=good.SerializeToString(), headers=[("create-options", b"[" * 5000 + b"]" * 5000)]),
+            Staged(value=good.SerializeToString(), headers=[("create-options", b'{"\\ud800": 1}')]),
         ]
     )
 

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
 from committerd.ports import Answer, Created, Exists, Tail
 from tests.simulation.faults import Lost, Refused, Weather
 
@@ -40,6 +40,10 @@ class Bucket:
         if body is not None:
             self._folders[_folder(key)].remove(key)
             self._tell("deleted", key, body)
+
+    def spoil(self, key: str, body: bytes) -> None:
+        """An object is another one, and nobody has written it."""
+        self.objects[key] = body
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[str]:
         keys = self._folders.get(prefix, [])
@@ -121,6 +125,14 @@ class FakeStore:
 
 class SwiftStore(FakeStore):
     """One that takes several objects at once (`committerd.ports.TakesSeveral`)."""
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        def sizes() -> list[int | None]:
+            bodies = [self._bucket.objects.get(key) for key in keys]
+            return [None if body is None else len(body) for body in bodies]
+
+        found: list[int | None] = await self._read("head_several", f"{len(keys)} keys", sizes)
+        return found
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         for key, body in objects:

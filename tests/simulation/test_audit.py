@@ -26,7 +26,7 @@ def audited(world: World, *, without: Collection[int] = (), untold: int | None =
     for version in versions(world):
         if version not in without:
             file = decode(world.bucket.objects[manifests(world)[version]])
-            history.add(audited_version(file, file.transaction))
+            history.add(audited_version(file.outline, file.transaction))
     broker = world.broker
     identity = TopicIdentity(cluster_id=broker.cluster_id, topic=broker.topic, topic_id=broker.topic_id or "")
     bounds = QueueBounds(

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from tests.simulation import loop
-from tests.simulation.loop import Deadlock, Livelock, run_virtual
+from tests.simulation.loop import Deadlock, Livelock, TurnTooLong, run_virtual
 
 
 def test_a_day_passes_at_once_and_in_order() -> None:
@@ -60,3 +60,17 @@ def test_turning_without_time_passing_is_a_livelock(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(Livelock, match="1000 turns"):
         run_virtual(main)
+
+
+def test_a_step_that_keeps_the_loop_busy_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "TURN_SECONDS_MAX", 0.02)
+
+    async def busy(seconds: float) -> None:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        await anyio.sleep(1)
+
+    run_virtual(lambda: busy(0.0))
+    with pytest.raises(TurnTooLong):
+        run_virtual(lambda: busy(0.1))

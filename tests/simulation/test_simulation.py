@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.faults import Rates
-from tests.simulation.hunts import HUNTS, Hunt, notice
-from tests.simulation.mutations import Mutate
+from tests.simulation.hunts import HUNTS, LITTLE_MEMORY, Hunt, notice
+from tests.simulation.mutations import Mutate, hashes_meet
 from tests.simulation.scenarios import scenario_of
 from tests.simulation.staging import Staged, garbage, headers
 from tests.simulation.world import Scenario, World, simulate
@@ -85,6 +85,13 @@ def digest_in_a_process(hash_seed: str) -> str:
     command = [sys.executable, "scripts/simulate.py", "--digest", "3"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hashes_that_meet_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes_meet(monkeypatch)
+    report = LITTLE_MEMORY.run(seed)
+    assert report.violation is None, report.text()
 
 
 @pytest.mark.parametrize("mutate", HUNTS, ids=lambda mutate: mutate.__name__)

@@ -19,14 +19,14 @@ from prometheus_client import CollectorRegistry
 
 from committerd.committer import pipeline
 from committerd.ports import Record
-from committerd.settings import CommitSettings, DatasetSettings, Settings, StoreSettings
+from committerd.settings import CommitSettings, DatasetSettings, MemorySettings, Settings, StoreSettings
 from committerd.settings_kafka import KafkaSettings
 from committerd.telemetry import Telemetry
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos, Event
 from tests.simulation.faults import CALM, Rates
 from tests.simulation.foreign import ForeignWriter
-from tests.simulation.loop import Deadlock, Livelock, run_virtual
+from tests.simulation.loop import Deadlock, Livelock, TurnTooLong, run_virtual
 from tests.simulation.operator import adopt
 from tests.simulation.process import EPOCH, Process
 from tests.simulation.producers import Producers
@@ -34,6 +34,8 @@ from tests.simulation.queue import FakeBroker
 from tests.simulation.staging import URI
 from tests.simulation.store import Bucket
 
+_MEMORY_SLACK_BYTES = 32 * 1024
+"""What is newest is kept, whatever it takes: that of some versions of a few records."""
 CALM_SECONDS = 120.0
 """From the last fault to the last answer: a refusal is looked at again within 10 s, a backoff takes 5 s at most, a
 put that hangs 30 s."""
@@ -58,6 +60,9 @@ class Scenario:
     """Mean time between two foreign commits."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Of group `commit`."""
+    ledger_bytes: int = 1024 * 1024
+    footprint_bytes: int = 1024 * 1024
+    """Where both are far less than the settings allow, what was dropped of the history is met."""
     recheck_seconds: float = 10.0
     several: bool = False
     """Whether the store takes several objects at once; then it is also as if that were quick, whatever time passes."""
@@ -83,9 +88,22 @@ class World:
             commit=CommitSettings.model_validate(scenario.settings),
             store=StoreSettings(recheck_seconds=scenario.recheck_seconds, probe=False),
         )
+        # Not validated: less than an operator may allow.
+        memory = MemorySettings.model_construct(
+            ledger_bytes=scenario.ledger_bytes, footprint_bytes=scenario.footprint_bytes
+        )
+        self.settings = self.settings.model_copy(update={"memory": memory})
         self.bucket = Bucket()
         self.broker = FakeBroker(now_ms=self._now_ms, dice=random.Random(f"{seed} broker"))
-        self.auditor = Auditor(self.bucket, self.broker, self.note)
+        self.auditor = Auditor(
+            self.bucket,
+            self.broker,
+            self.note,
+            marks_max=self.settings.commit.app_marks_max,
+            sleepless=not {Chaos.stand_still, Chaos.oversleep} & scenario.events.keys(),
+        )
+        self.auditor.verifies_files = self.settings.commit.verify_files == "always"
+        self.auditor.may_have_dropped = scenario.ledger_bytes < 1024 * 1024
         self.auditor.watch()
         self.processes = [Process(self, name) for name in ("one", "two")]
         self.producers = Producers(self)
@@ -163,11 +181,24 @@ class World:
         """End at the first violation; see every refusal to run."""
         while not self.auditor.violations:
             for process in self.processes:
+                self._within_memory(process)
                 if process.committer is not None and process.committer.state.name == "refused":
                     self._refused(process.name, process.committer.state.code, process.committer.state.text)
             # A refusal is looked at again after 10 s.
             await anyio.sleep(4)
         raise Violated
+
+    def _within_memory(self, process: Process) -> None:
+        view = process.committer.view if process.committer is not None else None
+        if view is None:
+            return
+        taken = {
+            "ledger": (view.ledger.bytes, self.scenario.ledger_bytes),
+            "footprints": (view.table.footprint_bytes, self.scenario.footprint_bytes),
+        }
+        for what, (size, bound) in taken.items():
+            if size > bound + _MEMORY_SLACK_BYTES:
+                self.auditor.fail(f"{process.name}: {what} take {size} bytes, {bound} are allowed")
 
     def _refused(self, name: str, code: str, text: str) -> None:
         if code not in self.refused:
@@ -223,7 +254,7 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
             run_virtual(main)
     except* Violated:
         violation = made[0].auditor.violations[0]
-    except* (Deadlock, Livelock) as group:
+    except* (Deadlock, Livelock, TurnTooLong) as group:
         violation = repr(group.exceptions[0])
     world = made[0]
     if violation is None and world.auditor.violations:

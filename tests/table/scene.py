@@ -18,7 +18,7 @@ from committerd.format.paths import NamingScheme, deletion_key, manifest_key, tr
 from committerd.ports import Created, ObjectStore
 from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.rules.answers import Status
-from committerd.table import Table
+from committerd.table import Committed, Gap, Table
 from committerd.writing import put, write_files
 from tests.rules import samples
 from tests.rules.samples import column, fragment, transaction
@@ -108,6 +108,16 @@ class Scene:
         latest = await self.table().latest()
         assert latest is not None
         return latest
+
+
+async def history(table: Table, after: int, latest: int) -> tuple[list[Committed], int | None]:
+    """What the table says of these versions, ascending, and the first that can't be read."""
+    found: list[Committed] = []
+    async for some in table.history(after, latest):
+        if isinstance(some, Gap):
+            return found, some.version
+        found += some
+    return found, None
 
 
 def append(read_version: int = 1, *made: DataFragment) -> Transaction:

@@ -14,7 +14,7 @@ from committerd.rules.footprint import Footprint
 from committerd.rules.kind import Kind
 from tests.rules import samples
 from tests.rules.samples import column, fragment, transaction
-from tests.table.scene import Scene
+from tests.table.scene import Scene, history
 
 
 @pytest.fixture
@@ -37,15 +37,15 @@ async def test_what_was_expected_and_is_anothers_is_read(scene: Scene) -> None:
     wrong = await other.latest()
     table.expect(second, before=first.outline)
     table.expect(wrong, before=second.outline)
-    history = (await table.history(0, 3)).committed
-    assert isinstance(history[2].footprint, Footprint)
-    assert history[2].footprint.kind is Kind.PROJECT
-    table.note_met_by_appends(1, Findings(through=2), history[1])
-    table.note_met_by_appends(2, Findings(through=3), history[2])
+    before, _ = await history(table, 0, 3)
+    assert isinstance(before[2].footprint, Footprint)
+    assert before[2].footprint.kind is Kind.PROJECT
+    table.note_met_by_appends(1, Findings(through=2), before[1])
+    table.note_met_by_appends(2, Findings(through=3), before[2])
     table.remember(second, Body([b"made"]), before=first.outline)
     table.expect_no_more()
-    known = (await table.history(0, 3)).committed
-    assert known[1] is history[1]
+    known, _ = await history(table, 0, 3)
+    assert known[1] is before[1]
     assert isinstance(known[2].footprint, Footprint)
     assert known[2].footprint.kind is Kind.APPEND
     assert (table.met_by_appends(1).through, table.met_by_appends(2)) == (2, NOTHING_FOUND)

@@ -375,3 +375,14 @@ class TestCreateOptions:
         with pytest.raises(InvalidRequest) as error:
             create_options(wish)
         assert error.value.code == "create_options"
+
+
+class TestAnAppendThatNamesNoVersion:
+    async def test_is_to_be_done_again_for_another_schema(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path / "t")
+        scene.write_versions(1)
+        made = fragment(0, name="new")
+        made.files[0].fields[:] = [7, 8, 9]
+        assert await rejected(scene, append(0, made)) == (Status.RETRYABLE, "schema_differs")
+        made.files[0].fields[:] = [0, 1, 2]
+        assert isinstance(await scene.commit(append(0, made)), Prepared)

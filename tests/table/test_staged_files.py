@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap
 
-from committerd.errors import InvalidRequest
+from committerd.edges.local import LocalStore
+from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
+from committerd.format.deletion_file import encode_bitmap
 from committerd.format.messages import Transaction
-from committerd.prepare import Prepared, Rejected, prepare
+from committerd.ports import ObjectStore
+from committerd.prepare import ANYTHING, Allowed, Prepared, Rejected, prepare
 from committerd.rules.answers import Status
+from committerd.staged_files import FileLimits, LookedAt, look_at_several
+from committerd.table import Table
 from committerd.writing import write_files
 from tests.rules import samples
-from tests.rules.operations import create_index, delete, rewrite
+from tests.rules.operations import create_index, delete, rewrite, update
 from tests.rules.samples import fragment, index, manifest, transaction
 from tests.table.scene import ANY, Scene, append, read_at, rejected, world
+
+VERIFYING = replace(ANY, verify_files=True)
+
+
+class Counting(LocalStore):
+    """Remembers which objects it was asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, durable=False)
+        self.asked: list[str] = []
+
+    async def head(self, key: str) -> int | None:
+        self.asked.append(key)
+        return await super().head(key)
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        self.asked += keys
+        return await super().head_several(keys)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        self.asked.append(key)
+        return await super().get_range(key, start, end)
+
+
+class Refusing(LocalStore):
+    """Can't be read."""
+
+    async def head(self, key: str) -> int | None:
+        raise StoreUnavailable("403")
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        raise StoreUnavailable("403")
+
+
+def with_base(scene: Scene, path: str) -> None:
+    """A table with a base that has the id 3."""
+    base = manifest(fragment(0), version=1)
+    base.base_paths.add(id=3, path=path)
+    base.reader_feature_flags = base.writer_feature_flags = 16
+    scene.write_version(base)
 
 
 @pytest.fixture
@@ -56,16 +103,19 @@ class TestFiles:
         ):
             assert await rejected(scene, read_at(staged, 1), options) == (Status.INVALID, "missing_file")
 
-    async def test_of_an_index_in_a_base_are_taken_as_described(self, scene: Scene) -> None:
-        base = manifest(fragment(0), version=1)
-        base.base_paths.add(id=3, path="/nowhere")
-        base.reader_feature_flags = base.writer_feature_flags = 16
-        scene.write_version(base)
+    async def test_of_an_index_in_a_base_are_looked_for_there(self, scene: Scene, tmp_path: Path) -> None:
+        with_base(scene, str(tmp_path / "base"))
         far = index(2)
         far.base_id = 3
-        far.files.add(path="elsewhere")
+        far.files.add(path="elsewhere", size_bytes=3)
         staged = read_at(create_index(far), 1)
-        assert isinstance(await scene.commit(staged, replace(ANY, verify_files=True)), Prepared)
+        assert await rejected(scene, staged, VERIFYING) == (Status.INVALID, "missing_file")
+        path = tmp_path / "base" / f"{'0' * 8}-0000-0000-0000-{'0' * 11}2" / "elsewhere"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"four")
+        assert await rejected(scene, staged, VERIFYING) == (Status.INVALID, "file_size")
+        path.write_bytes(b"xyz")
+        assert isinstance(await scene.commit(staged, VERIFYING), Prepared)
 
     async def test_that_the_table_has_already_are_not_looked_for(self, scene: Scene) -> None:
         scene.write_versions(1)
@@ -82,6 +132,24 @@ class TestFiles:
         scene.write_deletions(ours, 5)
         options = replace(ANY, verify_files=True)
         assert isinstance(await scene.commit(read_at(delete(ours), 1), options), Prepared)
+
+    async def test_that_are_merged_may_have_so_many_bytes(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        theirs = scene.write_deletions(fragment(0, deleted=1), 0)
+        scene.write_version(manifest(theirs, version=2), read_at(delete(theirs), 1))
+        ours = fragment(0)
+        ours.deletion_file.CopyFrom(samples.deletion_file(1, number=77))
+        scene.write_deletions(ours, 5)
+        few = replace(ANY, file_limits=FileLimits(bytes=3))
+        assert await rejected(scene, read_at(delete(ours), 1), few) == (Status.INVALID, "named_bytes")
+
+    async def test_whose_rows_are_counted_may_have_so_many_bytes(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        made = fragment(0, name="new", deleted=3)
+        scene.write_files(made)
+        made.deletion_file.num_deleted_rows = 0
+        few = replace(ANY, file_limits=FileLimits(bytes=3))
+        assert await rejected(scene, append(1, made), few) == (Status.INVALID, "named_bytes")
 
     async def test_whose_size_nobody_knew_are_measured(self, scene: Scene) -> None:
         scene.write_versions(1)
@@ -112,21 +180,214 @@ class TestFiles:
         assert isinstance(prepared, Prepared)
         assert [file.file_size_bytes for file in prepared.manifest.fragments[1].files] == [100, 0]
 
-    async def test_in_a_base_are_taken_as_described(self, scene: Scene) -> None:
-        base = manifest(fragment(0), version=1)
-        base.base_paths.add(id=3, path="/nowhere")
-        base.reader_feature_flags = base.writer_feature_flags = 16
-        scene.write_version(base)
+    def in_a_base(self) -> list[Transaction]:
         made = fragment(0, name="new", deleted=1)
         made.files[0].base_id = made.deletion_file.base_id = 3
-        made.files[0].file_size_bytes = 0
         group = Transaction.DataReplacementGroup(fragment_id=0, new_file=made.files[0])
-        options = replace(ANY, verify_files=True)
-        for staged in (
+        return [
             append(1, made),
             transaction(1, data_replacement=Transaction.DataReplacement(replacements=[group])),
-        ):
+        ]
+
+    async def test_in_a_base_are_looked_for_there(self, scene: Scene, tmp_path: Path) -> None:
+        with_base(scene, str(tmp_path / "base"))
+        appended, replaced = self.in_a_base()
+        for staged in (appended, replaced):
+            assert await rejected(scene, staged, VERIFYING) == (Status.INVALID, "missing_file")
+        (tmp_path / "base").mkdir()
+        (tmp_path / "base" / "new.lance").write_bytes(bytes(100))
+        assert await rejected(scene, appended, VERIFYING) == (Status.INVALID, "missing_file")
+        (tmp_path / "base" / "0-1-1.bin").write_bytes(encode_bitmap(BitMap([1, 2])))
+        assert await rejected(scene, appended, VERIFYING) == (Status.INVALID, "deletion_file")
+        (tmp_path / "base" / "0-1-1.bin").write_bytes(encode_bitmap(BitMap([1])))
+        for staged in (appended, replaced):
+            assert isinstance(await scene.commit(read_at(staged, staged.read_version), VERIFYING), Prepared)
+
+    async def test_in_a_base_that_the_operator_does_not_allow_are_taken_as_described(self, scene: Scene) -> None:
+        with_base(scene, "/nowhere")
+        options = replace(VERIFYING, allowed=Allowed(operations=ANYTHING.operations, bases=["/else"]))
+        for staged in self.in_a_base():
             assert isinstance(await scene.commit(staged, options), Prepared)
+
+    @pytest.mark.parametrize("path", ["gs://nobody/serves", "/unreadable"])
+    async def test_in_a_base_that_can_not_be_read_are_taken_as_described(self, scene: Scene, path: str) -> None:
+        with_base(scene, path)
+
+        def opening(uri: str) -> ObjectStore:
+            if uri.startswith("gs:"):
+                raise SettingsError("not served")
+            return Refusing(Path(uri))
+
+        table = scene.table()
+        for staged in self.in_a_base():
+            prepared = await prepare(
+                table, await table.latest(), staged, options=VERIFYING, world=world(open_store=opening)
+            )
+            assert isinstance(prepared, Prepared)
+
+    async def test_of_another_size_are_refused(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        staged = append(1, *(fragment(0, name=f"n{number:02}") for number in range(12)))
+        scene.write_files(*staged.append.fragments)
+        for number in range(12):
+            staged.append.fragments[number].files[0].file_size_bytes = 99
+        answer = await scene.commit(staged, VERIFYING)
+        assert isinstance(answer, Rejected)
+        assert (answer.status, answer.reason) == (Status.INVALID, "file_size")
+        assert "data/n00.lance has 100 bytes, not 99" in answer.message
+        assert "and 2 more" in answer.message
+
+    async def test_whose_names_readers_encode_are_looked_for_as_readers_do(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        staged = append(1, fragment(0, name="a#\u00e4"))
+        scene.path("data/a#\u00e4.lance").write_bytes(bytes(100))
+        assert await rejected(scene, staged, VERIFYING) == (Status.INVALID, "missing_file")
+        scene.path("data/a%23%C3%A4.lance").write_bytes(bytes(100))
+        assert isinstance(await scene.commit(staged, VERIFYING), Prepared)
+
+    async def test_that_are_links_are_refused(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        scene.path("data/new.lance").symlink_to("/etc/hostname")
+        assert await rejected(scene, append(1), VERIFYING) == (Status.INVALID, "file_unreadable")
+
+    async def test_may_be_so_many(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        staged = append(1, *(fragment(0, name=f"n{number}") for number in range(3)))
+        scene.write_files(*staged.append.fragments)
+        options = replace(VERIFYING, file_limits=FileLimits(files=2))
+        assert await rejected(scene, staged, options) == (Status.INVALID, "too_many_files")
+        assert isinstance(await scene.commit(staged, replace(VERIFYING, file_limits=FileLimits(files=3))), Prepared)
+
+    async def test_that_are_read_may_have_so_many_bytes(self, scene: Scene) -> None:
+        scene.write_versions(1)
+        made = [fragment(number, name=f"n{number}", deleted=3) for number in range(2)]
+        scene.write_files(*made)
+        bytes_of_one = scene.path("_deletions/0-1-3.bin").stat().st_size
+        few = replace(VERIFYING, file_limits=FileLimits(bytes=2 * bytes_of_one - 1))
+        assert await rejected(scene, append(1, *made), few) == (Status.INVALID, "named_bytes")
+        enough = replace(VERIFYING, file_limits=FileLimits(bytes=2 * bytes_of_one))
+        assert isinstance(await scene.commit(append(1, *made), enough), Prepared)
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (None, "missing_file"),
+            (b"garbage", "deletion_file"),
+            (encode_bitmap(BitMap([1])), "deletion_file"),
+            (encode_bitmap(BitMap([1, 10])), "deletion_file"),
+            (encode_bitmap(BitMap([1, 9])), ""),
+        ],
+        ids=["missing", "garbage", "another count", "a row that is not there", "good"],
+    )
+    async def test_of_deletions_must_delete_what_the_fragment_says(
+        self, scene: Scene, body: bytes | None, reason: str
+    ) -> None:
+        scene.write_versions(1)
+        staged = read_at(delete(fragment(0, deleted=2)), 1)
+        if body is not None:
+            scene.path("_deletions/0-1-2.bin").write_bytes(body)
+        if reason:
+            assert await rejected(scene, staged, VERIFYING) == (Status.INVALID, reason)
+        else:
+            assert isinstance(await scene.commit(staged, VERIFYING), Prepared)
+
+    async def test_that_the_latest_version_names_are_not_looked_for(self, scene: Scene) -> None:
+        held = scene.write_deletions(fragment(0, deleted=1), 0)
+        scene.write_version(manifest(held, version=1))
+        for path in scene.root.glob("_deletions/*"):
+            path.unlink()
+        again = fragment(0, deleted=1)
+        again.files.append(samples.data_file("column", [7]))
+        scene.path("data/column.lance").write_bytes(bytes(100))
+        merge = Transaction.Merge(fragments=[again], schema=[*map(samples.column, (0, 1, 2, 7))])
+        assert isinstance(await scene.commit(transaction(1, merge=merge), VERIFYING), Prepared)
+
+
+class TestLookedAt:
+    """What was found early is not looked at again, and what was not found is."""
+
+    @pytest.fixture
+    def counting(self, scene: Scene) -> Counting:
+        return Counting(scene.root)
+
+    async def prepared(self, store: Counting, staged: Transaction, looked: LookedAt) -> Prepared | Rejected:
+        table = Table(store)
+        latest = await table.latest()
+        store.asked.clear()
+        return await prepare(table, latest, staged, options=replace(VERIFYING, looked=looked), world=world())
+
+    async def test_files_are_found_once(self, scene: Scene, counting: Counting) -> None:
+        scene.write_versions(1)
+        made = fragment(0, name="new", deleted=2)
+        scene.write_files(made)
+        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
+        assert looked.sizes == {"data/new.lance": 100}
+        assert sorted(counting.asked) == ["_deletions/0-1-2.bin", "data/new.lance"]
+        assert isinstance(await self.prepared(counting, append(1, made), looked), Prepared)
+        assert counting.asked == []
+
+    async def test_what_its_writer_did_not_know_is_known_from_it(self, scene: Scene, counting: Counting) -> None:
+        scene.write_versions(1)
+        made = fragment(0, name="new", deleted=2)
+        scene.write_files(made)
+        made.files[0].file_size_bytes = made.deletion_file.num_deleted_rows = 0
+        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
+        prepared = await self.prepared(counting, append(1, made), looked)
+        assert isinstance(prepared, Prepared)
+        assert counting.asked == []
+        (_, added) = prepared.manifest.fragments
+        assert (added.files[0].file_size_bytes, added.deletion_file.num_deleted_rows) == (100, 2)
+
+    async def test_what_came_later_is_found_when_it_is_judged(self, scene: Scene, counting: Counting) -> None:
+        scene.write_versions(1)
+        made = fragment(0, name="new", deleted=2)
+        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
+        assert (looked.sizes, looked.deletions) == ({}, {})
+        scene.write_files(made)
+        assert isinstance(await self.prepared(counting, append(1, made), looked), Prepared)
+
+    async def test_a_file_that_was_still_being_written_is_looked_at_again(
+        self, scene: Scene, counting: Counting
+    ) -> None:
+        scene.write_versions(1)
+        made = fragment(0, name="new")
+        scene.path("data/new.lance").write_bytes(bytes(50))
+        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
+        assert looked.sizes == {"data/new.lance": 50}
+        scene.path("data/new.lance").write_bytes(bytes(100))
+        assert isinstance(await self.prepared(counting, append(1, made), looked), Prepared)
+
+    async def test_files_of_fragments_that_the_table_has_wait_until_they_are_judged(
+        self, scene: Scene, counting: Counting
+    ) -> None:
+        scene.write_versions(1)
+        changed, new = fragment(0, deleted=1), fragment(0, name="new")
+        scene.write_files(changed, new)
+        merge = transaction(1, merge=Transaction.Merge(fragments=[changed]))
+        staged = [read_at(delete(changed), 1), read_at(update(changed, new_fragments=[new]), 1), merge]
+        deleted, updated, merged = await look_at_several(counting, staged, FileLimits())
+        assert counting.asked.count("data/f0.lance") == 0
+        assert (deleted.sizes, list(deleted.deletions)) == ({}, ["_deletions/0-1-1.bin"])
+        assert (updated.sizes, list(updated.deletions)) == ({"data/new.lance": 100}, ["_deletions/0-1-1.bin"])
+        assert (merged.sizes, merged.deletions) == ({}, {})
+
+    async def test_one_bad_record_spoils_no_others(self, scene: Scene, counting: Counting) -> None:
+        scene.write_versions(1)
+        good = fragment(0, name="good", deleted=1)
+        scene.write_files(good)
+        scene.path("data/link.lance").symlink_to("/etc/hostname")
+        odd = create_index(index(1))
+        odd.create_index.new_indices[0].files.add(path="")
+        deleting = delete(fragment(0, deleted=3))
+        scene.path("_deletions/0-1-3.bin").write_bytes(b"garbage")
+        many = append(1, *(fragment(0, name=f"m{number}") for number in range(4)))
+        far = fragment(0, name="far", deleted=1)
+        far.files[0].base_id = far.deletion_file.base_id = 3
+        staged = [append(1, fragment(0, name="link")), odd, deleting, many, append(1, far), append(1, good)]
+        *others, looked = await look_at_several(counting, staged, FileLimits(files=3))
+        assert looked.sizes == {"data/good.lance": 100}
+        assert list(looked.deletions) == ["_deletions/0-1-1.bin"]
+        assert not [one for one in others if one.sizes or one.deletions]
 
 
 class TestRestore:
@@ -221,3 +482,18 @@ class TestClone:
         answer = await prepare(table, None, staged, options=ANY, world=world(open_store=None))
         assert isinstance(answer, Rejected)
         assert (answer.status, answer.reason) == (Status.UNSUPPORTED, "clone_unsupported")
+
+    @pytest.mark.parametrize("shallow", [True, False])
+    async def test_of_a_table_whose_store_is_away(self, scene: Scene, source: Scene, *, shallow: bool) -> None:
+        """It is the record's, as long as the table's own store answers."""
+
+        class Away(LocalStore):
+            async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+                raise StoreUnavailable("no such bucket")
+
+        staged, elsewhere = self.cloning(source, shallow=shallow), world(open_store=lambda uri: Away(Path(uri)))
+        answer = await prepare(scene.table(), None, staged, options=ANY, world=elsewhere)
+        assert isinstance(answer, Rejected)
+        assert (answer.status, answer.reason) == (Status.UNSUPPORTED, "clone_unsupported")
+        with pytest.raises(StoreUnavailable):
+            await prepare(Table(Away(scene.root)), None, staged, options=ANY, world=elsewhere)

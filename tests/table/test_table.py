@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from committerd import table as table_module
 from committerd.edges.local import LocalStore
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.format.manifest_file import Body
@@ -18,11 +19,11 @@ from committerd.rules.answers import encode_settled
 from committerd.rules.conflicts import Unreadable
 from committerd.rules.footprint import Footprint
 from committerd.rules.kind import Kind
-from committerd.table import Table
+from committerd.table import Standing, Table
 from committerd.writing import put_manifest
 from tests.rules import samples
 from tests.rules.samples import column, transaction
-from tests.table.scene import Scene
+from tests.table.scene import Scene, history
 
 
 class CountingStore(LocalStore):
@@ -123,7 +124,7 @@ async def test_a_table_made_anew_under_the_same_name_is_noticed(scene: Scene) ->
     scene.write_versions(1, 2, 3)
     table = scene.table()
     await table.latest()
-    await table.history(0, 3)
+    await history(table, 0, 3)
     scene.write_versions(3, config={"new": "1"})
     again = await table.latest()
     assert again is not None
@@ -158,24 +159,25 @@ class TestHistory:
         scene.write_versions(*range(1, 41))
         table = scene.table()
         await table.latest()
-        history = await table.history(3, 40)
-        assert [one.version for one in history.committed] == list(range(4, 41))
-        assert history.gap is None
-        assert all(isinstance(one.footprint, Footprint) for one in history.committed)
+        committed, gap = await history(table, 3, 40)
+        assert [one.version for one in committed] == list(range(4, 41))
+        assert gap is None
+        assert all(isinstance(one.footprint, Footprint) for one in committed)
 
     async def test_ends_at_a_gap(self, scene: Scene) -> None:
         scene.write_versions(1, 2, 4, 5)
         table = scene.table()
         await table.latest()
-        history = await table.history(1, 5)
-        assert ([one.version for one in history.committed], history.gap) == ([4, 5], 3)
+        committed, gap = await history(table, 1, 5)
+        assert ([one.version for one in committed], gap) == ([2], 3)
+        assert await history(table, 2, 5) == ([], 3)
 
     async def test_ends_at_what_can_not_be_decoded(self, scene: Scene) -> None:
         scene.write_versions(1, 2, 3)
         scene.path(manifest_key(2, scene.scheme)).write_bytes(b"nonsense")
         table = scene.table()
         await table.latest()
-        assert (await table.history(1, 3)).gap == 2
+        assert (await history(table, 1, 3))[1] == 2
         with pytest.raises(CorruptTable):
             await table.read(2)
 
@@ -184,25 +186,36 @@ class TestHistory:
         store = CountingStore(scene.root, durable=False)
         table = Table(store, manifests_max=2)
         await table.latest()
-        await table.history(0, 19)
+        await history(table, 0, 19)
         before = store.reads
-        await table.history(5, 19)
+        await history(table, 5, 19)
         assert store.reads == before
         table.forget()
-        await table.history(18, 19)
+        await history(table, 18, 19)
         assert store.reads == before + 1
 
     async def test_forgets_the_lowest_first(self, scene: Scene) -> None:
         scene.write_versions(*range(1, 13))
         store = CountingStore(scene.root, durable=False)
-        table = Table(store, manifests_max=1, committed_max=10)
+        table = Table(store, manifests_max=1, footprint_bytes_max=6_000)
         await table.latest()
-        await table.history(0, 12)
+        await history(table, 0, 12)
         before = store.reads
-        await table.history(4, 12)
+        await history(table, 4, 12)
         assert store.reads == before
-        await table.history(0, 12)
+        await history(table, 0, 12)
         assert store.reads > before
+        assert table.footprint_bytes <= 6_000
+
+    async def test_keeps_the_highest_whatever_it_takes(self, scene: Scene) -> None:
+        scene.write_versions(*range(1, 4))
+        store = CountingStore(scene.root, durable=False)
+        table = Table(store, manifests_max=1, footprint_bytes_max=1)
+        await table.latest_version()
+        await history(table, 0, 3)
+        before = store.reads
+        assert len((await history(table, 2, 3))[0]) == 1
+        assert store.reads == before
 
     async def test_manifests_are_kept_by_size_too(self, scene: Scene) -> None:
         scene.write_versions(1, 2, 3)
@@ -291,10 +304,10 @@ async def test_what_we_made_need_not_be_read(scene: Scene) -> None:
     assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Exists)
     table.remember(made_there, body, before=first.outline)
     before = store.reads
-    history = await table.history(1, 2)
+    committed, _ = await history(table, 1, 2)
     assert store.reads == before
-    assert isinstance(history.committed[0].footprint, Footprint)
-    assert history.committed[0].footprint.kind is Kind.PROJECT
+    assert isinstance(committed[0].footprint, Footprint)
+    assert committed[0].footprint.kind is Kind.PROJECT
     assert await table.latest() is made_there
 
 
@@ -302,7 +315,7 @@ async def test_a_shorter_table_is_noticed_when_the_latest_is_not_known(scene: Sc
     scene.write_versions(1, 2, 3)
     table = Table(scene.store, manifests_max=1)
     await table.latest()
-    await table.history(1, 3)
+    await history(table, 1, 3)
     known = await table.committed(3)
     assert known is not None
     assert await table.committed(3) is known
@@ -310,6 +323,37 @@ async def test_a_shorter_table_is_noticed_when_the_latest_is_not_known(scene: Sc
         scene.path(manifest_key(version, scene.scheme)).unlink()
     assert await table.latest() is not None
     assert await table.committed(3) is None
+
+
+class TestSkim:
+    """A version without its fragments."""
+
+    @pytest.mark.parametrize("fragments", [2, 3000])
+    async def test_says_what_there_is(self, scene: Scene, fragments: int) -> None:
+        made = samples.manifest(*(samples.fragment(number) for number in range(fragments)), version=2)
+        scene.write_version(made)
+        table = scene.table()
+        await table.latest_version()
+        found = await table.skim(2)
+        assert found is not None
+        (outline, count, data_bytes), size = found
+        assert (outline.version, len(outline.fragments), count) == (2, 0, fragments)
+        assert data_bytes == sum(file.file_size_bytes for one in made.fragments for file in one.files)
+        assert size == scene.path(manifest_key(2, scene.scheme)).stat().st_size
+
+    async def test_of_what_has_vanished_is_none(self, scene: Scene) -> None:
+        scene.write_version(samples.manifest(*(samples.fragment(number) for number in range(3000))))
+        table = scene.table()
+        await table.latest_version()
+        assert await table.skim(1) is None
+
+        class Vanishing(LocalStore):
+            async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+                return None
+
+        table = Table(Vanishing(scene.root, durable=False))
+        await table.latest_version()
+        assert await table.skim(5) is None
 
 
 class TestSettled:
@@ -338,16 +382,25 @@ class TestSettled:
         await table.latest_version()
         assert await table.settled(2) is None
 
-    async def test_is_known_with_the_footprint(self, scene: Scene) -> None:
-        scene.write_versions(1)
+    async def test_is_read_once_for_the_newest_that_were_asked_for(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene.write_versions(1, 2, 3)
         store = CountingStore(scene.root, durable=False)
         table = Table(store)
-        await table.latest()
-        known = await table.committed(1)
-        assert known is not None
-        before = store.reads
-        assert await table.settled(1) is known.settled
-        assert store.reads == before
+        await table.latest_version()
+        first = await table.settled(1)
+        assert await table.settled(1) is first
+        assert store.reads == 1
+        assert await table.settled(2, keep=False) is not await table.settled(2)
+        assert store.reads == 3
+        monkeypatch.setattr("committerd.table._SETTLED_BYTES_MAX", 1300)
+        await table.settled(3)
+        await table.settled(1)
+        assert store.reads == 5
+        table.forget()
+        await table.settled(3)
+        assert store.reads == 6
 
     async def test_is_found_when_it_is_large_itself(self, scene: Scene) -> None:
         many = [samples.fragment(number) for number in range(self.LARGE)]
@@ -373,3 +426,15 @@ class TestSettled:
         settled = await table.settled(2)
         assert settled is not None
         assert settled.uuid == a_uuid(7)
+
+
+async def test_the_latest_version_is_known_again_however_many_others_were_read_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "_ENDS_MAX", 100)
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(*range(1, 301))
+    table = scene.table()
+    assert await table.latest() is not None
+    await history(table, 0, 299)
+    assert await table.standing(300) is Standing.SAME

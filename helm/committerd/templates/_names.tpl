@@ -19,6 +19,18 @@ Pods fit into a label. A dataset's name that Kubernetes would not take gets a di
 {{- end -}}
 {{- end }}
 
+{{/* Members of a dataset: its own number, 0 included, or that of all. From (dict "root" $ "dataset" $dataset). */}}
+{{- define "committerd.replicas" -}}
+{{- if kindIs "invalid" .dataset.replicas }}{{ int .root.Values.replicas }}{{ else }}{{ int .dataset.replicas }}{{ end -}}
+{{- end }}
+
+{{/* A table by one name, from its URI: as producers' URIs are compared. */}}
+{{- define "committerd.table" -}}
+{{- $plain := regexReplaceAll "^(?i:s3[an]?(?:[+]ddb)?)://" . "s3://" -}}
+{{- $plain = regexReplaceAll "^(?i:file(?:-object-store)?)://(localhost)?" $plain "" -}}
+{{- regexReplaceAll "[?].*$" $plain "" | trimSuffix "/" -}}
+{{- end }}
+
 {{- define "committerd.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -1,3 +1,13 @@
+{{/* What Pods may reach: DNS, and what is named. */}}
+{{- define "committerd.egress" -}}
+- ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
+{{ toYaml .Values.networkPolicy.egress }}
+{{- end }}
+
 {{/* What all Pods have in common, from (dict "root" $ "dataset" $dataset). */}}
 {{- define "committerd.podCommon" -}}
 {{- with .root.Values.imagePullSecrets }}

@@ -58,6 +58,32 @@ and `over`, each winning over the ones before. Not mergeOverwrite: it takes fals
 {{- $settings := include "committerd.settings" . | fromJson -}}
 {{- $given := list -}}
 {{- range concat $values.extraEnv (default list .dataset.extraEnv) }}{{ $given = append $given .name }}{{ end -}}
+{{- range $uri := concat (list .dataset.uri) (default list .dataset.aliases) -}}
+{{- if regexMatch "^[A-Za-z0-9+.-]+://[^/?#]*@" $uri -}}
+{{- fail (printf "%s: uri or aliases hold a user or password (before the @ of a URI, which is not repeated here). Credentials come from a Secret (envFrom) or a role" $where) -}}
+{{- end -}}
+{{- end -}}
+{{- $kafka := default dict $settings.kafka -}}
+{{- range $server := default list $kafka.bootstrap_servers -}}
+{{- if contains "@" (toString $server) -}}
+{{- fail (printf "%s: settings.kafka.bootstrap_servers holds a user or password (before an @, which is not repeated here): give host:port, and a login with sasl_plain_username and sasl_plain_password" $where) -}}
+{{- end -}}
+{{- end -}}
+{{- if or $kafka.session_timeout_ms $kafka.heartbeat_interval_ms -}}
+{{- $session := float64 (default 10000 $kafka.session_timeout_ms) -}}
+{{- $heartbeat := float64 (default 2000 $kafka.heartbeat_interval_ms) -}}
+{{- if gt (mulf $heartbeat 3.0) $session -}}
+{{- fail (printf "%s: settings.kafka.heartbeat_interval_ms (%v) must be at most a third of settings.kafka.session_timeout_ms (%v)" $where $heartbeat $session) -}}
+{{- end -}}
+{{- end -}}
+{{- $elsewhere := or $values.envFrom .dataset.envFrom -}}
+{{- $sasl := hasPrefix "SASL_" (toString $kafka.security_protocol) -}}
+{{- if and $sasl (not $kafka.sasl_mechanism) (not $elsewhere) (not (has "COMMITTERD_KAFKA__SASL_MECHANISM" $given)) -}}
+{{- fail (printf "%s: settings.kafka.security_protocol %s needs settings.kafka.sasl_mechanism" $where $kafka.security_protocol) -}}
+{{- end -}}
+{{- if and $kafka.sasl_mechanism (not $sasl) (not $elsewhere) (not (has "COMMITTERD_KAFKA__SECURITY_PROTOCOL" $given)) -}}
+{{- fail (printf "%s: settings.kafka.sasl_mechanism needs settings.kafka.security_protocol SASL_SSL or SASL_PLAINTEXT" $where) -}}
+{{- end -}}
 {{- $servers := get (default dict $settings.kafka) "bootstrap_servers" -}}
 {{- $elsewhere := or $values.envFrom .dataset.envFrom (has "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS" $given) -}}
 {{- if not (or $servers $elsewhere) -}}

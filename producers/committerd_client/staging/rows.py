@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from committerd.format.messages import Field, Transaction
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment, lance_schema, storage_version
-from committerd_client.staging.transactions import new_transaction, read_table
+from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
 
 if TYPE_CHECKING:
     import lance
@@ -19,24 +19,79 @@ if TYPE_CHECKING:
     from lance.schema import LanceSchema
 
 
+@overload
+def append(
+    fragments: Iterable[FragmentMetadata],
+    *,
+    dataset: lance.LanceDataset,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged: ...
+
+
+@overload
 def append(
     fragments: Iterable[FragmentMetadata],
     *,
     read_version: int = 0,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
-) -> Transaction:
+) -> Transaction: ...
+
+
+def append(
+    fragments: Iterable[FragmentMetadata],
+    *,
+    dataset: lance.LanceDataset | None = None,
+    read_version: int = 0,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Staged | Transaction:
     """Add the rows of what `lance.fragment.write_fragments` returned.
 
-    `read_version`: 0 = the latest version, whatever it is when the committer gets to it; with a version, what
-    contradicts an Append since then (an Overwrite, a Restore) refuses it. `uuid`: a fresh one unless given; keep it
-    when you stage the same work again. `properties`: kept with the version; `__lance_commit_message` is the commit
-    message.
+        dataset = lance.dataset(uri)
+        fragments = write_fragments(rows, dataset, mode="append")
+        await client.commit(staging.append(fragments, dataset=dataset))
+
+    `dataset`: the one that `write_fragments` was given, so that the committer knows for which schema the files were
+    written. What contradicts an Append since then refuses it: an Overwrite, a Restore, a table that was made again
+    under the same name. `read_version`: its version alone, where the dataset is not at hand. Without either the rows go
+    to whatever version is the latest when the committer gets to them. That is safe only where nobody ever overwrites
+    the table: an Overwrite may give the fields' ids to columns of other types, and nobody can read the rows then.
+
+    `uuid`: a fresh one unless given; keep it when you stage the same work again. `properties`: kept with the version;
+    `__lance_commit_message` is the commit message. Raises `StagingError` (`schema_differs`) for fragments with fields
+    that the dataset does not have, or without columns that it requires.
     """
-    transaction = new_transaction(read_version, uuid=uuid, properties=properties)
+    if dataset is not None and read_version:
+        raise TypeError("give append() either dataset= or read_version=: the dataset is open at a version")
+    table = None if dataset is None else read_table(dataset)
+    transaction = new_transaction(table.version if table else read_version, uuid=uuid, properties=properties)
     transaction.append.SetInParent()
     transaction.append.fragments.extend(fragment(one) for one in fragments)
-    return transaction
+    if table is None:
+        return transaction
+    _require_schema(table, transaction)
+    return table.staged(transaction)
+
+
+def _require_schema(table: ReadTable, transaction: Transaction) -> None:
+    """Raises `StagingError` where the files of an Append can't be of the schema that the table has."""
+    known = {one.id for one in table.manifest.fields}
+    parents = {one.parent_id for one in table.manifest.fields}
+    required = {one.id: one.name for one in table.top_fields if not one.nullable and one.id not in parents}
+    for one in transaction.append.fragments:
+        has = {number for file in one.files for number in file.fields}
+        unknown = sorted(has - known)
+        lacking = sorted(required[number] for number in required.keys() - has)
+        if unknown or lacking:
+            what = f"has fields {unknown[:10]}, which" if unknown else f"lacks the columns {lacking[:10]}, which"
+            does = "does not have" if unknown else "requires"
+            raise StagingError(
+                f"data file {one.files[0].path} {what} version {table.version} of the table {does}: it was written for "
+                "another schema. Give append() the dataset that write_fragments() was given, or write the data again",
+                code="schema_differs",
+            )
 
 
 def create(

@@ -71,7 +71,7 @@ def _measure_locally(bench: Bench, *, durable: bool) -> int:
 
 def _measure_s3(bench: Bench, size: int) -> None:
     s3, times = bench.s3, bench.plan.idle_s3_commits
-    _measure_commits(bench, s3.new_table(), S3, times, durable=True)
+    _measure_commits(bench, s3.new_table(bench.pool), S3, times, durable=True)
     writes = conditional_writes.in_bucket(s3.new_folder(), s3.settings, size, times)
     bench.results.note_latencies(NAME, write(S3), "limit", writes)
     _tell(bench, S3)

@@ -4,8 +4,9 @@ Server and proxy are those of `scripts.bench.proxied_s3`; both sides go by the p
 throttle connections is measured before: raw `put_if_absent`, one at a time and 32 at once.
 
 committerd: 256 commits in flight for 30 s (15 s where nothing is added); the daemon, Kafka and the producers are as in
-`writers`. pylance: 32 writers for a shorter time; a call that has begun is waited for. The data files are not in the
-bucket: a commit looks at them on neither side. pylance looks afterwards whether each is named in the table once.
+`writers`. pylance: 32 writers for a shorter time; a call that has begun is waited for. The data files are in the
+bucket, and the daemon looks at each before it commits it. pylance looks afterwards whether each is named in the table
+once.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def run(bench: Bench) -> None:
 def _measure(bench: Bench, s3: ProxiedS3, milliseconds: int, *, race_seconds: float) -> None:
     plan = bench.plan
     _note_requests(bench, s3, milliseconds)
-    rate = race(bench, s3.new_table(), writers=plan.writers_most, seconds=race_seconds)
+    rate = race(bench, s3.new_table(bench.pool), writers=plan.writers_most, seconds=race_seconds)
     rate.note(bench, NAME, case(milliseconds), "pylance")
-    place = s3.new_table()
+    place = s3.new_table(bench.pool)
     with bench.daemon(place, durable=True) as daemon:
         daemon.wait_ready(text="active")
         rate = through_queue(

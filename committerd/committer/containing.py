@@ -1,0 +1,71 @@
+"""An error on one record refuses that record, and the committer takes the next one.
+
+This holds for every `Exception`, including RecursionError and MemoryError. Four kinds of errors belong to no record:
+the store or the queue does not answer, the answer to a put is lost, table and topic contradict each other, or the
+committer has to start again. Cancellation is no `Exception` and passes.
+
+The table is at fault only if nothing at all can be built on it. The committer checks this before it judges a record
+(`judge.vet`), and when it builds a version that holds only refusals.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from committerd.committer.view import StartAgain
+from committerd.errors import OutcomeUnknown, RefusedToRun, RequestError, Unavailable
+from committerd.judged import Rejected, mishandled
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+Stage = Literal["decode", "judge", "build", "create", "start"]
+
+_COMMITTERS_OWN = (Unavailable, OutcomeUnknown, RefusedToRun, StartAgain)
+
+
+@dataclass(frozen=True, slots=True)
+class Containment:
+    """Turns errors into refusals; logs and counts the unforeseen ones."""
+
+    telemetry: Telemetry | None
+    """None = not counted."""
+
+    def refuse(self, error: Exception, *, stage: Stage, offset: int) -> Rejected:
+        """The answer to the record at `offset`, on which this error was raised.
+
+        Raises an error that belongs to no record. Call it in the error handler: the log line has the traceback.
+        """
+        require_contained(error)
+        refused = mishandled(error)
+        if not isinstance(error, RequestError):
+            _log.error(
+                "record.internal_error",
+                extra={"offset": offset, "stage": stage, "reason": refused.reason, "error": repr(error)},
+                exc_info=error,
+            )
+            if self.telemetry is not None:
+                self.telemetry.internal_errors.add(stage=stage)
+        return refused
+
+
+UNCOUNTED = Containment(None)
+
+
+def require_contained(error: Exception) -> None:
+    """Return if the error belongs to a record; otherwise raise it, or the first such error of a group."""
+    for one in _members(error):
+        if isinstance(one, _COMMITTERS_OWN):
+            raise one
+
+
+def _members(error: Exception) -> Iterator[Exception]:
+    """The errors of a group, of groups in it too; any other error alone."""
+    if isinstance(error, ExceptionGroup):
+        for one in error.exceptions:
+            yield from _members(one)
+    else:
+        yield error

@@ -1,0 +1,91 @@
+"""Checks the files of records while the records wait.
+
+A version may only refer to files that exist. To ask the store takes a round trip, so this module asks as soon as a
+record arrives, for many records at once, and while the previous version is put. It keeps the result with the record
+and decides nothing: an error or a missing file is met again when the record is judged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import anyio
+import anyio.lowlevel
+
+from committerd.committer.decoding import Decoder
+from committerd.committer.forming import FormingOptions, Looking, look_at
+from committerd.committer.intake import Intake, Pending
+from committerd.table import Table
+
+_log = logging.getLogger(__name__)
+
+_RECORDS_AT_ONCE = 128
+"""Few enough that no record waits long for the others."""
+_BATCHES_AT_ONCE = 8
+_BYTES_AHEAD = 32 * 1024 * 1024
+"""Bytes of records. To check them they are decoded, which takes several times as much memory."""
+
+
+class Lookout:
+    """Checks the files of records as they arrive."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        decoder: Decoder,
+        table: Table,
+        *,
+        options: FormingOptions,
+        looking: Looking,
+        wall_clock: Callable[[], datetime],
+    ) -> None:
+        """`table` has the same store as the committer's table, and is used for nothing else."""
+        self._intake = intake
+        self._decoder = decoder
+        self._table = table
+        self._options = options
+        self._looking = looking
+        self._wall_clock = wall_clock
+        self._on = False
+
+    def switch(self, *, on: bool) -> None:
+        """Switch the checks on or off: they are off while there is no table."""
+        self._on = on
+        self._intake.notify()
+
+    async def run(self) -> None:
+        """Check files until cancelled; returns at once unless files are checked early."""
+        if self._looking != "early":
+            return
+        batches = anyio.Semaphore(_BATCHES_AT_ONCE)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await batches.acquire()
+                moment = self._intake.moment()
+                batch = self._intake.not_looked_at(most=_RECORDS_AT_ONCE, bytes_max=_BYTES_AHEAD) if self._on else []
+                if not batch:
+                    batches.release()
+                    await self._intake.changed(since=moment)
+                    continue
+                for pending in batch:
+                    pending.looking = anyio.Event()
+                tasks.start_soon(self._look, batch, batches)
+                await anyio.lowlevel.checkpoint()
+
+    async def _look(self, batch: Sequence[Pending], batches: anyio.Semaphore) -> None:
+        try:
+            await self._look_at(batch)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is met again where the record is judged
+            _log.debug("files.not_looked_at", extra={"error": f"{type(error).__name__}: {error}"})
+        finally:
+            batches.release()
+            for pending in batch:
+                assert pending.looking is not None
+                pending.looking.set()
+
+    async def _look_at(self, batch: Sequence[Pending]) -> None:
+        now_ms = int(self._wall_clock().timestamp() * 1000)
+        wanted = [one for one in batch if self._options.verifies(age_ms=now_ms - one.record.timestamp_ms)]
+        await look_at(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits)

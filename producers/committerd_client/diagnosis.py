@@ -1,0 +1,265 @@
+"""Finds out why no answer comes while a commit still waits, so that its timeout error can say what is missing.
+
+In the last seconds of a timeout it asks Kafka (does it answer, does the committers' group have a member, how far has it
+come) and, if `dataset_uri` is given, looks for the table. One look serves all waiting commits of a client. It runs in a
+thread of its own, and nobody waits for it: a slow look makes the message shorter, never the timeout longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, KafkaError, for_code
+
+from committerd_client.connection import Connection, connect
+
+_LOOK_SECONDS = 4.0
+"""How long before the end of a timeout the look begins, or half of a shorter one."""
+_TIMEOUT_SECONDS_MIN = 0.5
+"""Of a shorter timeout nothing is left to look in."""
+_FRESH_SECONDS = 10.0
+"""A look that is not older is not repeated."""
+_REQUEST_MS = 2_000
+_COORDINATOR_TRIES, _COORDINATOR_SECONDS = 6, 0.25
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a look has found so far; None = not known (yet)."""
+
+    servers: str
+    group: str
+    topic: str
+    uri: str | None = None
+    started: float = 0.0
+    ended: float | None = None
+    kafka_answered: bool = False
+    error: str = ""
+    """Why Kafka could not be asked."""
+    topic_exists: bool | None = None
+    members: int | None = None
+    """Committers in the group."""
+    position: int | None = None
+    """The group's offset: all records before it are answered."""
+    log_start: int | None = None
+    readable_end: int | None = None
+    """Records from here on are held back by an open Kafka transaction, or not there."""
+    table_exists: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The most likely cause."""
+
+    why: str
+    """kafka, no_topic, no_committer, no_table, open_transaction, behind, passed or stalled."""
+    text: str
+    """Some sentences for people: what is missing, and what to do."""
+
+
+def explain(facts: Facts, offset: int | None) -> Finding | None:
+    """What the facts mean for a record at this offset; None where they say nothing."""
+    if not facts.kafka_answered:
+        return Finding("kafka", _kafka_is_away(facts))
+    if facts.topic_exists is False:
+        return Finding("no_topic", f"Topic {facts.topic} is gone: it was deleted while the client was open.")
+    table = _table_is_missing(facts)
+    if facts.members == 0:
+        text = (
+            f"No committer runs: consumer group {facts.group} has no member. Start `committerd run` for this dataset, "
+            f"with the same Kafka; records wait until then.{table and ' ' + table}"
+        )
+        return Finding("no_committer", text)
+    if table:
+        return Finding("no_table", table)
+    return None if offset is None else _place_in_queue(facts, offset)
+
+
+def _kafka_is_away(facts: Facts) -> str:
+    cause = f" ({facts.error})" if facts.error else ""
+    return f"Kafka at {facts.servers} does not answer{cause}."
+
+
+def _table_is_missing(facts: Facts) -> str:
+    if facts.table_exists is not False:
+        return ""
+    return (
+        f"There is no table at {facts.uri}: records wait until somebody creates it. Create it through the queue, with "
+        "`await client.commit(staging.create([], schema))`, or with pylance."
+    )
+
+
+def _place_in_queue(facts: Facts, offset: int) -> Finding | None:
+    if facts.readable_end is not None and offset >= facts.readable_end:
+        return Finding(
+            "open_transaction",
+            f"A producer holds a Kafka transaction open, and nothing from offset {facts.readable_end} of {facts.topic} "
+            "on can be read until it ends.",
+        )
+    if facts.position is not None and facts.position > offset:
+        text = "The committer has answered it; the answer was not read here in time. `client.resume(uuid)` finds it."
+        return Finding("passed", text)
+    first = facts.position if facts.position is not None else facts.log_start
+    if first is None:
+        return None
+    ahead = offset - first
+    if ahead > 0:
+        text = f"{ahead} records are ahead of it: the committer has answered those below offset {first}."
+        return Finding("behind", text)
+    if facts.members is None:
+        return None
+    return Finding(
+        "stalled",
+        "It is the next record and a committer runs, but makes no progress. `committerd status`, the "
+        "committer's /readyz and its log say why.",
+    )
+
+
+class Diagnosis:
+    """Looks for one client. Used in its event loop only."""
+
+    def __init__(
+        self, connection: Connection, *, group: str, uri: str | None, storage_options: Mapping[str, str] | None
+    ) -> None:
+        self._connection = connection
+        self._group, self._uri = group, uri
+        self._storage_options = dict(storage_options or {})
+        self._facts: Facts | None = None
+
+    async def waited(self, wait: Callable[[float | None], Awaitable[bool]], seconds: float | None) -> bool:
+        """`wait` for so long, and begin to look for the cause shortly before the time is up; what `wait` returns."""
+        if seconds is None or seconds < _TIMEOUT_SECONDS_MIN:
+            return await wait(seconds)
+        until = asyncio.get_running_loop().time() + seconds
+        if await wait(max(seconds - _LOOK_SECONDS, seconds / 2)):
+            return True
+        self._look()
+        return await wait(max(until - asyncio.get_running_loop().time(), 0.0))
+
+    def finding(self, offset: int | None) -> Finding | None:
+        """Of the latest look, for a record at this offset; None where there was none, or it found nothing yet."""
+        facts = self._facts
+        if facts is None or not (facts.kafka_answered or facts.error or _patience_is_over(facts)):
+            return None
+        return explain(facts, offset)
+
+    def _look(self) -> None:
+        before, now = self._facts, time.monotonic()
+        if before is not None and (now - before.started < _FRESH_SECONDS):
+            return
+        connection = self._connection
+        facts = self._facts = Facts(
+            servers=", ".join(connection.bootstrap_servers),
+            group=self._group,
+            topic=connection.staged_topic,
+            uri=self._uri,
+            started=now,
+        )
+        name = f"{connection.client_id}-diagnosis"
+        with contextlib.suppress(RuntimeError):  # there can be no more threads: the message is shorter
+            threading.Thread(target=self._ask, args=(facts,), name=name, daemon=True).start()
+
+    def _ask(self, facts: Facts) -> None:
+        try:
+            self._ask_kafka(facts)
+        except Exception as error:  # noqa: BLE001  # the look must not do harm, whatever it meets
+            facts.error = facts.error or str(error) or type(error).__name__
+        with contextlib.suppress(Exception):
+            facts.table_exists = table_exists(facts.uri, self._storage_options)
+        facts.ended = time.monotonic()
+
+    def _ask_kafka(self, facts: Facts) -> None:
+        config = self._connection.admin_config() | {
+            "bootstrap_timeout_ms": _REQUEST_MS,
+            "request_timeout_ms": _REQUEST_MS,
+        }
+        admin = connect(KafkaAdminClient, config)
+        place = TopicPartition(facts.topic, 0)
+        try:
+            for ask in (_ask_topic, _ask_group, _ask_bounds):
+                # What this user may not see stays unknown.
+                try:
+                    _repeated(ask, admin, facts, place)
+                except KafkaError as error:
+                    facts.error = str(error) or type(error).__name__
+        finally:
+            admin.close()
+
+
+def _patience_is_over(facts: Facts) -> bool:
+    return time.monotonic() - facts.started >= _REQUEST_MS / 1000
+
+
+def _repeated(ask: Callable[[Any, Facts, TopicPartition], None], *given: Any) -> None:
+    """A Kafka in which there never was a group makes the topic of their offsets at the first question for one."""
+    for _ in range(_COORDINATOR_TRIES):
+        try:
+            ask(*given)
+        except CoordinatorNotAvailableError:
+            time.sleep(_COORDINATOR_SECONDS)
+        else:
+            return
+    ask(*given)
+
+
+def _ask_topic(admin: Any, facts: Facts, place: TopicPartition) -> None:
+    (described,) = admin.describe_topics([place.topic])
+    facts.kafka_answered = True
+    error = for_code(described["error_code"])
+    facts.topic_exists = error.__name__ != "UnknownTopicOrPartitionError"
+
+
+def _ask_group(admin: Any, facts: Facts, place: TopicPartition) -> None:
+    try:
+        facts.members = len(admin.describe_groups([facts.group])[facts.group]["members"])
+    except GroupIdNotFoundError:
+        facts.members = 0
+    found = admin.list_group_offsets({facts.group: [place]})[facts.group].get(place)
+    facts.position = found.offset if found is not None and found.offset >= 0 else None
+
+
+def _ask_bounds(admin: Any, facts: Facts, place: TopicPartition) -> None:
+    facts.log_start = admin.list_partition_offsets({place: OffsetSpec.EARLIEST}, timeout_ms=_REQUEST_MS)[place].offset
+    facts.readable_end = admin.list_partition_offsets(
+        {place: OffsetSpec.LATEST}, isolation_level="read_committed", timeout_ms=_REQUEST_MS
+    )[place].offset
+
+
+def table_exists(uri: str | None, storage_options: Mapping[str, str]) -> bool | None:
+    """Whether there is a table; None where that can't be found out: no URI, or no pylance for a store."""
+    if uri is None:
+        return None
+    path = _local_path(uri)
+    if path is not None:
+        # A folder that this machine doesn't have may be one that only the committer's has.
+        return any((path / "_versions").glob("*.manifest")) if path.parent.is_dir() else None
+    if "lance" not in sys.modules and find_spec("lance") is None:
+        return None
+    import lance  # here: an import takes a third of a second
+
+    try:
+        lance.dataset(uri, storage_options=dict(storage_options) or None)
+    except (OSError, ValueError) as error:  # pylance raises either for a table that isn't there
+        return False if "not found" in str(error).lower() else None
+    return True
+
+
+def _local_path(uri: str) -> Path | None:
+    """The folder that it names; None for a store's."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("file", "file-object-store"):
+        return Path(unquote(parts.path))
+    return Path(os.path.abspath(uri)) if "://" not in uri else None

@@ -1,0 +1,42 @@
+"""Keeps kafka-python from flooding the application's log while Kafka is away: the same line once in ten seconds.
+
+Only lines of threads that work for a `CommitClient` are left out, and the next line says how many.
+The application's own handlers, levels and formats are not touched, and neither are its own Kafka clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from committerd.repeats import RepeatFilter
+from committerd_client.connection import RecentWarnings
+
+_client_ids: set[str] = set()
+
+
+class _Quiet(RepeatFilter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        passes = super().filter(record)
+        if not passes:
+            # Whoever waits for a client to start is told the cause, also the second time.
+            for handler in logging.getLogger("kafka").handlers:
+                if isinstance(handler, RecentWarnings):
+                    handler.handle(record)
+        return passes
+
+
+def _ours() -> bool:
+    name = threading.current_thread().name
+    return any(one in name for one in _client_ids)
+
+
+_quiet = _Quiet(_ours)
+
+
+def quieten_kafka(client_id: str) -> None:
+    """From now on, for the threads of clients of that name. Costs nothing when it is called again."""
+    _client_ids.add(client_id)
+    below = [name for name in logging.root.manager.loggerDict if name.startswith("kafka.")]
+    for name in ("kafka", *below):
+        logging.getLogger(name).addFilter(_quiet)  # once, however often it is added

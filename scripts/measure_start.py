@@ -1,0 +1,71 @@
+"""Read a table's history as Start does, and print the time, the memory and what is known afterwards.
+
+    .venv/bin/python scripts/measure_start.py FOLDER [--ledger-bytes N]
+
+The memory is that of a process which has imported all that the daemon imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+
+import anyio
+
+from committerd import daemon
+from committerd.commands import run
+from committerd.committer.view import View
+from committerd.edges.local import LocalStore
+from committerd.rules.ledger import LEDGER_BYTES, Ledger
+from committerd.table import Table
+
+IMPORTED = (daemon, run)
+
+
+async def start(folder: Path, *, ledger_bytes: int) -> dict[str, object]:
+    """Load the view."""
+    before = resident_mib()
+    view = View(table=Table(LocalStore(folder)), monotonic=time.monotonic, ledger=Ledger(bytes_max=ledger_bytes))
+    began, cpu = time.monotonic(), time.process_time()
+    reports: list[str] = []
+    view.report = reports.append
+    await view.load()
+    return {
+        "seconds": round(time.monotonic() - began, 2),
+        "cpu_seconds": round(time.process_time() - cpu, 2),
+        "resident_mib_before": round(before, 1),
+        "resident_mib": round(resident_mib(), 1),
+        "resident_mib_peak": round(peak_mib(), 1),
+        "version": view.base,
+        "next_offset": view.position.next_offset if view.position else None,
+        "ledger_bytes": view.ledger.bytes,
+        "ledger_floor": view.ledger.floor,
+        "reports": len(reports),
+    }
+
+
+def resident_mib() -> float:
+    """Memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def peak_mib() -> float:
+    """The most memory that this program had; that of the process which started it does not count."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ledger-bytes", type=int, default=LEDGER_BYTES)
+    given = parser.parse_args()
+    print(json.dumps(anyio.run(lambda: start(given.folder, ledger_bytes=given.ledger_bytes))))
+
+
+if __name__ == "__main__":
+    main()

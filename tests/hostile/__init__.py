@@ -1,0 +1,1 @@
+"""Hostile records between good ones, against a real committer."""

@@ -1,0 +1,57 @@
+"""Hostile records between good ones, against a real committer and a real Kafka.
+
+    python -m tests.hostile                          20,000 records, of seed 1
+    python -m tests.hostile --records 2000 --seed 7
+
+Exit code 1 when a good record is not committed, a bad one not answered, the committer not ready at any moment, or its
+memory beyond 512 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.scene import Scene
+from tests.hostile.attack import Seen, attack, attack_all_operations
+from tests.parts.kafka import kafka_broker
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=20_000, help="mutated records; default %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="the same gives the same records; default %(default)s")
+    chosen = parser.parse_args()
+    wrong = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="committerd-hostile-", ignore_cleanup_errors=True) as folder,
+        kafka_broker() as kafka,
+    ):
+        for name, run, share in (("seeds and appends", attack, 0.5), ("all operations", attack_all_operations, 0.5)):
+            root = Path(folder, name.replace(" ", "-"))
+            (root / "samples").mkdir(parents=True)
+            with Scene(kafka=kafka.bootstrap_servers, name=f"hostile-{secrets.token_hex(4)}", folder=root) as scene:
+                seen = run(scene, int(chosen.records * share), chosen.seed, folder=root / "samples")
+            print(report(name, seen), flush=True)
+            wrong += len(seen.wrong)
+    return 1 if wrong else 0
+
+
+def report(name: str, seen: Seen) -> str:
+    """Figures, and what is wrong."""
+    hostile = seen.hostile.total()
+    lines = [
+        f"{name}: {hostile} hostile records and {len(seen.good)} good ones in {seen.seconds:.0f} s, at most "
+        f"{seen.rss_bytes / 2**20:.0f} MiB",
+        *(f"  {count:6} {told}" for told, count in seen.hostile.most_common()),
+        *(f"committerd failed on {line}" for line in dict.fromkeys(seen.failed)),
+        *(f"WRONG: {line}" for line in seen.wrong),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

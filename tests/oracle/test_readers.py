@@ -1,0 +1,52 @@
+"""What is just within the bounds can be read, by both versions of pylance, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from committerd.format.messages import Field
+from committerd.prepare import Prepared
+from committerd.rules.answers import Status
+from committerd.rules.schema import NAME_BYTES_MAX, NESTING_MAX
+from tests.producers.old_pylance import old_pylance
+from tests.rules.samples import transaction
+from tests.table.scene import Scene, rejected
+
+pytestmark = pytest.mark.pylance
+
+READ = "import sys, lance; d = lance.dataset(sys.argv[1]); d.to_table(); print(len(d.schema))"
+
+
+def nested(levels: int) -> list[Field]:
+    """A column of structs in structs, with a long name."""
+    made = [
+        Field(id=number, parent_id=number - 1, name=f"c{number}", logical_type="struct", nullable=True)
+        for number in range(levels)
+    ]
+    made[0].name = "x" * NAME_BYTES_MAX
+    made[-1].logical_type = "int32"
+    return made
+
+
+def read(python: str, root: Path) -> str:
+    """What a reader says; fails where it does."""
+    return subprocess.check_output([python, "-c", READ, str(root)], text=True, timeout=120).strip()
+
+
+@pytest.mark.parametrize("old", [False, True])
+async def test_a_schema_nested_as_deep_as_is_taken_can_be_read(old: bool, tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    created = await scene.commit(transaction(0, overwrite={"schema": nested(NESTING_MAX)}))
+    assert isinstance(created, Prepared)
+    assert read(old_pylance() if old else sys.executable, scene.root) == "1"
+
+
+async def test_a_schema_nested_20_000_deep_is_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    for levels in (NESTING_MAX + 1, 20_000):
+        staged = transaction(0, overwrite={"schema": nested(levels)})
+        assert await rejected(scene, staged) == (Status.INVALID, "schema")

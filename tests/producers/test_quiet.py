@@ -1,0 +1,54 @@
+"""While Kafka is away the client repeats no line of kafka-python; the application's logging stays its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from committerd_client import CommitClient, KafkaUnavailable
+from committerd_client.quiet import quieten_kafka
+from tests.parts.server import free_port
+
+
+def _say(times: int, *, thread: str) -> None:
+    logger = logging.getLogger("kafka.net.manager")
+
+    def say() -> None:
+        for number in range(times):
+            logger.warning("<Connection %s>: connecting to broker-1:9092 failed", number)
+
+    one = threading.Thread(target=say, name=thread)
+    one.start()
+    one.join()
+
+
+def test_a_line_of_the_clients_threads_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    quieten_kafka("quiet-test-1")
+    quieten_kafka("quiet-test-1")
+    _say(50, thread="kafka-io-quiet-test-1-staged")
+    assert len(caplog.records) == 1
+
+
+def test_an_applications_own_kafka_clients_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    quieten_kafka("quiet-test-2")
+    _say(50, thread="kafka-io-the-applications-consumer")
+    assert len(caplog.records) == 50
+
+
+def test_handlers_and_levels_stay_as_the_application_set_them() -> None:
+    loggers = [logging.getLogger(), logging.getLogger("kafka"), logging.getLogger("kafka.net.manager")]
+    before = [(logger.level, logger.handlers[:], logger.propagate, logger.disabled) for logger in loggers]
+    quieten_kafka("quiet-test-3")
+    assert [(logger.level, logger.handlers[:], logger.propagate, logger.disabled) for logger in loggers] == before
+
+
+async def test_the_cause_is_told_again_to_the_second_client_that_can_not_start() -> None:
+    servers = f"127.0.0.1:{free_port()}"
+    texts = []
+    for _ in range(2):
+        with pytest.raises(KafkaUnavailable) as raised:
+            await CommitClient(servers, dataset="events", connect_timeout=1, client_id="quiet-test-4").start()
+        texts.append(str(raised.value))
+    assert all("kafka-python: " in text for text in texts), texts

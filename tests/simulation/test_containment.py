@@ -1,0 +1,227 @@
+"""Whatever goes wrong while one record is worked on is that record's: it is refused, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from committerd import judge as real_judge
+from committerd import prepare
+from committerd.committer import containing, decoding, forming, starting
+from committerd.errors import CorruptTable, StoreUnavailable
+from committerd.format import request
+from committerd.format.messages import COMMITTED, INVALID, Outcome, Transaction
+from committerd.format.paths import data_key
+from committerd.rules import grouping
+from tests.simulation.staging import Staged
+from tests.simulation.world import Report, Scenario, World, simulate
+
+ERRORS: Sequence[Callable[[], Exception]] = (
+    lambda: RecursionError("maximum recursion depth exceeded"),
+    MemoryError,
+    lambda: KeyError("\ud800 is no text"),
+    lambda: CorruptTable("the next version would not be sound", code="index_field"),
+    lambda: ExceptionGroup("several", [ValueError("one"), ExceptionGroup("more", [TypeError("two")])]),
+)
+
+
+def is_poisoned(transaction: Transaction) -> bool:
+    """Whether it is a bad one, or a version that holds one."""
+    return any(file.path.startswith("bad") for one in transaction.append.fragments for file in one.files)
+
+
+def bad(staged: Staged) -> Staged:
+    """The same with a file by whose name the tests know it."""
+    transaction = Transaction.FromString(staged.value)
+    path = f"bad-{transaction.append.fragments[0].files[0].path}"
+    transaction.append.fragments[0].files[0].path = path
+    return Staged(value=transaction.SerializeToString(), headers=staged.headers, files=[path])
+
+
+def run(
+    plan: Callable[[World], list[Staged]], *, several: bool = False, records: int = 20, **settings: object
+) -> tuple[Report, list[tuple[bool, Outcome]]]:
+    """Stage a plan; returns whether each record is a bad one, and its answer."""
+
+    def prepared(world: World) -> None:
+        world.producers.plan = plan(world)
+        world.auditor.may_fail_inside = True
+
+    report = simulate(1, Scenario(records=records, seconds=2.0, settings=settings, several=several), prepare=prepared)
+    assert report.violation is None, report.text()
+    topic_id = report.world.broker.topic_id
+    assert topic_id is not None
+    answers = report.world.auditor.answers
+    return report, [(b"bad-" in s.value, answers[topic_id, r.offset]) for s, r in report.world.producers.records]
+
+
+def some_are_bad(world: World) -> list[Staged]:
+    """Two of them beside each other."""
+    plain = [world.producers.plain() for _ in range(20)]
+    return [bad(one) if number in (3, 8, 9, 17) else one for number, one in enumerate(plain)]
+
+
+def require_contained(answers: Sequence[tuple[bool, Outcome]], reason: str = "internal_error") -> None:
+    assert sum(is_bad for is_bad, _ in answers) == 4
+    for is_bad, answer in answers:
+        expected = (INVALID, reason) if is_bad else (COMMITTED, "")
+        assert (answer.status, answer.reason) == expected, answer
+
+
+@pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_what_fails_while_it_is_judged_is_refused(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: bool
+) -> None:
+
+    async def failing(table: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+        if is_poisoned(transaction):
+            raise make()
+        return await real_judge.judge(table, latest, transaction, **options)
+
+    monkeypatch.setattr(forming, "judge", failing)
+    require_contained(run(some_are_bad, coalesce_appends=coalesce)[1])
+
+
+@pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_who_can_not_be_built_with_others_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], several: bool, coalesce: bool
+) -> None:
+
+    async def failing(table: Any, latest: Any, judged: Any, **options: Any) -> Any:
+        if is_poisoned(judged.transaction):
+            raise make()
+        return await prepare.build_version(table, latest, judged, **options)
+
+    monkeypatch.setattr(forming, "build_version", failing)
+    require_contained(run(some_are_bad, several=several, coalesce_appends=coalesce)[1])
+
+
+def test_looking_for_many_culprits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other of 400 records: each costs a few builds of few records, and not one of all that wait."""
+    built = 0
+
+    async def failing(table: Any, latest: Any, judged: Any, **options: Any) -> Any:
+        nonlocal built
+        built += len(judged.transaction.append.fragments)
+        if is_poisoned(judged.transaction):
+            raise KeyError
+        return await prepare.build_version(table, latest, judged, **options)
+
+    def every_other(world: World) -> list[Staged]:
+        plain = [world.producers.plain() for _ in range(400)]
+        return [bad(one) if number % 2 else one for number, one in enumerate(plain)]
+
+    monkeypatch.setattr(forming, "build_version", failing)
+    _, answers = run(every_other, records=400)
+    assert [answer.status for _, answer in answers] == [INVALID if is_bad else COMMITTED for is_bad, _ in answers]
+    assert built < 6_000
+
+
+def test_what_fails_while_it_is_decoded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def failing(body: bytes, *, bytes_max: int) -> Transaction:
+        if b"bad-" in body:
+            raise RecursionError
+        return request.decode_transaction(body, bytes_max=bytes_max)
+
+    monkeypatch.setattr(decoding, "decode_transaction", failing)
+    monkeypatch.setattr(starting, "decode_transaction", failing)
+    require_contained(run(some_are_bad)[1])
+
+
+def test_not_even_the_refusal_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def failing(refused: Any, *, transaction: Transaction | None, **options: Any) -> Any:
+        if transaction is not None and is_poisoned(transaction):
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        return grouping.refusal_of(refused, transaction=transaction, **options)
+
+    async def refusing(table: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+        if is_poisoned(transaction):
+            raise KeyError
+        return await real_judge.judge(table, latest, transaction, **options)
+
+    monkeypatch.setattr(forming, "refusal_of", failing)
+    monkeypatch.setattr(forming, "judge", refusing)
+    require_contained(run(some_are_bad)[1])
+
+
+def test_an_outage_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it comes: alone, or in a group of errors."""
+    failed = 0
+
+    async def failing(table: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+        nonlocal failed
+        if is_poisoned(transaction) and failed < 6:
+            failed += 1
+            error = StoreUnavailable("no answer")
+            raise error if failed % 2 else ExceptionGroup("several", [ValueError("x"), error])
+        return await real_judge.judge(table, latest, transaction, **options)
+
+    monkeypatch.setattr(forming, "judge", failing)
+    _, answers = run(some_are_bad)
+    assert {answer.status for _, answer in answers} == {COMMITTED}
+    assert failed == 6
+
+
+def test_creates_that_can_not_be_committed_do_not_keep_a_good_one_from_making_the_table() -> None:
+    """More than are kept in memory, in front of it."""
+
+    def plan(world: World) -> list[Staged]:
+        wrong = []
+        for _ in range(300):
+            transaction = Transaction.FromString(world.producers.create().value)
+            transaction.overwrite.fragments[0].files[0].path = "../outside"
+            wrong.append(Staged(value=transaction.SerializeToString()))
+        return [*wrong, world.producers.create(), world.producers.plain()]
+
+    def prepared(world: World) -> None:
+        world.producers.plan = plan(world)
+
+    scenario = Scenario(records=302, seconds=5.0, table="made_by_queue")
+    report = simulate(1, scenario, prepare=prepared)
+    assert report.violation is None, report.text()
+    topic_id = report.world.broker.topic_id
+    assert topic_id is not None
+    answers = [report.world.auditor.answers[topic_id, r.offset] for _, r in report.world.producers.records]
+    assert [answer.status for answer in answers[-2:]] == [COMMITTED, COMMITTED]
+    assert {answer.reason for answer in answers[:-2]} == {"path_outside"}
+    # The one that could be committed has made the table, and not the one that ends the simulation.
+    assert answers[-2].version == 1
+
+
+def test_creates_that_had_to_go_from_memory_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the first comes when 300 others have come behind it."""
+
+    async def the_file_comes(world: World) -> None:
+        world.bucket.put(data_key(file_of(world.producers.records[0][0])), bytes(100))
+        await anyio.lowlevel.checkpoint()
+
+    def file_of(staged: Staged) -> str:
+        return Transaction.FromString(staged.value).overwrite.fragments[0].files[0].path
+
+    def prepared(world: World) -> None:
+        creates = [world.producers.create() for _ in range(301)]
+        world.producers.plan = [Staged(value=one.value, headers=one.headers) for one in creates]
+
+    monkeypatch.setattr(World, "_calm_down", the_file_comes)
+    scenario = Scenario(records=301, seconds=5.0, table="made_by_queue", settings={"verify_files": "always"})
+    report = simulate(1, scenario, prepare=prepared)
+    assert report.violation is None, report.text()
+    topic_id = report.world.broker.topic_id
+    assert topic_id is not None
+    answers = [report.world.auditor.answers[topic_id, r.offset] for _, r in report.world.producers.records]
+    assert (answers[0].status, answers[0].version) == (COMMITTED, 1)
+    assert {answer.reason for answer in answers[1:]} == {"table_exists"}
+
+
+def test_the_committers_own_errors_are_raised() -> None:
+    with pytest.raises(StoreUnavailable):
+        containing.UNCOUNTED.refuse(StoreUnavailable("no answer"), stage="judge", offset=1)

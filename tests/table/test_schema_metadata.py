@@ -1,0 +1,112 @@
+"""An Overwrite has the metadata of its schema, which its data files say and pylance's transactions don't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import write_fragments
+
+from committerd.edges.local import LocalStore
+from committerd.errors import StoreUnavailable
+from committerd.format.data_file import TAIL_BYTES
+from committerd.format.messages import BasePath, Transaction
+from committerd.ports import Tail
+from committerd.prepare import Prepared, Rejected
+from committerd.rules.answers import Status
+from committerd.staged_files import Places, with_schema_metadata
+from committerd_client.staging.fragments import fragment as message_of
+from tests.rules import samples
+from tests.rules.samples import column, fragment, transaction
+from tests.table.scene import Scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "t")
+
+
+def overwriting(scene: Scene, data: pa.Table, *, version: str = "2.0") -> Transaction:
+    """As pylance stages it."""
+    made = write_fragments(data, str(scene.root), mode="create", data_storage_version=version)
+    schema = [column(place) for place in range(len(data.schema))]
+    return transaction(overwrite=Transaction.Overwrite(fragments=[message_of(one) for one in made], schema=schema))
+
+
+def wide(columns: int) -> pa.Table:
+    """The descriptor of its file lies before the end that is read at first."""
+    data = pa.table({f"column {place}": pa.array([1], pa.int64()) for place in range(columns)})
+    return data.replace_schema_metadata({"k": "v"})
+
+
+@pytest.mark.pylance
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("columns", [1, 2000])
+async def test_it_is_read_from_a_data_file(scene: Scene, version: str, columns: int) -> None:
+    staged = overwriting(scene, wide(columns), version=version)
+    path = scene.root / "data" / staged.overwrite.fragments[0].files[0].path
+    assert (path.stat().st_size > TAIL_BYTES) == (columns > 1)
+    staged.read_version = 0
+    answer = await scene.commit(staged)
+    assert isinstance(answer, Prepared)
+    assert dict(answer.manifest.schema_metadata) == {"k": b"v"}
+    assert dict(answer.transaction.overwrite.schema_metadata) == {"k": b"v"}
+    assert lance.dataset(str(scene.root)).schema.metadata == {b"k": b"v"}
+
+
+@pytest.mark.pylance
+@pytest.mark.parametrize(
+    "entries", [{"k": "v" * (2**20 + 1)}, {str(one): "v" * 2**18 for one in range(5)}, {"\0": "v"}]
+)
+async def test_more_than_a_table_should_carry_is_refused(scene: Scene, entries: dict[str, str]) -> None:
+    staged = overwriting(scene, pa.table({"a": [1]}).replace_schema_metadata(entries))
+    staged.read_version = 0
+    answer = await scene.commit(staged)
+    assert isinstance(answer, Rejected)
+    assert (answer.status, answer.reason) == (Status.INVALID, "text_invalid")
+    assert "the schema of its data file" in answer.message
+
+
+@pytest.mark.pylance
+async def test_what_the_transaction_says_counts(scene: Scene) -> None:
+    staged = overwriting(scene, wide(1))
+    staged.overwrite.schema_metadata["other"] = b"1"
+    assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+
+
+@pytest.mark.pylance
+async def test_a_file_that_says_none_adds_none(scene: Scene) -> None:
+    staged = overwriting(scene, pa.table({"a": [1]}))
+    assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+
+
+@pytest.mark.parametrize("body", [None, b"", b"x" * 100, b"\0" * 96 + b"LANC"])
+async def test_a_file_that_is_none_adds_none(scene: Scene, body: bytes | None) -> None:
+    staged = transaction(overwrite=Transaction.Overwrite(fragments=[fragment(0)], schema=[column(0)]))
+    if body is not None:
+        scene.path("data/f0.lance").write_bytes(body)
+    assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+
+
+async def test_nor_do_no_files_and_those_of_a_base_that_can_not_be_read(scene: Scene) -> None:
+    nothing = transaction(overwrite=Transaction.Overwrite(schema=[column(0)]))
+    elsewhere = transaction(overwrite=Transaction.Overwrite(fragments=[samples.fragment(0)], schema=[column(0)]))
+    elsewhere.overwrite.fragments[0].files[0].base_id = 7
+    for staged in (nothing, elsewhere):
+        assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+
+
+async def test_a_base_whose_store_is_away_stops_nobody(scene: Scene) -> None:
+    class Away(LocalStore):
+        async def get_tail(self, key: str, size: int) -> Tail | None:
+            raise StoreUnavailable("no such bucket")
+
+    staged = transaction(overwrite=Transaction.Overwrite(fragments=[samples.fragment(0)], schema=[column(0)]))
+    away = Away(scene.root)
+    with pytest.raises(StoreUnavailable):
+        await with_schema_metadata(Places(store=away), staged)
+    staged.overwrite.fragments[0].files[0].base_id = 7
+    places = Places(store=scene.store, bases=[BasePath(id=7, path="elsewhere")], open_store=lambda uri: away)
+    assert await with_schema_metadata(places, staged) is staged

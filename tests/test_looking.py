@@ -1,0 +1,354 @@
+"""Files of records are looked at while the records wait, and a version waits for no file of another one."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry
+
+from committerd.committer import looking
+from committerd.committer.containing import Containment
+from committerd.committer.decoding import Decoder
+from committerd.committer.forming import STALE_MS, Former, FormingOptions, Looking
+from committerd.committer.intake import Intake, Pending
+from committerd.committer.looking import Lookout
+from committerd.committer.view import View
+from committerd.edges.local import LocalStore
+from committerd.errors import StoreUnavailable
+from committerd.format.messages import Transaction
+from committerd.format.request import Request
+from committerd.ports import Queue, Record
+from committerd.rules.grouping import GroupLimits
+from committerd.rules.position import Position
+from committerd.staged_files import LookedAt
+from committerd.table import Table
+from committerd.telemetry import Telemetry
+from tests.rules.samples import fragment
+from tests.table.scene import Scene, append, world
+
+NOW = datetime(2030, 1, 2, tzinfo=UTC)
+
+
+class SlowStore(LocalStore):
+    """Answers about one object at a time, and about some only when it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, durable=False)
+        self.held: dict[str, anyio.Event] = {}
+        self.asked: list[str] = []
+        self.batches: list[list[str]] = []
+        self.fails = False
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | None]:
+        self.asked += keys
+        self.batches.append(list(keys))
+        if self.fails:
+            raise StoreUnavailable("503")
+        for key in keys:
+            if key in self.held:
+                await self.held[key].wait()
+        return [await super(SlowStore, self).head(key) for key in keys]
+
+
+def record(offset: int, staged: Transaction, *, timestamp_ms: int | None = None, **headers: str) -> Record:
+    return Record(
+        offset=offset,
+        value=staged.SerializeToString(),
+        headers=[(name.replace("_", "-"), value.encode()) for name, value in headers.items()],
+        timestamp_ms=int(NOW.timestamp() * 1000) if timestamp_ms is None else timestamp_ms,
+    )
+
+
+def staged(name: str) -> Transaction:
+    made = append(1, fragment(0, name=name))
+    made.uuid = str(uuid.uuid4())
+    return made
+
+
+class Bench:
+    """What forms versions, and what looks at files for it."""
+
+    def __init__(self, scene: Scene, options: FormingOptions | None = None, looking: Looking = "early") -> None:
+        self.scene = scene
+        self.store = SlowStore(scene.root)
+        self.options = options or FormingOptions()
+        self.intake = Intake(cast(Queue, None))
+        decoder, telemetry = Decoder(), Telemetry(CollectorRegistry())
+        self.lookout = Lookout(
+            self.intake, decoder, Table(self.store), options=self.options, looking=looking, wall_clock=lambda: NOW
+        )
+        self.former = Former(
+            options=self.options,
+            decoder=decoder,
+            world=world(random=random.Random(0)),
+            telemetry=telemetry,
+            containment=Containment(telemetry),
+            looking=looking,
+        )
+        self.next_offset = 0
+
+    def arrive(self, *records: Record) -> None:
+        self.intake._take(list(records))
+        self.intake.notify()
+
+    def arrive_staged(self, *names: str) -> None:
+        records = [record(self.next_offset + place, staged(name)) for place, name in enumerate(names)]
+        self.next_offset += len(names)
+        self.arrive(*records)
+
+    async def view(self) -> View:
+        view = View(table=Table(self.store), monotonic=anyio.current_time)
+        view.latest = await view.table.latest()
+        assert view.latest is not None
+        view.base = view.latest.version
+        view.position = Position(cluster_id="c", topic="t", topic_id="i", next_offset=0)
+        return view
+
+    async def formed(self) -> tuple[list[int], list[str]]:
+        """Offsets that the next version commits, and why others are refused."""
+        with anyio.fail_after(5):
+            draft = await self.former.form(await self.view(), self.intake)
+        assert draft is not None
+        return [one.offset for one in draft.group.members], [one.reason for one in draft.group.refusals]
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.lookout.run)
+            self.lookout.switch(on=True)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def looked_at(self, pending: Pending) -> LookedAt | None:
+        with anyio.fail_after(5):
+            for _ in range(1000):
+                if pending.looking is not None:
+                    break
+                await anyio.sleep(0.001)
+            assert pending.looking is not None
+            await pending.looking.wait()
+        return pending.looked
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(1)
+    scene.write_files(*(fragment(0, name=name) for name in "abcdef"))
+    return scene
+
+
+@pytest.fixture
+def bench(scene: Scene) -> Bench:
+    return Bench(scene)
+
+
+async def test_files_of_all_records_that_wait_are_looked_at_together(bench: Bench) -> None:
+    bench.arrive_staged("a", "b", "nothing")
+    async with bench.looking():
+        looked = [await bench.looked_at(pending) for pending in bench.intake.pending]
+        assert [one and one.sizes for one in looked] == [{"data/a.lance": 100}, {"data/b.lance": 100}, {}]
+        asked = list(bench.store.asked)
+        assert asked == ["data/a.lance", "data/b.lance", "data/nothing.lance"]
+        assert await bench.formed() == ([0, 1], ["missing_file"])
+        assert bench.store.asked == asked
+
+
+async def test_further_records_are_looked_at_as_those_before_them_are_settled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without anything new from Kafka, which delivers nothing while too much waits."""
+    bench.arrive_staged("a", "b", "c")
+    monkeypatch.setattr(looking, "_BYTES_AHEAD", 2 * bench.intake.pending[0].size)
+    async with bench.looking():
+        last = bench.intake.pending[2]
+        await bench.looked_at(bench.intake.pending[1])
+        await anyio.sleep(0.01)
+        assert last.looking is None
+        bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=1))
+        assert await bench.looked_at(last) is not None
+
+
+async def test_a_version_does_not_wait_for_files_of_later_records(bench: Bench) -> None:
+    bench.store.held["data/b.lance"] = anyio.Event()
+    async with bench.looking():
+        bench.arrive_staged("a")
+        await bench.looked_at(bench.intake.pending[0])
+        bench.arrive_staged("b", "c")
+        assert await bench.formed() == ([0], [])
+        bench.store.held["data/b.lance"].set()
+        await bench.looked_at(bench.intake.pending[2])
+        assert await bench.formed() == ([0, 1, 2], [])
+
+
+async def test_a_version_waits_for_the_files_of_its_first_record(bench: Bench) -> None:
+    bench.store.held["data/a.lance"] = anyio.Event()
+    async with bench.looking(), anyio.create_task_group() as tasks:
+        bench.arrive_staged("a")
+        formed: list[object] = []
+
+        async def form() -> None:
+            formed.append(await bench.formed())
+
+        tasks.start_soon(form)
+        await anyio.sleep(0.05)
+        assert formed == []
+        bench.store.held["data/a.lance"].set()
+    assert formed == [([0], [])]
+    assert bench.store.asked == ["data/a.lance"]
+
+
+async def test_a_version_that_will_be_full_waits_for_the_files_of_all(scene: Scene) -> None:
+    bench = Bench(scene, FormingOptions(limits=GroupLimits(records=3)))
+    bench.store.held["data/c.lance"] = anyio.Event()
+    async with bench.looking():
+        bench.arrive_staged("a", "b")
+        await bench.looked_at(bench.intake.pending[1])
+        bench.arrive_staged("c", "d")
+
+        async def let_go() -> None:
+            await anyio.sleep(0.05)
+            bench.store.held["data/c.lance"].set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(let_go)
+            assert await bench.formed() == ([0, 1, 2], [])
+
+
+async def test_a_file_that_comes_while_its_record_waits_is_found(bench: Bench) -> None:
+    bench.arrive_staged("late")
+    async with bench.looking():
+        looked = await bench.looked_at(bench.intake.pending[0])
+        assert looked is not None
+        assert looked.sizes == {}
+        bench.scene.write_files(fragment(0, name="late"))
+        assert await bench.formed() == ([0], [])
+
+
+async def test_what_was_found_long_ago_is_looked_at_again(bench: Bench) -> None:
+    bench.arrive_staged("a")
+    async with bench.looking():
+        looked = await bench.looked_at(bench.intake.pending[0])
+        assert looked is not None
+        looked.at -= 301
+        bench.scene.path("data/a.lance").unlink()
+        assert await bench.formed() == ([], ["missing_file"])
+
+
+async def test_a_store_that_fails_is_asked_again_when_the_record_is_judged(bench: Bench) -> None:
+    bench.store.fails = True
+    bench.arrive_staged("a")
+    async with bench.looking():
+        assert await bench.looked_at(bench.intake.pending[0]) is None
+        assert await bench.formed() == ([0], [])
+
+
+async def test_records_that_are_wrong_hold_up_no_others(bench: Bench) -> None:
+    bench.arrive(Record(offset=0, value=b"nonsense"), record(1, staged("a")))
+    async with bench.looking():
+        assert await bench.looked_at(bench.intake.pending[0]) is None
+        assert await bench.formed() == ([1], ["record_undecodable"])
+
+
+async def test_claim_checks_are_not_read_ahead(bench: Bench) -> None:
+    bench.arrive(record(0, staged("a")), record(1, staged("b"), transaction_file="x", transaction_sha256="0" * 64))
+    async with bench.looking():
+        await bench.looked_at(bench.intake.pending[0])
+        await anyio.sleep(0.01)
+        assert bench.intake.pending[1].looking is None
+        assert await bench.formed() == ([0], [])
+
+
+async def test_nobody_looks_while_there_is_no_table(bench: Bench) -> None:
+    async with bench.looking():
+        bench.lookout.switch(on=False)
+        bench.arrive_staged("a")
+        await anyio.sleep(0.01)
+        assert bench.intake.pending[0].looking is None
+        bench.lookout.switch(on=True)
+        await bench.looked_at(bench.intake.pending[0])
+
+
+async def test_only_stale_records_are_looked_at_where_the_operator_says_so(scene: Scene) -> None:
+    bench = Bench(scene, FormingOptions(verify_files="stale"))
+    old = int((NOW - timedelta(milliseconds=STALE_MS + 1)).timestamp() * 1000)
+    bench.arrive(record(0, staged("a"), timestamp_ms=old), record(1, staged("b")))
+    async with bench.looking():
+        assert [await bench.looked_at(pending) is not None for pending in bench.intake.pending] == [True, False]
+    assert bench.store.asked == ["data/a.lance"]
+
+
+async def test_none_are_looked_at_where_the_operator_says_never(scene: Scene) -> None:
+    bench = Bench(scene, FormingOptions(verify_files="never"), "alone")
+    bench.arrive_staged("nothing")
+    await bench.lookout.run()
+    assert await bench.formed() == ([0], [])
+    assert bench.store.asked == []
+
+
+async def test_no_more_is_decoded_ahead_than_fits(bench: Bench) -> None:
+    bench.arrive_staged("a", "b", "c")
+    for pending in bench.intake.pending:
+        pending.size = 10
+    first, *_ = bench.intake.not_looked_at(most=10, bytes_max=5)
+    assert first.offset == 0
+    assert [one.offset for one in bench.intake.not_looked_at(most=10, bytes_max=20)] == [0, 1]
+    assert [one.offset for one in bench.intake.not_looked_at(most=2, bytes_max=100)] == [0, 1]
+    first.looking = anyio.Event()
+    assert [one.offset for one in bench.intake.not_looked_at(most=2, bytes_max=100)] == [1, 2]
+
+
+async def test_what_is_judged_before_it_was_looked_at_is_looked_at_then(bench: Bench) -> None:
+    bench.arrive_staged("a", "nothing")
+    assert await bench.formed() == ([0], [])
+    assert isinstance(bench.intake.pending[0].decoded, Request)
+
+
+class TestAStoreThatAnswersAtOnce:
+    """Files of all records of a version are looked at in one go, when it is formed."""
+
+    @pytest.fixture
+    def bench(self, scene: Scene) -> Bench:
+        return Bench(scene, looking="together")
+
+    async def test_is_asked_once_for_a_version(self, bench: Bench) -> None:
+        await bench.lookout.run()
+        bench.arrive_staged("a", "nothing", "b")
+        bench.store.batches.clear()
+        assert await bench.formed() == ([0, 2], ["missing_file"])
+        # The second time it is asked for what was missing.
+        assert bench.store.batches == [["data/a.lance", "data/nothing.lance", "data/b.lance"]]
+        assert await bench.formed() == ([0, 2], ["missing_file"])
+        assert len(bench.store.batches) == 1
+
+    async def test_that_fails_is_asked_again_when_a_record_is_judged(self, bench: Bench) -> None:
+        bench.store.fails = True
+        bench.arrive_staged("a")
+        assert await bench.formed() == ([0], [])
+
+    async def test_is_not_asked_for_the_files_of_young_records_where_only_stale_ones_count(self, scene: Scene) -> None:
+        bench = Bench(scene, FormingOptions(verify_files="stale"), "together")
+        bench.arrive_staged("nothing")
+        assert await bench.formed() == ([0], [])
+        assert bench.store.batches == []
+
+    async def test_reads_no_claim_check_before_its_turn(self, bench: Bench) -> None:
+        bench.arrive(
+            record(0, staged("a")),
+            Record(
+                offset=1,
+                value=b"",
+                headers=[("transaction-file", b"x"), ("transaction-sha256", b"0" * 64)],
+                timestamp_ms=int(NOW.timestamp() * 1000),
+            ),
+        )
+        assert await bench.formed() == ([0], ["claim_missing"])
+        assert bench.store.batches == [["data/a.lance"]]

@@ -1,0 +1,164 @@
+"""What large tables take of memory: Start of a long history, and the commands that are run beside a committer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from committerd.ports import TopicIdentity
+from scripts.long_history import uuid_of, write
+
+ROOT = Path(__file__).resolve().parents[1]
+IDENTITY = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="AAAAAAAAAAAAAAAAAAAAAA")
+BESIDE_A_COMMITTER_MIB = 100
+"""What a command may take in all: a Pod of 512 MiB has as much left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A process that has ended."""
+
+    out: str
+    cpu_seconds: float
+    resident_mib: float
+    """The most that it had."""
+
+
+_TOLD_AT_EXIT = """
+import atexit, pathlib, sys
+peak = lambda: pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+atexit.register(lambda: print(int(peak()) / 1024, file=sys.stderr))
+from committerd.__main__ import main
+main()
+"""
+
+
+_VERSIONS_AUDITED = """
+import atexit, json, pathlib, sys
+peak = lambda: pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+import anyio
+from committerd.commands import audit
+from committerd.edges.local import LocalStore
+from committerd.edges.spill import Spill
+from committerd.rules.audit_history import History
+from committerd.table import Table
+with Spill() as spill:
+    history = History(entries=spill.entries, uuids=spill.uuids)
+    anyio.run(audit._read_history, Table(LocalStore(pathlib.Path(sys.argv[1]))), None, history)
+    print(json.dumps({"findings": history.findings.by_code, "counts": history.counts}))
+print(int(peak()) / 1024, file=sys.stderr)
+"""
+
+
+def run(*command: str, **environment: str) -> Ended:
+    """The last line that it prints to stderr is its memory in MiB."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        out, err = process.stdout.read(), process.stderr.read()
+    _, _, used = os.wait4(process.pid, 0)
+    process.returncode = 0
+    return Ended(out=out, cpu_seconds=used.ru_utime + used.ru_stime, resident_mib=float(err.splitlines()[-1]))
+
+
+def command(folder: Path, words: Sequence[str], servers: str = "127.0.0.1:1") -> Ended:
+    return run(
+        sys.executable,
+        "-c",
+        _TOLD_AT_EXIT,
+        *words,
+        COMMITTERD_DATASET__NAME="events",
+        COMMITTERD_DATASET__URI=str(folder),
+        COMMITTERD_KAFKA__BOOTSTRAP_SERVERS=servers,
+        COMMITTERD_KAFKA__REQUEST_TIMEOUT_MS="1000",
+    )
+
+
+def start(folder: Path, *options: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "scripts/measure_start.py", str(folder), *options],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def long_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A twentieth of 10,000 versions with 10 million records."""
+    folder = tmp_path_factory.mktemp("long") / "t"
+    write(folder, versions=501, members=1000, fragments=0, identity=IDENTITY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def many_fragments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few versions with many fragments."""
+    folder = tmp_path_factory.mktemp("many") / "t"
+    write(folder, versions=40, members=50, fragments=90_000, identity=IDENTITY)
+    return folder
+
+
+def test_start_reads_a_long_history_in_bounded_memory_and_time(long_history: Path) -> None:
+    found = start(long_history)
+    assert (found["version"], found["next_offset"], found["ledger_floor"]) == (501, 500_000, 0)
+    assert found["ledger_bytes"] == 8 * (500_000 + 501)
+    assert found["resident_mib_peak"] - found["resident_mib_before"] < 64
+    assert found["cpu_seconds"] < 60 / 20
+    assert found["reports"] > 5
+
+
+def test_start_ends_where_the_ledger_is_full(long_history: Path) -> None:
+    found = start(long_history, "--ledger-bytes", str(1024 * 1024))
+    assert found["version"] == 501
+    assert found["ledger_bytes"] <= 1024 * 1024
+    assert 501 - 131 <= found["ledger_floor"] <= 501 - 100
+
+
+def test_status_of_90_000_fragments_fits_beside_a_committer(many_fragments: Path) -> None:
+    ended = command(many_fragments, ["status", "--json"])
+    table = json.loads(ended.out)["table"]
+    assert [one["fragments"] for one in table["versions"]][:2] == [90_000, 87_750]
+    assert table["versions"][0]["data_bytes"] == 90_000_000
+    assert (table["versions"][0]["operation"], table["versions"][0]["committed"]) == ("append", 50)
+    assert ended.resident_mib < BESIDE_A_COMMITTER_MIB
+    assert ended.cpu_seconds < 2
+
+
+def test_an_audit_of_90_000_fragments_fits_beside_a_committer(many_fragments: Path) -> None:
+    ended = run(sys.executable, "-c", _VERSIONS_AUDITED, str(many_fragments))
+    found = json.loads(ended.out)
+    assert found == {
+        "findings": {},
+        "counts": {"versions": 40, "versions of the queue": 39, "transactions committed": 1950},
+    }
+    assert ended.resident_mib < BESIDE_A_COMMITTER_MIB
+
+
+def test_an_audit_of_a_long_history_fits_beside_a_committer(long_history: Path) -> None:
+    ended = run(sys.executable, "-c", _VERSIONS_AUDITED, str(long_history))
+    assert json.loads(ended.out)["counts"]["transactions committed"] == 500_000
+    assert ended.resident_mib < BESIDE_A_COMMITTER_MIB
+
+
+def test_uuids_of_a_long_history_are_those_of_its_records() -> None:
+    assert len({uuid_of(offset) for offset in range(10_000)}) == 10_000

@@ -1,0 +1,112 @@
+"""What was put into a table that it was not built on is taken out again, and nothing else ever is."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from committerd.committer.putting import Draft, Putter, _Unknown
+from committerd.committer.view import StartAgain, View
+from committerd.edges.local import LocalStore
+from committerd.format.messages import Transaction
+from committerd.format.paths import manifest_key
+from committerd.ports import Created, Exists, Queue
+from committerd.prepare import Prepared, prepare
+from committerd.rules.grouping import Group
+from committerd.rules.settle import Found
+from committerd.table import Table
+from committerd.telemetry import Telemetry
+from tests.rules.samples import column, fragment, manifest, transaction
+from tests.table.scene import ANY, Scene, append, world
+
+
+class Bench:
+    """Version 1 of a table, and a store in which something happens while version 2 is put."""
+
+    def __init__(self, root: Path) -> None:
+        self.scene = Scene(root)
+        self.now = 0.0
+        self.scene.write_files(fragment(0))
+        self.scene.write_version(manifest(fragment(0), version=1))
+        self.seconds = 0.0
+
+    def replace_below(self) -> None:
+        """Another table was made under the same name."""
+        self.scene.write_version(manifest(fragment(0), version=1, config={"of": "another table"}))
+
+    def clean_up(self) -> None:
+        """Version 1 goes, and its data file, which version 2 does not name."""
+        (self.scene.root / manifest_key(1, self.scene.scheme)).unlink()
+        (self.scene.root / "data" / fragment(0).files[0].path).unlink()
+
+    def delete(self) -> None:
+        """All goes that was there before version 2."""
+        self.clean_up()
+        for path in (self.scene.root / "data").iterdir():
+            path.unlink()
+
+    async def put(self, staged: Transaction) -> list[str]:
+        """Put version 2, upon which something happened; returns the names of the versions that are left."""
+        bench = self
+
+        class Store(LocalStore):
+            async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+                answer = await super().put_if_absent(key, body)
+                bench.happens()
+                bench.now += bench.seconds
+                return answer
+
+        table = Table(Store(self.scene.root, durable=False))
+        latest = await table.latest()
+        prepared = await prepare(table, latest, staged, options=ANY, world=world())
+        assert isinstance(prepared, Prepared)
+        telemetry = Telemetry(CollectorRegistry())
+        putter = Putter(cast(Queue, None), telemetry, dice=random.Random(0), recheck_seconds=10.0)
+        view = View(table=table, monotonic=lambda: self.now, base=1, latest=latest)
+        draft = Draft(group=cast(Group, None), prepared=prepared, own=cast(Found, None))
+        with pytest.raises(StartAgain):
+            await putter._create([draft], view, _Unknown(telemetry))
+        return self.scene.versions()
+
+    def happens(self) -> None:
+        """Set by each test."""
+
+
+def overwrite() -> Transaction:
+    schema = [column(0), column(1), column(2)]
+    return transaction(1, overwrite=Transaction.Overwrite(fragments=[fragment(0, name="new")], schema=schema))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "t")
+    made.scene.write_files(fragment(0, name="new"))
+    return made
+
+
+async def test_what_another_table_took_is_withdrawn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "happens", bench.replace_below)
+    assert len(await bench.put(append())) == 1
+
+
+async def test_what_is_left_of_a_deleted_table_is_withdrawn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "happens", bench.delete)
+    assert await bench.put(append()) == []
+
+
+async def test_a_cleanup_of_all_below_it_withdraws_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stood still behind the put for so long that a cleanup took the version below, and its data."""
+    bench.seconds = 7200.0
+    monkeypatch.setattr(bench, "happens", bench.clean_up)
+    assert len(await bench.put(overwrite())) == 1
+
+
+async def test_what_others_may_have_answered_is_not_withdrawn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stood still behind the put: a standby has taken over, and has told producers what was made."""
+    bench.seconds = 60.0
+    monkeypatch.setattr(bench, "happens", bench.replace_below)
+    assert len(await bench.put(append())) == 2
