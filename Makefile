@@ -13,29 +13,29 @@ basics: # The same without S3 servers, which take minutes to build
 	@sh scripts/setup.sh --no-stores
 
 demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3 or s3+ddb: in a bucket
-	.venv/bin/python scripts/demo.py --store $(or $(STORE),local)
+	.venv/bin/python -m scripts.demo --store $(or $(STORE),local)
 
 test: setup ## All tests; `make test ARGS="tests/edges -x"` runs some of them
-	.venv/bin/python scripts/run_tests.py $(ARGS)
+	.venv/bin/python -m scripts.run_tests $(ARGS)
 
 test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)
-	.venv/bin/python scripts/run_tests.py $(or $(ARGS),tests/deploy)
+	.venv/bin/python -m scripts.run_tests $(or $(ARGS),tests/deploy)
 
 conformance: setup ## All conformance cases; STORE=s3 or s3+ddb: on tables in a bucket
-	$(if $(STORE),COMMITTERD_CONFORMANCE_STORE=$(STORE)) .venv/bin/python scripts/run_tests.py \
+	$(if $(STORE),COMMITTERD_CONFORMANCE_STORE=$(STORE)) .venv/bin/python -m scripts.run_tests \
 		tests/conformance/test_$(if $(STORE),stores,conformance).py
 
 faults: setup ## 1,000 commits on S3 and 1,000 through DynamoDB, with every fault that networks and stores have
-	COMMITTERD_FAULT_COMMITS=1000 .venv/bin/python scripts/run_tests.py tests/e2e/test_s3_faults.py
+	COMMITTERD_FAULT_COMMITS=1000 .venv/bin/python -m scripts.run_tests tests/e2e/test_s3_faults.py
 
 simulate: basics ## The committer in virtual time; `make simulate SEEDS=0-4999`, without SEEDS fresh ones and all mutations
-	.venv/bin/python scripts/simulate.py $(SEEDS)
+	.venv/bin/python -m tests.simulation $(SEEDS)
 
 histories: basics ## Random histories, committed by pylance and by us; `make histories FIRST=1 COUNT=500`
 	LANCE_LOG=error .venv/bin/python -m tests.conformance.histories --first $(or $(FIRST),1) --count $(or $(COUNT),200)
 
 oracle: basics ## Random changes and damage, held against pylance; `make oracle SEEDS=0-999 KIND=changes`
-	LANCE_LOG=error .venv/bin/python -m scripts.oracle $(or $(KIND),changes) $(or $(SEEDS),0-299)
+	LANCE_LOG=error .venv/bin/python -m tests.oracle $(or $(KIND),changes) $(or $(SEEDS),0-299)
 
 hostile: basics ## 20,000 mutated records between good ones, a real daemon and Kafka; `make hostile ARGS="--records 2000 --seed 7"`
 	LANCE_LOG=error .venv/bin/python -m tests.hostile $(ARGS)
@@ -44,16 +44,16 @@ spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Ka
 	LANCE_LOG=error .venv/bin/python -m scripts.spark_chaos $(ARGS)
 
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
-	.venv/bin/python scripts/turns.py $(ARGS)
+	.venv/bin/python -m scripts.turns $(ARGS)
 
 brokers: setup ## The main job on Kafka 3.3, 3.7, 3.9 and 4.3; `make brokers ARGS="3.3.2"`
-	.venv/bin/python scripts/brokers.py $(ARGS)
+	.venv/bin/python -m scripts.brokers $(ARGS)
 
 takeover: setup ## 100 takeovers under load: 50 after a clean stop, 50 after kill -9; `make takeover ARGS="--times 5"`
-	LANCE_LOG=error .venv/bin/python scripts/takeover.py $(ARGS)
+	LANCE_LOG=error .venv/bin/python -m scripts.takeover $(ARGS)
 
 outage: setup ## Kafka is away for five minutes under load, in each way; `make outage ARGS="--seconds 30 --how killed"`
-	LANCE_LOG=error .venv/bin/python scripts/outage.py $(ARGS)
+	LANCE_LOG=error .venv/bin/python -m scripts.outage $(ARGS)
 
 bench: setup ## Benchmarks side by side with pylance, 25 minutes; `make bench ARGS="--only fragments"`
 	.venv/bin/python -m scripts.bench $(ARGS)

@@ -63,10 +63,8 @@ def merge(uri: str, changes: dict[int, str | None], again: Reexecution | None) -
 
 def parts(changes: dict[int, str | None]) -> Iterator[dict[int, str | None]]:
     """Rows to set, then rows to delete: a transaction for each."""
-    for part in (
-        {key: name for key, name in changes.items() if name is not None},
-        {key: name for key, name in changes.items() if name is None},
-    ):
+    for deleting in (False, True):
+        part = {key: name for key, name in changes.items() if (name is None) is deleting}
         if part:
             yield part
 

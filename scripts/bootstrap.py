@@ -101,7 +101,7 @@ def make_environment() -> None:
 
 
 def cache_folder() -> Path:
-    """As in tests/parts; this program runs before that can be imported."""
+    """As in `harness`; this program runs before that can be imported."""
     given = os.environ.get("COMMITTERD_CACHE")
     return Path(given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "committerd").absolute()
 
@@ -140,13 +140,13 @@ def make_kafka() -> None:
         return
     if not any(cache_folder().glob("kafka-*")):
         say(f"Apache Kafka into {cache_folder()} (about 45 MB to download, once)")
-    command = [str(PYTHON), "-m", "tests.parts.kafka", "--fetch"]
+    command = [str(PYTHON), "-m", "harness.kafka", "--fetch"]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
 def make_stores() -> None:
     """S3 servers, DynamoDB Local and toxiproxy; what can't be had is named, and its tests will be skipped."""
-    run(PYTHON, "-m", "tests.parts.fetch")
+    run(PYTHON, "-m", "harness.fetch")
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 Maven fetches each version once, and each runs in KRaft mode. Arguments are versions, and after `--` pytest's.
 
-    python scripts/brokers.py                    all versions
-    python scripts/brokers.py 3.3.2 -- -k main   one version, some tests
+    python -m scripts.brokers                    all versions
+    python -m scripts.brokers 3.3.2 -- -k main   one version, some tests
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-import bootstrap
+from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.3.2", "3.7.2", "3.9.1", "4.3.0")

@@ -21,7 +21,7 @@ SECRET = {"$ref": "#/$defs/secretValue"}
 def generated() -> dict[str, Any]:
     """The `$defs` that come from the settings."""
     whole = Settings.model_json_schema()
-    groups = {}
+    groups: dict[str, Any] = {}
     for name, entry in whole["properties"].items():
         model = whole["$defs"][_reference(entry)]
         members = {member: _value(schema, whole["$defs"]) for member, schema in model["properties"].items()}

@@ -117,7 +117,7 @@ def lock(name: str, requirements: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="committerd-lock-") as folder:
         source = Path(folder, "requirements.in")
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        command = [
+        command: list[str | Path] = [
             sys.executable, "-m", "uv", "pip", "compile", source, "--output-file", FOLDER / name, "--quiet",
             "--constraint", CONSTRAINTS, "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url",
             "--only-binary", ":all:", "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28",

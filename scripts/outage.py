@@ -1,7 +1,7 @@
 """Kafka goes away under load, for as long as you say, and comes back: how long until everything goes on.
 
-    python scripts/outage.py                               five minutes, each kind of outage
-    python scripts/outage.py --seconds 30 --how killed     half a minute, one kind
+    python -m scripts.outage                               five minutes, each kind of outage
+    python -m scripts.outage --seconds 30 --how killed     half a minute, one kind
 
 One Kafka behind a network that can be cut, one committer with its own defaults, and three clients: one that commits all
 the time, one that is idle when Kafka goes away, and one that submits its first transaction during the outage. Exit code
@@ -21,14 +21,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "producers")]
-
-from committerd_client import CommitClient  # noqa: E402
-from tests.e2e.lance_table import LanceTable  # noqa: E402
-from tests.parts.daemon import Daemon  # noqa: E402
-from tests.parts.outages import OUTAGES, AwayKafka, Outage  # noqa: E402
-from tests.parts.toxiproxy import Toxiproxy  # noqa: E402
+from committerd_client import CommitClient
+from harness.daemon import Daemon
+from harness.lance_table import LanceTable
+from harness.outages import OUTAGES, AwayKafka, Outage
+from harness.toxiproxy import Toxiproxy
 
 BACK_SECONDS = 10.0
 _LOAD_SECONDS = 5.0

@@ -24,8 +24,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import bootstrap
 import coverage
+
+from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
 GATED = ["committerd/rules", "committerd/format"]

@@ -1,7 +1,7 @@
 """How long a table waits for its standby: after a clean stop of the active committer, and after kill -9.
 
-    python scripts/takeover.py                          50 of each, under load
-    python scripts/takeover.py --times 5 --how stop     a few of one kind
+    python -m scripts.takeover                          50 of each, under load
+    python -m scripts.takeover --times 5 --how stop     a few of one kind
 
 Two committers and a producer that commits all the time, on Apache Kafka (`KAFKA_BOOTSTRAP_SERVERS` names one that runs
 already). A takeover lasts from the signal to the standby's first version. Of each it prints what the time went into:
@@ -32,13 +32,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "producers")]
-
-from committerd_client import ClientError, CommitClient  # noqa: E402
-from tests.e2e.lance_table import LanceTable  # noqa: E402
-from tests.parts.daemon import Daemon  # noqa: E402
-from tests.parts.kafka import kafka_broker  # noqa: E402
+from committerd_client import ClientError, CommitClient
+from harness.daemon import Daemon
+from harness.kafka import kafka_broker
+from harness.lance_table import LanceTable
 
 TARGET_SECONDS = 1.0
 _FILES_AHEAD = 200

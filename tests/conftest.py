@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import pytest
 
-from tests.parts import PartMissingError
-from tests.parts.dynamodb import DynamoDBEndpoint, DynamoDBLocal
-from tests.parts.kafka import KafkaBroker, RunningKafka, kafka_broker
-from tests.parts.outages import AwayKafka
-from tests.parts.s3 import Minio, S3Endpoint, s3_server
-from tests.parts.toxiproxy import Toxiproxy
+from harness import PartMissingError
+from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
+from harness.kafka import KafkaBroker, RunningKafka, kafka_broker
+from harness.outages import AwayKafka
+from harness.s3 import Minio, S3Endpoint, s3_server
+from harness.toxiproxy import Toxiproxy
 
 Part = TypeVar("Part")
 

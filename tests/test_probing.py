@@ -18,11 +18,11 @@ from committerd.edges.s3 import S3Store
 from committerd.errors import OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.ports import Created, Exists, ObjectStore, Tail
 from committerd.probing import Check, Prover, probe, require_sound_store
+from harness.daemon import Daemon
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.s3 import S3Endpoint
 from tests.edges.fake_s3 import Answer, FakeS3
 from tests.edges.s3_stores import opened, settings_of
-from tests.parts.daemon import Daemon
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.s3 import S3Endpoint
 from tests.simulation.store import Bucket, FakeStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,7 +18,10 @@ from packaging.utils import canonicalize_name
 import committerd
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (".ci", "committerd", "deploy", "docs", "helm", "producers", "protos", "requirements", "scripts", "tests")
+FOLDERS = (
+    *(".ci", "committerd", "deploy", "docs", "examples", "harness", "helm"),
+    *("producers", "protos", "requirements", "scripts", "tests"),
+)
 DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "format" / "golden")
 
 POSITIONAL_MAX = 4

@@ -19,8 +19,8 @@ from committerd.format.messages import BasePath, Transaction
 from committerd.settings import load_storage_settings
 from committerd.staged_files import Places
 from committerd.telemetry import Telemetry
+from harness.s3 import S3Endpoint
 from tests.edges.fake_s3 import Answer, FakeS3
-from tests.parts.s3 import S3Endpoint
 
 
 @pytest.fixture(autouse=True)

@@ -15,14 +15,14 @@ from typing import Any, Self
 
 from kafka import KafkaAdminClient
 
+from harness.daemon import Daemon
+from harness.kafka import kafka_broker
+from harness.places import StorePlace
 from scripts.bench.plan import Plan
 from scripts.bench.pool import Pool, make_pool, make_table
 from scripts.bench.proxied_s3 import ProxiedS3
 from scripts.bench.results import Results
 from scripts.bench.workers import Worker
-from tests.parts.daemon import Daemon
-from tests.parts.kafka import kafka_broker
-from tests.parts.places import StorePlace
 
 
 class Bench:

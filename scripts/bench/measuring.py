@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.daemon import Daemon
+from harness.places import StorePlace
 from scripts.bench.bench import Bench
 from scripts.bench.pool import parts, require_once
 from scripts.bench.producer_side import Producers
 from scripts.bench.results import Side, percentile
 from scripts.bench.workers import results
 from scripts.bench.written import Written
-from tests.parts.daemon import Daemon
-from tests.parts.places import StorePlace
 
 PROCESSES_MAX = 4
 """Processes of the producers, however many of those there are."""

@@ -14,10 +14,10 @@ import lance
 from pydantic import SecretStr
 
 from committerd.settings_s3 import S3Settings
+from harness.places import StorePlace, s3_place
+from harness.s3 import Versitygw
+from harness.toxiproxy import Toxiproxy
 from scripts.bench.pool import Pool, rows
-from tests.parts.places import StorePlace, s3_place
-from tests.parts.s3 import Versitygw
-from tests.parts.toxiproxy import Toxiproxy
 
 
 class ProxiedS3:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import Scene
 from tests.commands.story import Story, told
-from tests.e2e.scene import Scene
-from tests.parts.kafka import KafkaBroker, RunningKafka
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from committerd.__main__ import main
-from tests.e2e.scene import Scene
+from harness.scene import Scene
 
 _PATIENT = {
     "KAFKA__REQUEST_TIMEOUT_MS": "30000",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from committerd.format.messages import Status, Transaction
-from tests.e2e.scene import Scene, until
+from harness.scene import Scene, until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ import pytest
 from kafka import TopicPartition
 
 from committerd.format.messages import Outcome, Status
+from harness.scene import Scene, until
 from tests.commands.running import answered, printed
 from tests.commands.story import Story
-from tests.e2e.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

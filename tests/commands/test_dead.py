@@ -7,9 +7,9 @@ import base64
 import pytest
 
 from committerd.format.messages import Status, Transaction
+from harness.scene import Scene, until
 from tests.commands.running import answered, printed, run
 from tests.commands.story import Story
-from tests.e2e.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

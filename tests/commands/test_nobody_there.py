@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.scene import Scene
+from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.parts.server import free_port
+from harness.server import free_port
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.scene import Scene
 from tests.commands.running import answered, printed, run
 from tests.commands.story import Story
-from tests.e2e.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

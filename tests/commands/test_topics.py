@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness.kafka_topics import configure_topic
+from harness.scene import Scene
 from tests.commands.running import answered, printed
-from tests.e2e.scene import Scene
-from tests.parts.kafka_topics import configure_topic
 
 pytestmark = pytest.mark.kafka
 

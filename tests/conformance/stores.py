@@ -35,8 +35,8 @@ from committerd.prepare import ANYTHING, PrepareOptions, World, create_options
 from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_s3 import S3Settings
 from committerd.table import Table
-from tests.parts.dynamodb import DynamoDBEndpoint, DynamoDBLocal
-from tests.parts.s3 import S3Endpoint, s3_server
+from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
+from harness.s3 import S3Endpoint, s3_server
 
 Kind = Literal["s3", "s3+ddb"]
 

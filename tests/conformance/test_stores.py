@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.s3 import S3Endpoint
 from tests.conformance import cases
 from tests.conformance.facts import manifests
 from tests.conformance.stores import StoreRunner
 from tests.conformance.test_conformance import is_answer, reads_as_expected
-from tests.parts.s3 import S3Endpoint
 
 CHOSEN = os.environ.get("COMMITTERD_CONFORMANCE_STORE")
 

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from committerd.edges.measured import MeasuredManifests
 from committerd.ports import Created, Exists, ManifestEntry, ManifestStore
 from committerd.telemetry import Telemetry
+from harness.dynamodb import DynamoDBEndpoint
 from tests.contracts.entries import FakeManifests, Shelf
 from tests.contracts.places import dynamo_store
-from tests.parts.dynamodb import DynamoDBEndpoint
 
 Open = Callable[[], ManifestStore]
 

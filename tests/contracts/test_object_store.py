@@ -14,9 +14,9 @@ import anyio
 import pytest
 
 from committerd.ports import Created, Exists, ObjectStore, Tail, TakesSeveral
+from harness.dynamodb import DynamoDBEndpoint
+from harness.s3 import S3Endpoint
 from tests.contracts.places import open_store, race
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.s3 import S3Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 RACED_KEYS = [f"_versions/{number}.manifest" for number in range(30)]

@@ -9,9 +9,9 @@ import pytest
 from committerd.errors import RefusedToRun
 from committerd.format.request import record_size
 from committerd.ports import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Queue, Record, Revoked
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.contracts.clusters import Cluster, KafkaCluster, MemoryCluster
 from tests.edges.staging import assignment, failure, revocation, settings_for, take, take_what_comes
-from tests.parts.kafka import KafkaBroker, RunningKafka
 
 TEN = [b"%d" % number for number in range(10)]
 

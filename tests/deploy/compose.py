@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.parts import PartMissingError
-from tests.parts.golang import GoProgram
+from harness import PartMissingError
+from harness.golang import GoProgram
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "docker-compose.yml"
 COMPOSE = GoProgram("docker-compose", "v5.0.2", "github.com/docker/compose/v5/cmd", "cmd")

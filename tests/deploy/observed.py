@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from committerd.format.messages import Outcome, Status, Transaction
 from committerd_client import staging
-from tests.e2e.scene import Scene, until
-from tests.parts.daemon import Daemon
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.fault_proxy import DROP_ANSWER, DROP_REQUEST, FaultProxy, answer
-from tests.parts.places import ddb_place
-from tests.parts.prometheus import Prometheus, Target
-from tests.parts.s3 import S3Endpoint
-from tests.parts.server import free_port
+from harness.daemon import Daemon
+from harness.dynamodb import DynamoDBEndpoint
+from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, FaultProxy, answer
+from harness.places import ddb_place
+from harness.prometheus import Prometheus, Target
+from harness.s3 import S3Endpoint
+from harness.scene import Scene, until
+from harness.server import free_port
 
 _ROUNDS = 2
 

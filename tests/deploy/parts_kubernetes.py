@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.parts import PartMissingError, cache_folder
-from tests.parts.golang import INSTALL, GoProgram
-from tests.parts.server import Server
+from harness import PartMissingError, cache_folder
+from harness.golang import INSTALL, GoProgram
+from harness.server import Server
 
 HELM = GoProgram(name="helm", version="v3.22.0", package="helm.sh/helm/v3/cmd/helm", binary="helm")
 KUBERNETES_VERSION = "1.36.3"

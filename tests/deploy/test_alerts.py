@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness import PartMissingError
+from harness.prometheus import promtool
 from scripts import generate_dashboard
 from tests.deploy import alerts
 from tests.deploy.chart import MINIMAL, Chart, merged
 from tests.deploy.promql import known_metrics, metrics
-from tests.parts import PartMissingError
-from tests.parts.prometheus import promtool
 
 NAMES = [rule["alert"] for rule in alerts.alerts()]
 WANTED = {

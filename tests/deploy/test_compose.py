@@ -14,9 +14,9 @@ import yaml
 
 import committerd
 from committerd.settings import load_settings
+from harness.s3 import VERSITYGW
 from tests.deploy.compose import FILE, Compose, ComposeError, Service
 from tests.deploy.image import DOCKERFILE
-from tests.parts.s3 import VERSITYGW
 
 DEPLOY = FILE.parent
 SCRIPTS = DEPLOY.parent / "scripts"

@@ -14,15 +14,15 @@ from pathlib import Path
 import lance
 import pytest
 
+from harness import PartMissingError
+from harness.daemon import Daemon
+from harness.dynamodb import DynamoDBLocal
+from harness.kafka import KafkaBroker
+from harness.prometheus import Prometheus
+from harness.s3 import Versitygw
+from harness.server import free_port
 from tests.deploy.compose import Compose
 from tests.deploy.image import Image
-from tests.parts import PartMissingError
-from tests.parts.daemon import Daemon
-from tests.parts.dynamodb import DynamoDBLocal
-from tests.parts.kafka import KafkaBroker
-from tests.parts.prometheus import Prometheus
-from tests.parts.s3 import Versitygw
-from tests.parts.server import free_port
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -23,12 +23,12 @@ import yaml
 from packaging.utils import canonicalize_name
 
 import committerd
+from harness.daemon import Daemon
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.server import free_port
 from scripts import lock_image
 from tests.deploy.chart import FOLDER as CHART
 from tests.deploy.image import DOCKERFILE, ROOT, Image
-from tests.parts.daemon import Daemon
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.server import free_port
 
 pytestmark = pytest.mark.timeout(1800)
 """The first build downloads a Debian and all packages."""
@@ -123,7 +123,7 @@ def test_no_file_of_the_tree_comes_along_that_the_dockerfile_does_not_name(image
     ours = {Path(package).name for package in wheel["packages"]}
     names = {path.name for path in packages.iterdir()}
     assert ours <= names
-    assert not {"tests", "scripts", "helm", "deploy"} & names
+    assert not {"harness", "tests", "scripts", "helm", "deploy"} & names
     kept = {path.relative_to(packages).as_posix() for name in ours for path in (packages / name).rglob("*.py")}
     assert "committerd/daemon.py" in kept
 

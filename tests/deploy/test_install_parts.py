@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import PartMissingError
 from tests.deploy.image import ROOT, Builder
-from tests.parts import PartMissingError
 
 PROGRAMS = {
     "etcd": "etcd-server",

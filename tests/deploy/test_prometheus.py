@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
+from harness import PartMissingError
+from harness.dynamodb import DynamoDBEndpoint
+from harness.fault_proxy import answer
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.prometheus import Prometheus, Series, Target
+from harness.s3 import S3Endpoint
+from harness.scene import until
 from tests.deploy import alerts
 from tests.deploy.observed import Members, let_everything_happen, two_members
 from tests.deploy.promql import metrics, operands, seconds_for_minutes
-from tests.e2e.scene import until
-from tests.parts import PartMissingError
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.fault_proxy import answer
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.prometheus import Prometheus, Series, Target
-from tests.parts.s3 import S3Endpoint
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.dynamodb, pytest.mark.pylance, pytest.mark.slow]
 

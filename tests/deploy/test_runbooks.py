@@ -18,12 +18,12 @@ from committerd.__main__ import cli
 from committerd.commands.options import settings_help
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
 from committerd.telemetry import CAUSES, RETRY_REASONS, STORE_FAULTS
+from harness.daemon import Daemon
+from harness.java import java
+from harness.kafka import KafkaBroker, RunningKafka, kafka_jars
+from harness.scene import Scene, until
 from tests.deploy import alerts, runbooks
 from tests.deploy.promql import known_metrics
-from tests.e2e.scene import Scene, until
-from tests.parts.daemon import Daemon
-from tests.parts.java import java
-from tests.parts.kafka import KafkaBroker, RunningKafka, kafka_jars
 
 PAGES = alerts.pages()
 _DOTTED = r"`(kafka|commit|start|store|dataset|daemon|s3|http|log)\.([a-z_0-9]+)[`( ]"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import Scene
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from committerd_client import CommitTimeout, SyncCommitClient
-from tests.e2e.scene import Scene, until
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

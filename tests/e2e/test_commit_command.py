@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from committerd.format.messages import Transaction
-from tests.e2e.lance_table import LanceTable
+from harness.lance_table import LanceTable
 
 pytestmark = pytest.mark.pylance
 

@@ -15,8 +15,8 @@ import pytest
 
 from committerd_client import CommitClient, staging
 from committerd_client.compacting import compact
-from tests.e2e.scene import Scene
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import Scene
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.audit import Evidence
-from tests.e2e.scene import Scene, until
-from tests.parts.daemon import Daemon
+from harness.audit import Evidence
+from harness.daemon import Daemon
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status, Transaction
-from tests.e2e.scene import Scene
-from tests.e2e.topics import Header
+from harness.scene import Scene
+from harness.topics import Header
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient
 
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.kafka import KafkaBroker, RunningKafka
 
-DEMO = Path(__file__).resolve().parents[2] / "scripts" / "demo.py"
+DEMO = ("-m", "scripts.demo")
 SMALL = ("--producers", "2", "--appends", "30", "--rows", "10", "--appends-only")
 LONG = ("--producers", "2", "--appends", "20000", "--rows", "1", "--appends-only")
 """Not over before it is interrupted."""
@@ -63,7 +63,7 @@ class Demo:
 
     def start(self, *options: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(DEMO), *options],
+            [sys.executable, *DEMO, *options],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -291,7 +291,7 @@ def test_it_fails_when_the_committer_ends_too_early(demo: Demo) -> None:
 def test_it_fails_when_a_producer_ends_too_early(demo: Demo) -> None:
     demo.start(*LONG)
     demo.read_until(COMMITTING)
-    producer = next(p for p in demo.processes() if any("demo_producer.py" in word for word in p.cmdline()[1:2]))
+    producer = next(p for p in demo.processes() if p.cmdline()[1:3] == ["-m", "scripts.demo.producer"])
     producer.kill()
     assert demo.end() == 1, demo.output
     assert "Failed: producer-" in demo.output
@@ -357,7 +357,7 @@ def interrupted_on_a_terminal(demo: Demo, *options: str) -> tuple[int, str]:
     """Exit code and screen of a run in which Control-C is pressed when there has been some progress."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, TERMINAL_COLUMNS, 0, 0))
-    command = [sys.executable, "-c", TAKE_TERMINAL, str(DEMO), *options]
+    command = [sys.executable, "-c", TAKE_TERMINAL, *DEMO, *options]
     with subprocess.Popen(
         command, env=demo.environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
     ) as process:

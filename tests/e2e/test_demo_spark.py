@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.e2e.test_demo import COMMITTING, Demo, assert_nothing_is_left
-from tests.parts.kafka import KafkaBroker, RunningKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Outcome, Status
-from tests.e2e.scene import Scene
+from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -30,11 +30,11 @@ from committerd.settings_s3 import S3Settings
 from committerd.table import Table
 from committerd.telemetry import Telemetry
 from committerd_client import staging
+from harness.dynamodb import DynamoDBEndpoint
+from harness.fault_proxy import DROP_ANSWER, FaultProxy
+from harness.lance_table import run_in_4
+from harness.s3 import S3Endpoint
 from tests.contracts.entries import Trouble, troubled_entries, troubled_objects
-from tests.e2e.lance_table import run_in_4
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.fault_proxy import DROP_ANSWER, FaultProxy
-from tests.parts.s3 import S3Endpoint
 from tests.producers.old_pylance import old_pylance
 
 pytestmark = [pytest.mark.s3, pytest.mark.dynamodb, pytest.mark.pylance]

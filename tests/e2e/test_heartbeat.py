@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.e2e.scene import Scene, until
+from harness.scene import Scene, until
 
 
 def test_a_heartbeat_goes_the_whole_way_and_leaves_one_key(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene
+from harness.scene import Scene
 from tests.hostile.attack import attack, attack_all_operations
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]

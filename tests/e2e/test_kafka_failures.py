@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
-from tests.parts.kafka import KafkaBroker
+from harness.kafka import KafkaBroker
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 

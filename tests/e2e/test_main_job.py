@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 

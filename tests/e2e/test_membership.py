@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
-from tests.parts.daemon import Daemon
+from harness.daemon import Daemon
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

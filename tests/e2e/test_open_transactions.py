@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -14,9 +14,9 @@ from lance_namespace import DescribeTableRequest
 
 from committerd.format.messages import Status
 from committerd_client import staging
-from tests.e2e.scene import Scene
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import StorePlace
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import StorePlace
+from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

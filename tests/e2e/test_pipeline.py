@@ -6,7 +6,7 @@ import pytest
 
 from committerd.format.messages import Status
 from committerd_client import staging
-from tests.e2e.scene import Scene
+from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

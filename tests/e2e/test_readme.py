@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts.daemon import Daemon
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.daemon import Daemon
+from harness.kafka import KafkaBroker, RunningKafka
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.lance_table import LanceTable
-from tests.e2e.scene import Scene
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.fault_proxy import FaultProxy, Hold
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import ddb_place
-from tests.parts.s3 import S3Endpoint
+from harness.dynamodb import DynamoDBEndpoint
+from harness.fault_proxy import FaultProxy, Hold
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.lance_table import LanceTable
+from harness.places import ddb_place
+from harness.s3 import S3Endpoint
+from harness.scene import Scene
 
 pytestmark = [
     pytest.mark.kafka,

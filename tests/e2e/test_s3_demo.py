@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.s3 import S3Endpoint
 from tests.e2e.test_demo import COMMITTING, LONG, SMALL, Demo, assert_nothing_is_left
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.s3 import S3Endpoint
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.slow]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, Rule, answer
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import StorePlace, ddb_place, s3_place
-from tests.parts.s3 import S3Endpoint
+from harness.dynamodb import DynamoDBEndpoint
+from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, Rule, answer
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import StorePlace, ddb_place, s3_place
+from harness.s3 import S3Endpoint
+from harness.scene import Scene
 
 COMMITS = int(os.environ.get("COMMITTERD_FAULT_COMMITS", "100"))
 """`make faults` has 1,000."""

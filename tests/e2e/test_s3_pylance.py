@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import StorePlace, ddb_place, s3_place
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import StorePlace, ddb_place, s3_place
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(600)]
 

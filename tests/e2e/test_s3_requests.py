@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene, until
-from tests.parts.fault_proxy import DROP_REQUEST, FaultProxy, Seen, answer
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import s3_place
-from tests.parts.s3 import S3Endpoint
+from harness.fault_proxy import DROP_REQUEST, FaultProxy, Seen, answer
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import s3_place
+from harness.s3 import S3Endpoint
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance]
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import StorePlace, s3_place
-from tests.parts.s3 import S3Endpoint
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import StorePlace, s3_place
+from harness.s3 import S3Endpoint
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -19,8 +19,8 @@ import pytest
 
 from committerd.format.manifest_file import decode, encode
 from committerd.format.messages import Status, Transaction
-from tests.e2e.scene import Scene, until
-from tests.parts.daemon import Daemon
+from harness.daemon import Daemon
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

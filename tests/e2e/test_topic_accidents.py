@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from committerd.format.messages import Status
-from tests.e2e.scene import Scene, until
-from tests.parts.kafka import KafkaBroker
+from harness.kafka import KafkaBroker
+from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -11,9 +11,9 @@ import pytest
 
 from committerd.format.messages import Outcome, Status, Transaction
 from committerd_client import CommitClient, Reexecution, SyncCommitClient, staging
-from tests.e2e import upserts_under_appends as load
-from tests.e2e.scene import Scene, until
-from tests.parts.daemon import Daemon
+from harness.daemon import Daemon
+from harness.scene import Scene, until
+from scripts.turns import upserts_under_appends as load
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

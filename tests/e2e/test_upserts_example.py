@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene
+from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from committerd.edges.aws import Fault
 from committerd.edges.s3 import S3Place, S3Store, s3_client
 from committerd.settings_s3 import S3Settings
-from tests.parts.s3 import S3Endpoint
+from harness.s3 import S3Endpoint
 
 
 def settings_of(endpoint: S3Endpoint, **more: object) -> S3Settings:

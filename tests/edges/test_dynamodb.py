@@ -12,8 +12,8 @@ from committerd.edges.dynamodb import DynamoStore, dynamo_place, dynamodb_client
 from committerd.errors import CorruptTable, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Created, ManifestEntry
 from committerd.settings_s3 import S3Settings
-from tests.parts.dynamodb import DynamoDBEndpoint
-from tests.parts.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, answer
+from harness.dynamodb import DynamoDBEndpoint
+from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, answer
 
 BASE = "some/table.lance"
 FIRST = ManifestEntry(version=1, key="_versions/18446744073709551614.manifest", size=11)

@@ -14,6 +14,8 @@ from committerd.edges.kafka_queue import KafkaQueue, open_kafka_queue
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
 from committerd.ports import Assigned, Fetched, FetchFailed, Publication, Revoked
 from committerd.settings_kafka import KafkaSettings
+from harness.kafka import LOGIN, KafkaBroker, RunningKafka
+from harness.kafka_topics import configure_topic
 from tests.edges.staging import (
     assignment,
     create_topic,
@@ -27,8 +29,6 @@ from tests.edges.staging import (
     take,
     take_what_comes,
 )
-from tests.parts.kafka import LOGIN, KafkaBroker, RunningKafka
-from tests.parts.kafka_topics import configure_topic
 
 pytestmark = pytest.mark.kafka
 

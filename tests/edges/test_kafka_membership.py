@@ -19,6 +19,7 @@ from committerd.edges.kafka_options import topics_of
 from committerd.edges.kafka_queue import open_kafka_queue
 from committerd.ports import Acknowledged
 from committerd.settings_kafka import KafkaSettings
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.edges.staging import (
     assignment,
     operator,
@@ -29,7 +30,6 @@ from tests.edges.staging import (
     take_what_comes,
     until,
 )
-from tests.parts.kafka import KafkaBroker, RunningKafka
 
 pytestmark = pytest.mark.kafka
 

@@ -12,8 +12,8 @@ from committerd.edges.kafka_operator import TopicOperator, open_operator
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.ports import Publication
 from committerd.settings_kafka import KafkaSettings
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.edges.staging import settings_for, stage_records
-from tests.parts.kafka import KafkaBroker, RunningKafka
 
 pytestmark = pytest.mark.kafka
 

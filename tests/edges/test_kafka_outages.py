@@ -13,9 +13,9 @@ from anyio import to_thread
 from committerd.edges.kafka_queue import KafkaQueue, open_kafka_queue
 from committerd.errors import QueueUnavailable
 from committerd.ports import Assigned, Fetched, Publication
+from harness.kafka import KafkaBroker
+from harness.outages import OUTAGES, AwayKafka, Outage
 from tests.edges.staging import assignment, settings_for, stage, take
-from tests.parts.kafka import KafkaBroker
-from tests.parts.outages import OUTAGES, AwayKafka, Outage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -17,6 +17,8 @@ from committerd.edges.kafka_reader import read_batches
 from committerd.format.request import record_size
 from committerd.ports import Acknowledged, Publication
 from committerd.settings_kafka import DAY_MS, KafkaSettings
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.kafka_topics import configure_topic
 from tests.edges.staging import (
     assignment,
     delete_topic,
@@ -27,8 +29,6 @@ from tests.edges.staging import (
     take_what_comes,
     until,
 )
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.kafka_topics import configure_topic
 
 pytestmark = pytest.mark.kafka
 

@@ -15,8 +15,8 @@ from committerd.edges.kafka_queue import open_kafka_queue
 from committerd.errors import SettingsError
 from committerd.ports import Publication
 from committerd.settings_kafka import KafkaSettings
+from harness.kafka import LOGIN, KafkaBroker
 from tests.edges.staging import assignment, settings_for, until
-from tests.parts.kafka import LOGIN, KafkaBroker
 
 pytestmark = pytest.mark.kafka
 

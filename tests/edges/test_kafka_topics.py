@@ -15,8 +15,8 @@ from committerd.edges.kafka_queue import open_kafka_queue
 from committerd.edges.kafka_topics import FoundTopic, deviations, planned_topics, prepare_topics
 from committerd.errors import SettingsError
 from committerd.settings_kafka import DAY_MS, KafkaSettings
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.edges.staging import operator, settings_for
-from tests.parts.kafka import KafkaBroker, RunningKafka
 
 SETTINGS = KafkaSettings(bootstrap_servers=("localhost:9092",))
 

@@ -17,9 +17,9 @@ from committerd.edges.s3 import S3Place, S3Store, s3_client, s3_place
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.ports import Created, Exists, Tail
 from committerd.settings_s3 import S3Settings
+from harness.s3 import S3Endpoint
 from tests.edges.fake_s3 import Answer, FakeS3
 from tests.edges.s3_stores import opened, settings_of
-from tests.parts.s3 import S3Endpoint
 
 KEY = "_versions/1.manifest"
 THROTTLED = Answer(status=503, code="SlowDown")

@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.e2e.scene import Scene
+from harness.kafka import kafka_broker
+from harness.scene import Scene
 from tests.hostile.attack import Seen, attack, attack_all_operations
-from tests.parts.kafka import kafka_broker
 
 
 def main() -> int:

@@ -20,10 +20,10 @@ from uuid import UUID
 
 from committerd.format.messages import COMMITTED, Outcome, Status, Transaction
 from committerd.judged import INTERNAL_ERROR
-from tests.e2e.scene import Scene
+from harness.daemon import Daemon
+from harness.scene import Scene
 from tests.hostile.records import Hostile, mutated, seeds
 from tests.oracle import samples
-from tests.parts.daemon import Daemon
 
 RSS_BYTES_MAX = 512 * 1024 * 1024
 _LOOK_SECONDS = 0.25

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import child
+from harness import child
 
 _LINES = 40
 _COPIED_BYTES_MAX = 50_000_000

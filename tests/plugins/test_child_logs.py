@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
 import sys
-from tests.parts.child import ChildProcess
+from harness.child import ChildProcess
 
 def run(folder, text):
     child = ChildProcess([sys.executable, "-c", f"print({text!r})"], log=folder / "child.log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.producers.answering import make_topics
 
 

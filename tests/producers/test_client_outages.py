@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from committerd_client import CommitClient
-from tests.parts.kafka import KafkaBroker
-from tests.parts.outages import OUTAGES, AwayKafka, Outage
+from harness.kafka import KafkaBroker
+from harness.outages import OUTAGES, AwayKafka, Outage
 from tests.producers.answering import Answering, all_committed, append, make_topics, staged_values
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -28,7 +28,7 @@ from committerd_client import (
     KafkaUnavailable,
     TransactionTooLarge,
 )
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.producers.answering import (
     Answering,
     all_committed,

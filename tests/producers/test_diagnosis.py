@@ -12,7 +12,7 @@ import pytest
 
 from committerd_client import CommitClient, CommitTimeout
 from committerd_client.diagnosis import Facts, explain, table_exists
-from tests.parts.kafka import KafkaBroker
+from harness.kafka import KafkaBroker
 from tests.producers.answering import answering, append, make_topics, never
 
 FACTS = Facts(

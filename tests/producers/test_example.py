@@ -15,7 +15,7 @@ import pytest
 
 from committerd.format.messages import RETRYABLE, Outcome, Transaction
 from committerd.format.request import decode_envelope
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.producers.answering import answering, committed, make_topics
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from committerd_client import CommitClient, KafkaUnavailable
 from committerd_client.quiet import quieten_kafka
-from tests.parts.server import free_port
+from harness.server import free_port
 
 
 def _say(times: int, *, thread: str) -> None:

@@ -20,7 +20,7 @@ from committerd.rules.answers import Status
 from committerd.settings_s3 import S3Settings
 from committerd.table import Table
 from committerd_client import Staged, staging
-from tests.parts.s3 import S3Endpoint
+from harness.s3 import S3Endpoint
 
 pytestmark = [pytest.mark.pylance, pytest.mark.s3]
 

@@ -82,7 +82,7 @@ def test_it_runs_the_same_way_in_every_process() -> None:
 
 def digest_in_a_process(hash_seed: str) -> str:
     """Sets of text have another order there."""
-    command = [sys.executable, "scripts/simulate.py", "--digest", "3"]
+    command = [sys.executable, "-m", "tests.simulation", "--digest", "3"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 

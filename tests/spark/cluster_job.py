@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from committerd_spark import LanceBatchWriter
-from tests.spark.session import small_session
+from harness.spark import small_session
 
 _SETTINGS = {
     "spark.executor.memory": "512m",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.parts import PartMissingError
-from tests.parts.java import INSTALL, java
-from tests.parts.kafka import KafkaBroker, RunningKafka
+from harness import PartMissingError
+from harness.java import INSTALL, java
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.spark import spark_session
 from tests.spark.queue import Queue
-from tests.spark.session import spark_session
 
 
 @pytest.fixture(scope="session")

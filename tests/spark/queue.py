@@ -12,8 +12,8 @@ from typing import Any, Self
 import lance
 
 from committerd_spark import LanceBatchWriter
-from tests.e2e.scene import QUICK
-from tests.parts.daemon import Daemon
+from harness.daemon import Daemon
+from harness.scene import QUICK
 
 
 class Queue:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.e2e.scene import Scene
-from tests.parts.kafka import KafkaBroker, RunningKafka
-from tests.parts.places import s3_place
-from tests.parts.s3 import S3Endpoint
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import s3_place
+from harness.s3 import S3Endpoint
+from harness.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow]
 

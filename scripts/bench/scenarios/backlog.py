@@ -19,10 +19,10 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from committerd.format.messages import Outcome, Status
+from harness.daemon import Daemon
+from harness.places import StorePlace
 from scripts.bench.bench import Bench, dataset_of, mode
 from scripts.bench.pool import WrongTable, require_once
-from tests.parts.daemon import Daemon
-from tests.parts.places import StorePlace
 
 NAME = "backlog"
 _LOOK_SECONDS = 0.05

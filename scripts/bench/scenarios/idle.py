@@ -23,13 +23,13 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
+from harness.places import StorePlace
 from scripts.bench import conditional_writes
 from scripts.bench.bench import Bench, mode
 from scripts.bench.echo_side import Answerer, Asker
 from scripts.bench.pool import newest_manifest, require_once
 from scripts.bench.producer_side import Producers
 from scripts.bench.written import Written
-from tests.parts.places import StorePlace
 
 NAME = "idle"
 HOP = "one Kafka hop"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from harness.daemon import Daemon
+from harness.places import StorePlace
 from scripts.bench.bench import Bench
 from scripts.bench.committerd_side import InProcess
 from scripts.bench.machine import peak_memory_bytes
@@ -21,8 +23,6 @@ from scripts.bench.producer_side import Producers
 from scripts.bench.results import Side
 from scripts.bench.workers import Worker
 from scripts.bench.written import Written
-from tests.parts.daemon import Daemon
-from tests.parts.places import StorePlace
 
 NAME = "memory"
 PROCESS, DAEMON = "one process", "the daemon"

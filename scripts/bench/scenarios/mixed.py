@@ -15,13 +15,13 @@ from pathlib import Path
 
 import lance
 
+from harness.places import StorePlace
 from scripts.bench.bench import Bench, mode
 from scripts.bench.measuring import PROCESSES_MAX
 from scripts.bench.mixed_side import KEYS_EACH, Direct, Mixed, Queued
 from scripts.bench.pool import APPENDED_ID, WrongTable
 from scripts.bench.results import Side
 from scripts.bench.workers import results
-from tests.parts.places import StorePlace
 
 NAME = "mixed"
 PYLANCE = "direct"

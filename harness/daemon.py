@@ -1,0 +1,176 @@
+"""committerd as a child process, as an operator runs it: settings in the environment, signals, its log.
+
+with Daemon(name="events", uri="/tmp/t.lance", kafka=kafka.bootstrap_servers) as daemon:
+    daemon.wait_ready()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from harness.child import ChildProcess
+
+_POLL_SECONDS = 0.05
+
+
+class Daemon:
+    """One committerd process; `start` may be called again after it ended."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        uri: str,
+        kafka: str,
+        settings: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "committerd", "run"),
+    ) -> None:
+        """`settings`: more of them, named as in the environment without the prefix (`COMMIT__VERIFY_FILES`)."""
+        self._command = command
+        self.log = log or Path(tempfile.mkstemp(prefix=f"committerd-{name}-", suffix=".log")[1])
+        chosen = {
+            "DATASET__NAME": name,
+            "DATASET__URI": uri,
+            "KAFKA__BOOTSTRAP_SERVERS": kafka,
+            "HTTP__HOST": "127.0.0.1",
+            "HTTP__PORT": "0",
+            **(settings or {}),
+        }
+        bare = {k: v for k, v in os.environ.items() if not k.startswith("COMMITTERD_")}
+        self.environment = bare | {f"COMMITTERD_{key}": value for key, value in chosen.items()}
+        self._process: ChildProcess | None = None
+        self._url = ""
+        self._log_start = 0
+
+    def start(self) -> Self:
+        """Start it; returns at once."""
+        self._url = ""
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self._process = ChildProcess(self._command, log=self.log, environment=self.environment)
+        return self
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.running()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+
+    def stop(self, *, grace_seconds: float = 30) -> None:
+        """SIGTERM, and wait for it to drain."""
+        if self._process is not None:
+            self._process.stop(grace_seconds=grace_seconds)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it neither runs nor notices the time."""
+        assert self._process is not None
+        self._process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.signal(signal.SIGCONT)
+
+    @property
+    def code(self) -> int | None:
+        """What it ended with, None while it runs."""
+        assert self._process is not None
+        return self._process.code
+
+    def lines(self, event: str | None = None, *, since_start: bool = False) -> Iterator[dict[str, Any]]:
+        """Its log lines, of all starts or of the last; only those of one event."""
+        body = self.log.read_bytes()[self._log_start if since_start else 0 :]
+        for line in body.decode(errors="replace").splitlines():
+            try:
+                parsed = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(parsed, dict) and (event is None or parsed.get("event") == event):
+                yield parsed
+
+    def url(self) -> str:
+        """Where this start serves metrics and probes; waits until it does."""
+        if not self._url:
+            self._url = str(self.wait_line("http.listening")["url"])
+        return self._url
+
+    def ready(self) -> tuple[bool, str]:
+        """What /readyz says."""
+        try:
+            with urllib.request.urlopen(self.url() + "/readyz", timeout=5) as response:
+                return True, str(json.load(response)["reason"])
+        except urllib.error.HTTPError as error:
+            return False, str(json.load(error)["reason"])
+
+    def wait_ready(self, *, text: str = "", timeout: float = 60) -> str:
+        """Wait until /readyz is 200 with `text` in its reason; returns the reason."""
+        return self._wait_probe(good=True, text=text, timeout=timeout)
+
+    def wait_refused(self, code: str, *, timeout: float = 60) -> str:
+        """Wait until this start refuses to run with this code; returns what the log says of it."""
+        said = self.wait_line("refused", timeout=timeout, code=code)
+        self._wait_probe(good=False, text="refused", timeout=timeout)
+        return str(said["error"])
+
+    def wait_line(self, event: str, *, timeout: float = 60, **fields: object) -> dict[str, Any]:
+        """Wait for a line of an event with these fields, of this start."""
+        deadline = time.monotonic() + timeout
+        while True:
+            for line in self.lines(event, since_start=True):
+                if all(line.get(name) == value for name, value in fields.items()):
+                    return line
+            self._check(deadline, f"a log line {event!r} with {fields}")
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of a metric's samples that have these labels."""
+        with urllib.request.urlopen(self.url() + "/metrics", timeout=5) as response:
+            text = response.read().decode()
+        total = 0.0
+        for line in text.splitlines():
+            if line.startswith((name + " ", name + "{")):
+                head, _, value = line.rpartition(" ")
+                if all(f'{label}="{wanted}"' in head for label, wanted in labels.items()):
+                    total += float(value)
+        return total
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._process is not None:
+            print(f"--- end of {self.log}\n{self._process.log_tail(60)}", file=sys.stderr)
+        self.kill()
+
+    def _wait_probe(self, *, good: bool, text: str, timeout: float) -> str:
+        deadline = time.monotonic() + timeout
+        reason = "nothing yet"
+        while True:
+            try:
+                answer, reason = self.ready()
+                if answer is good and text in reason:
+                    return reason
+            except OSError as error:
+                reason = str(error)
+            self._check(deadline, f"/readyz {'200' if good else '503'} with {text!r} (it says: {reason})")
+
+    def _check(self, deadline: float, wanted: str) -> None:
+        if not self.running():
+            tail = self._process.log_tail(40) if self._process else "it was never started"
+            raise AssertionError(f"committerd ended while waiting for {wanted}:\n{tail}")
+        if time.monotonic() > deadline:
+            assert self._process is not None
+            raise AssertionError(f"waited in vain for {wanted}:\n{self._process.log_tail(40)}")
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,38 @@
+"""Build and download the parts that tests need besides Kafka, and say what is done: `python -m harness.fetch`.
+
+What is there already is left alone. Without Go or Maven it says which tests will be skipped; that is no failure.
+"""
+
+from __future__ import annotations
+
+from harness import PartMissingError, cache_folder
+from harness.dynamodb import dynamodb_jars
+from harness.s3 import MINIO, VERSITYGW
+from harness.toxiproxy import TOXIPROXY
+
+_SECONDS = {VERSITYGW: 55, MINIO: 120, TOXIPROXY: 20}
+"""How long it takes to build each from nothing, on two cores."""
+
+
+def _say(text: str) -> None:
+    print(f"==> {text}", flush=True)
+
+
+def _main() -> None:
+    try:
+        for program, seconds in _SECONDS.items():
+            if not program.path.is_file():
+                _say(f"{program.name} with `go install` into {cache_folder()} (about {seconds} s, once)")
+                program.built()
+    except PartMissingError as error:
+        _say(f"Tests that need an S3 server will be skipped: {error}")
+    try:
+        if not any(cache_folder().glob("dynamodb-local-*")):
+            _say(f"DynamoDB Local into {cache_folder()} (about 48 MB to download, once)")
+        dynamodb_jars()
+    except PartMissingError as error:
+        _say(f"Tests that need DynamoDB will be skipped: {error}")
+
+
+if __name__ == "__main__":
+    _main()

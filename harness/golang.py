@@ -1,0 +1,75 @@
+"""Programs that `go install` makes from their public modules, built into the cache once."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import PartMissingError, cache_folder
+
+_GO_MIN = (1, 21)  # from there on Go fetches the newer one that a module asks for
+INSTALL = "install Go 1.21 or newer (https://go.dev/dl; macOS: brew install go)"
+
+
+@dataclass(frozen=True, slots=True)
+class GoProgram:
+    """One program; `binary` is what `go install` calls it."""
+
+    name: str
+    version: str
+    package: str
+    binary: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or will be."""
+        machine = f"{sys.platform}-{platform.machine()}"
+        return cache_folder() / f"{self.name}-{self.version}-{machine}" / self.binary
+
+    def built(self) -> Path:
+        """The program: from the cache, else built. Raises `PartMissingError` where there is no Go to build it.
+
+        Safe to call from several processes at once.
+        """
+        if self.path.is_file():
+            return self.path
+        go = _go(f"{self.name} {self.version}")
+        target = self.path.parent
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=target.parent) as scratch:
+            made = Path(scratch, "bin")
+            done = subprocess.run(
+                [go, "install", f"{self.package}@{self.version}"],
+                # For another machine, or with its own settings of a module, `go install` would write elsewhere.
+                env={**os.environ, "GOBIN": str(made), "GOOS": "", "GOARCH": "", "GOFLAGS": ""},
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise RuntimeError(f"Go can't build {self.name} {self.version}:\n{done.stdout}{done.stderr}")
+            try:
+                made.rename(target)
+            except OSError:  # another process was faster
+                if not self.path.is_file():
+                    raise
+        return self.path
+
+
+def _go(part: str) -> str:
+    go = shutil.which("go")
+    if go is None:
+        raise PartMissingError(f"{part} has to be built and there is no `go`: {INSTALL}")
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout.strip()
+    version = re.match(r"go(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < _GO_MIN:
+        raise PartMissingError(f"{part} has to be built and {go} is {said or 'broken'}: {INSTALL}")
+    return go

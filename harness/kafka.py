@@ -1,0 +1,265 @@
+"""Apache Kafka as a child process: jars from Maven Central, one node on free ports of 127.0.0.1.
+
+    with kafka_broker() as kafka:
+        ... kafka.bootstrap_servers
+
+`KAFKA_BOOTSTRAP_SERVERS` names a Kafka that runs already; then nothing is downloaded or started.
+`COMMITTERD_TEST_KAFKA_VERSION` names another version than the usual one.
+Otherwise Java 17 and Maven are needed. The first start downloads about 45 MB, later ones take three
+seconds and no network.
+
+    python -m harness.kafka            a broker until Ctrl-C; prints its address
+    python -m harness.kafka --fetch    only download
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import string
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from harness import PartMissingError
+from harness.child import ChildProcess
+from harness.java import INSTALL, jars, java
+from harness.server import free_port
+
+_SOURCES = Path(__file__).resolve().parent / "resources" / "kafka"
+_POM = _SOURCES / "pom.xml"
+_INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
+LOGIN = ("tester", "known-to-all")
+"""User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
+_START_ATTEMPTS = 3
+_READY_SECONDS_MAX = 60.0
+_JVM = (
+    "-Xms192m",
+    "-Xmx384m",
+    "-XX:MaxDirectMemorySize=128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningKafka:
+    """A Kafka that somebody else runs."""
+
+    bootstrap_servers: str
+
+
+class KafkaBroker:
+    """One Kafka node with its data in a temporary folder, or in the one given."""
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        version: str | None = None,
+        ports: tuple[int, int, int] | None = None,
+    ) -> None:
+        """`settings`: lines for server.properties.
+
+        `version`: of Kafka, if not the one that the environment names, or the usual one.
+        `ports`: of the listener without login, the controller, and the listener with login.
+        """
+        self._settings = dict(settings or {})
+        self._version = version or os.environ.get("COMMITTERD_TEST_KAFKA_VERSION")
+        self._own_folder = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="committerd-kafka-"))
+        self._process: ChildProcess | None = None
+        self._ports = ports
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`; stays the same over `kill` and `start`."""
+        assert self._ports is not None, "not started"
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def login_servers(self) -> str:
+        """`host:port` where one has to log in, as `LOGIN`."""
+        assert self._ports is not None, "not started"
+        return f"127.0.0.1:{self._ports[2]}"
+
+    def start(self) -> None:
+        """Start, or start again on the same ports and data, and wait until the node answers."""
+        assert self._process is None, "runs already"
+        libs, tail = kafka_jars(self._version), ""
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            chosen = self._ports or (free_port(), free_port(), free_port())
+            self._launch(libs, chosen)
+            assert self._process is not None
+            if _ready(self._process, chosen[0]):
+                self._ports = chosen
+                return
+            tail = self._process.log_tail()
+            self.kill()
+            if "BindException" not in tail and "Address already in use" not in tail:
+                break
+            time.sleep(0.2 * attempt)
+        raise RuntimeError(f"Kafka did not start; the end of {self.folder / 'kafka.log'}:\n{tail}")
+
+    def stop(self) -> None:
+        """SIGTERM, after ten seconds SIGKILL."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash leaves stays on disk."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._process is not None
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, until `thaw`."""
+        assert self._process is not None
+        self._process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.signal(signal.SIGCONT)
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines that Kafka printed."""
+        log = (self.folder / "kafka.log").read_text(errors="replace")
+        return "\n".join(log.splitlines()[-lines:])
+
+    def close(self) -> None:
+        """Stop, and remove the temporary folder."""
+        self.stop()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> None:
+        data = self.folder / "data"
+        properties = self.folder / "server.properties"
+        template = string.Template((_SOURCES / "server.properties").read_text())
+        port, controller_port, login_port = ports
+        user, password = LOGIN
+        filled = template.substitute(
+            port=port,
+            controller_port=controller_port,
+            login_port=login_port,
+            user=user,
+            password=password,
+            data=data,
+        )
+        lines = filled.splitlines()
+        lines += [f"{name}={value}" for name, value in self._settings.items()]
+        properties.write_text("\n".join(lines) + "\n")
+        log4j = f"-Dlog4j2.configurationFile={_SOURCES / 'log4j2.properties'}"
+        java = [_java(), "-cp", f"{libs}/*", *_JVM, log4j]
+        if not data.exists():
+            command = [*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"Kafka's data folder can't be formatted:\n{done.stdout}{done.stderr}")
+        self._process = ChildProcess(
+            [*java, "kafka.Kafka", str(properties)], log=self.folder / "kafka.log", folder=self.folder
+        )
+
+
+@contextlib.contextmanager
+def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
+    """The Kafka that `KAFKA_BOOTSTRAP_SERVERS` names, else one of our own.
+
+    Raises `PartMissingError` when there can be none.
+    """
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given:
+        yield RunningKafka(given)
+        return
+    with KafkaBroker() as broker:
+        yield broker
+
+
+def kafka_jars(version: str | None = None) -> Path:
+    """The folder with the jars of a Kafka, of the usual one by default: from the cache, else downloaded with Maven."""
+    _java()
+    return jars("kafka", _POM, install=_INSTALL, version=version)
+
+
+def _java() -> str:
+    return java("Apache Kafka", install=_INSTALL)
+
+
+def _ready(process: ChildProcess, port: int) -> bool:
+    """Wait until the node answers for its cluster; False when it ended or took too long."""
+    deadline = time.monotonic() + _READY_SECONDS_MAX
+    while process.running() and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            break
+        time.sleep(0.05)
+    else:
+        return False
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}", client_id="ready", bootstrap_timeout_ms=20_000)
+        try:
+            admin.list_topics()
+            return process.running()
+        finally:
+            admin.close()
+    except KafkaError:
+        return False
+
+
+def _cluster_id() -> str:
+    """A random id as Kafka writes it; not one that looks like an option."""
+    while (made := base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return made
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Apache Kafka for tests and the demo")
+    parser.add_argument("--fetch", action="store_true", help="only download what is missing")
+    try:
+        if parser.parse_args().fetch:
+            print(kafka_jars())
+            return
+        with KafkaBroker() as broker, contextlib.suppress(KeyboardInterrupt):
+            print(broker.bootstrap_servers, flush=True)
+            threading.Event().wait()
+    except PartMissingError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    _main()

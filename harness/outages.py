@@ -1,0 +1,84 @@
+"""A Kafka that can go away in every way that a Kafka goes away, behind a network that can be cut.
+
+with AwayKafka(toxiproxy) as kafka:
+    with kafka.away("silent"):
+        ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from harness.kafka import KafkaBroker
+from harness.server import free_port
+from harness.toxiproxy import Toxiproxy
+
+Outage = Literal["killed", "frozen", "refused", "silent"]
+OUTAGES: tuple[Outage, ...] = ("killed", "frozen", "refused", "silent")
+"""killed: SIGKILL. frozen: SIGSTOP; connections stay open. refused: the network closes connections and takes no new
+one. silent: the network loses what is sent, in both directions, and connections stay open.
+"""
+
+
+class AwayKafka:
+    """One broker. Whoever asks it for its address is sent through the network that can be cut."""
+
+    def __init__(self, network: Toxiproxy) -> None:
+        ports = (free_port(), free_port(), free_port())
+        self._proxy = network.proxy(f"127.0.0.1:{ports[0]}")
+        self.broker = KafkaBroker(
+            settings={"advertised.listeners": f"PLAINTEXT://{self._proxy.address}"},
+            ports=ports,
+        )
+        self.returned_at = 0.0
+        """When it was back for the last time (monotonic clock)."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` of the proxy."""
+        return self._proxy.address
+
+    @contextlib.contextmanager
+    def away(self, how: Outage) -> Iterator[None]:
+        """Away while the block runs; there again when it is left."""
+        match how:
+            case "killed":
+                self.broker.kill()
+                yield
+                self.broker.start()
+            case "frozen":
+                self.broker.freeze()
+                yield
+                self.broker.thaw()
+            case "refused":
+                self._proxy.enable(False)
+                yield
+                self._proxy.enable(True)
+            case "silent":
+                lost = [
+                    self._proxy.add("timeout", stream="upstream", timeout=0),
+                    self._proxy.add("timeout", stream="downstream", timeout=0),
+                ]
+                yield
+                for toxic in lost:
+                    self._proxy.remove(toxic)
+        self.returned_at = time.monotonic()
+
+    def close(self) -> None:
+        """Stop the broker and take the proxy away."""
+        self.broker.close()
+        self._proxy.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.broker.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,59 @@
+"""Where a table lies: how pylance gets there, and how committerd does, perhaps by way of a proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.dynamodb import DynamoDBEndpoint
+from harness.s3 import S3Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """One table's."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    """For pylance."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """For committerd, named as in the environment without the prefix."""
+
+    @property
+    def bucket(self) -> str:
+        """Of a table in one."""
+        return self.uri.partition("://")[2].partition("/")[0]
+
+
+def s3_settings(s3: S3Endpoint) -> dict[str, str]:
+    """Settings with which committerd finds the server."""
+    return {
+        "S3__ENDPOINT_URL": s3.url,
+        "S3__ACCESS_KEY_ID": s3.access_key,
+        "S3__SECRET_ACCESS_KEY": s3.secret_key,
+        "S3__REGION": s3.region,
+        "S3__ADDRESSING_STYLE": "path",
+    }
+
+
+def s3_place(s3: S3Endpoint, *, proxy: str | None = None) -> StorePlace:
+    """A table in a new bucket; committerd goes by way of the proxy at this URL."""
+    return StorePlace(
+        f"s3://{s3.make_bucket()}/lake/table.lance",
+        s3.storage_options(),
+        s3_settings(s3.through(proxy or s3.url)),
+    )
+
+
+def ddb_place(
+    s3: S3Endpoint, dynamodb: DynamoDBEndpoint, *, proxy: str | None = None, ddb_proxy: str | None = None
+) -> StorePlace:
+    """The same with its versions in a new table of DynamoDB; each may have a proxy."""
+    return StorePlace(
+        f"s3+ddb://{s3.make_bucket()}/lake/table.lance?ddbTableName={dynamodb.make_table()}",
+        {**s3.storage_options(), **dynamodb.storage_options()},
+        {
+            **s3_settings(s3.through(proxy or s3.url)),
+            "DYNAMODB__ENDPOINT_URL": ddb_proxy or dynamodb.url,
+        },
+    )

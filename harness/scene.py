@@ -1,0 +1,184 @@
+"""A dataset with its queue: real Kafka, real committers, pylance on the other side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from committerd.format.messages import Outcome, Status, Transaction
+from committerd_client import Staged
+from harness.audit import Evidence, Expected, collect, contradictions
+from harness.daemon import Daemon
+from harness.lance_table import LanceTable
+from harness.places import StorePlace
+from harness.topics import Header, Place, Topics
+
+QUICK = {
+    "KAFKA__SESSION_TIMEOUT_MS": "3000",
+    "KAFKA__HEARTBEAT_INTERVAL_MS": "500",
+    "KAFKA__FETCH_MAX_WAIT_MS": "100",
+    "KAFKA__REQUEST_TIMEOUT_MS": "5000",
+    "KAFKA__DELIVERY_TIMEOUT_MS": "8000",
+    "KAFKA__METADATA_MAX_AGE_MS": "2000",
+    "KAFKA__RECONNECT_BACKOFF_MAX_MS": "500",
+    "DAEMON__REFUSED_RETRY_SECONDS": "1",
+    "COMMIT__REFUSAL_INTERVAL_SECONDS": "0.1",
+    "STORE__RECHECK_SECONDS": "1",
+}
+"""Times for a broker near by and a test that waits."""
+
+
+class Scene:
+    """One dataset. Daemons that were made here end with it."""
+
+    def __init__(self, *, kafka: str, name: str, folder: Path, place: StorePlace | None = None) -> None:
+        """`place`: where the table lies, if not below `folder`."""
+        self.name = name
+        self.folder = folder
+        self._place = place or StorePlace(str(folder / "table.lance"))
+        self.table = LanceTable(self._place.uri, self._place.storage_options)
+        self.topics = Topics(kafka, name)
+        self._kafka = kafka
+        self._daemons: list[Daemon] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.topics)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def daemon(self, **settings: str) -> Daemon:
+        """A committer of this dataset, just started. `settings`: as in the environment (`COMMIT__VERIFY_FILES`)."""
+        made = Daemon(
+            name=self.name,
+            uri=self.table.uri,
+            kafka=self._kafka,
+            settings=QUICK | dict(self._place.settings) | settings,
+            log=self.folder / f"committerd-{len(self._daemons) + 1}.log",
+        )
+        self._daemons.append(made)
+        return self._stack.enter_context(made)
+
+    def started(self, **settings: str) -> Daemon:
+        """A committer that is active."""
+        made = self.daemon(**settings)
+        made.wait_ready(text="active")
+        return made
+
+    # Staging
+
+    def stage(
+        self,
+        *transactions: Transaction | Staged | bytes | None,
+        headers: Sequence[Header] | Mapping[str, str] = (),
+    ) -> list[int]:
+        """Stage transactions as they are, with the same headers; returns their offsets."""
+        return self.topics.stage(*map(_value, transactions), headers=headers)
+
+    def stage_create(self, staged: Staged) -> int:
+        """Stage a create with the headers that belong to it."""
+        headers = {"create-only": "true", "create-options": json.dumps(dict(staged.create_options))}
+        return self.stage(staged, headers=headers)[0]
+
+    def append(self, count: int = 1, **options: Any) -> list[int]:
+        """Stage so many Appends of one row; returns their offsets."""
+        return self.stage(*(self.table.append(**options) for _ in range(count)))
+
+    def committed(self, count: int = 1) -> list[int]:
+        """Commit so many Appends of one row through the queue; returns their ids."""
+        transactions = [self.table.append() for _ in range(count)]
+        assert {answer.status for answer in self.ask(*transactions)} == {Status.COMMITTED}
+        return [i for transaction in transactions for i in self.table.brought[transaction.uuid]]
+
+    def ask(self, *transactions: Transaction | Staged | bytes | None, **headers: str) -> list[Outcome]:
+        """Stage and wait for the answers; `app_id="a"` is header `app-id`."""
+        named = {name.replace("_", "-"): text for name, text in headers.items()}
+        return self.topics.wait_answers(self.stage(*transactions, headers=named))
+
+    # Operators
+
+    def command(self, *words: str, good: bool = True) -> str:
+        """Run `committerd` with this dataset's settings; returns what it printed."""
+        chosen = {
+            "DATASET__NAME": self.name,
+            "DATASET__URI": self.table.uri,
+            "KAFKA__BOOTSTRAP_SERVERS": self._kafka,
+            **self._place.settings,
+        }
+        bare = {k: v for k, v in os.environ.items() if not k.startswith("COMMITTERD_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "committerd", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+            env=bare | {f"COMMITTERD_{name}": value for name, value in chosen.items()},
+        )
+        assert (done.returncode == 0) is good, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def shown_position(self) -> dict[str, Any]:
+        """What `position show` prints."""
+        found: dict[str, Any] = json.loads(self.command("position", "show", "--json"))
+        return found
+
+    def position(self) -> dict[str, Any]:
+        """The position that the latest version carries."""
+        found: dict[str, Any] = json.loads(self.table.metadata()["committerd.position"])
+        return found
+
+    def adopt(self, daemon: Daemon, *words: str, command: str = "adopt") -> None:
+        """`committerd position adopt` (or `rewind`) in earnest; waits until the committer runs again."""
+        before = self.table.version
+        self.command("position", command, *words, "--apply", "--reason", "the operator has looked")
+        said = self.table.open().read_transaction(before + 1).transaction_properties
+        assert "the operator has looked" in said.values()
+        daemon.wait_ready(text="active")
+
+    # What came of it
+
+    def expected_ids(self, *foreign: int) -> set[int]:
+        """The rows of all transactions that any readable version commits, and `foreign` ones."""
+        committed = {member.uuid for version in self.table.versions() for member in version.members}
+        return {i for uuid in committed for i in self.table.brought[uuid]} | set(foreign)
+
+    def audit(
+        self,
+        ids: Collection[int],
+        *,
+        unanswered: Collection[Place] = (),
+        rewound: bool = False,
+        cleaned: bool = False,
+    ) -> Evidence:
+        """Fail unless topics and table fit together and the latest version has these rows, each once."""
+        evidence = collect(self.topics, self.table)
+        found = contradictions(
+            evidence, Expected(ids=ids, unanswered=frozenset(unanswered), rewound=rewound, cleaned=cleaned)
+        )
+        assert not found, "\n".join(found)
+        return evidence
+
+
+def until(holds: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Wait for something that nothing announces."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def _value(transaction: Transaction | Staged | bytes | None) -> bytes | None:
+    if isinstance(transaction, Staged):
+        transaction = transaction.transaction
+    if isinstance(transaction, Transaction):
+        return bytes(transaction.SerializeToString())
+    return transaction

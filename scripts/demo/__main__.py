@@ -1,0 +1,135 @@
+"""The whole way on real parts: Apache Kafka, the committerd daemon, concurrent producers, and pylance as reader.
+
+Producers write data files with pylance and stage Appends through `committerd_client`; beside them a Spark stream
+appends its micro-batches, rows are upserted and deleted, and a compaction rewrites the fragments. The daemon commits it
+all; in the end the table must hold every row exactly once. With KAFKA_BOOTSTRAP_SERVERS set, that Kafka is used instead
+of an own one. Nothing is left behind: no process, no topic, no file (but see --keep), also after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SWALLOWED_SECONDS = 5.0
+
+
+class Interrupted(BaseException):
+    """Somebody wants the demo to end."""
+
+
+class Interrupts:
+    """SIGINT, SIGTERM and SIGHUP raise `Interrupted` in the main thread, once; then nothing disturbs the cleaning up.
+
+    Python drops what is raised while an object is finalised. So a signal counts again when the first has led to
+    nothing for some seconds.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """The first signal that came."""
+        self.ending = False
+        self._raised_at = float("-inf")
+
+    def listen(self) -> None:
+        """Until the process ends. Also for SIGINT in a job in the background, which a shell starts with it ignored."""
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def ignore(self) -> None:
+        """For good: while Python shuts down, handlers are gone and a signal would kill it."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    @contextlib.contextmanager
+    def held_off_afterwards(self) -> Iterator[None]:
+        """When the block is left, however it is, no signal disturbs what follows."""
+        try:
+            yield
+        finally:
+            self.ending = True
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.ending or time.monotonic() < self._raised_at + _SWALLOWED_SECONDS:
+            return
+        self._raised_at = time.monotonic()
+        self.number = self.number or number
+        raise Interrupted
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """For argparse: a number, and not a smaller one."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is less than {minimum}")
+        return value
+
+    return number
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    option = parser.add_argument
+    option("--appends", type=at_least(1), default=1000, metavar="N", help="Appends of all producers together (1000)")
+    option("--producers", type=at_least(1), default=8, metavar="N", help="producers, a process each (8)")
+    option("--rows", type=at_least(1), default=100, metavar="N", help="rows in each Append (100)")
+    option(
+        "--store",
+        choices=("local", "s3", "s3+ddb"),
+        default="local",
+        help="where the table lies: a folder (local), a bucket of versitygw or of the S3 server that "
+        "COMMITTERD_TEST_S3_ENDPOINT names (s3), the same with its versions in DynamoDB Local (s3+ddb)",
+    )
+    option(
+        "--appends-only",
+        action="store_true",
+        help="no Spark stream, no upserts and deletes and no compaction beside the appends",
+    )
+    option("--keep", action="store_true", help="keep the logs and a local table, and say where they are")
+    chosen = parser.parse_args()
+    if chosen.appends < chosen.producers:
+        parser.error(f"--appends {chosen.appends} leaves some of the {chosen.producers} producers without work")
+    return chosen
+
+
+def main() -> int:
+    """The exit code: 0, or 1 when something did not work or a check failed, or 128 and the number of the signal."""
+    chosen = arguments()
+    interrupts = Interrupts()
+    interrupts.listen()
+    try:
+        from scripts.demo.steps import run  # here: loading takes half a second, in which Ctrl-C must end as quietly
+
+        return run(chosen, interrupts.held_off_afterwards)
+    except Interrupted:
+        return _interrupted(interrupts)
+    except BrokenPipeError:  # whoever read our output has gone, and so has the place for a message
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # Python flushes it at exit
+        return 1
+    except Exception:
+        if interrupts.number is not None:  # a library made an error of its own of it
+            return _interrupted(interrupts)
+        raise
+    finally:
+        interrupts.ignore()
+
+
+def _interrupted(interrupts: Interrupts) -> int:
+    assert interrupts.number is not None
+    print(f"Ended by {signal.Signals(interrupts.number).name}; everything is stopped.", file=sys.stderr)
+    return 128 + interrupts.number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""The writers of the demo, seen from the process that starts them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.child import ChildProcess
+from scripts.demo.member import STORAGE_OPTIONS, Job
+
+_POLL_SECONDS = 0.05
+_READY_SECONDS_MAX = 180.0
+_GONE_SECONDS_MAX = 10.0
+
+
+class DemoFailed(Exception):
+    """The demo can't go on, or has found something wrong; the message is for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a writer learned of one submission."""
+
+    kind: str
+    """create, append, again (an append that was committed, once more), upsert, delete, micro-batch, compaction."""
+    status: str
+    uuid: str
+    version: int
+    """The table version that holds the transaction."""
+    at: float
+    """When, on the monotonic clock in seconds; it is the same in all processes of a machine."""
+    seconds: float
+    """Since it was submitted."""
+    attempts: int = 1
+    """How often its work was done."""
+    remark: str = ""
+
+    @property
+    def is_append(self) -> bool:
+        """Whether an Append was answered; a micro-batch is one too."""
+        return self.kind in ("append", "again", "micro-batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A submission that ended in an error."""
+
+    kind: str
+    name: str
+    """Of the client's error."""
+    code: str
+    message: str
+
+
+class _Writer:
+    """One process, and what it has told."""
+
+    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str]) -> None:
+        self.name = job.name
+        self.ready = False
+        self.children: list[int] = []
+        """Processes of its own, which end with it."""
+        self.answers: list[Answer] = []
+        self.refusals: list[Refusal] = []
+        log = folder / f"{self.name}.log"
+        command = [sys.executable, "-m", f"scripts.demo.{job.work}", json.dumps(dataclasses.asdict(job))]
+        self.child = ChildProcess(command, log=log, environment=environment)
+        self._log = log.open("rb")
+
+    def listen(self) -> bool:
+        """Take in what it has told since; False when it has ended and nothing is left."""
+        ended = not self.child.running()  # first: what it tells at its end is not lost
+        while line := self._log.readline():
+            if not line.endswith(b"\n"):  # the rest is to come
+                self._log.seek(-len(line), 1)
+                break
+            if line.startswith(b"{"):
+                self._take(json.loads(line))
+        if ended and self.child.code != 0:
+            raise DemoFailed(f"{self.name} ended with code {self.child.code}:\n{self.child.log_tail()}")
+        return not ended
+
+    def _take(self, told: dict[str, Any]) -> None:
+        match told.pop("event"):
+            case "ready":
+                self.ready = True
+            case "child":
+                self.children.append(told["pid"])
+            case "answered":
+                self.answers.append(Answer(**told))
+            case "refused":
+                self.refusals.append(Refusal(**told))
+            case unknown:
+                raise AssertionError(f"{self.name} told of {unknown!r}")
+
+
+class Fleet:
+    """All writers. A process each, as in life: they share no interpreter, no connection and no knowledge."""
+
+    def __init__(self, jobs: list[Job], folder: Path, storage_options: Mapping[str, str]) -> None:
+        self._writers: list[_Writer] = []
+        self._jobs = jobs
+        self._folder = folder
+        # Not among the arguments: whoever lists processes would read the secret key.
+        self._environment = {**os.environ, STORAGE_OPTIONS: json.dumps(dict(storage_options))}
+
+    def start(self) -> None:
+        """Start all; they connect, the first makes the table, and all wait for `go`."""
+        for job in self._jobs:
+            self._writers.append(_Writer(job, self._folder, self._environment))
+
+    def wait_ready(self, look: Callable[[int], None]) -> None:
+        """Until all wait for `go`. `look` is told how many do, and may raise."""
+        deadline = time.monotonic() + _READY_SECONDS_MAX
+        while True:
+            for writer in self._writers:
+                if not writer.listen() and not writer.ready:
+                    raise DemoFailed(f"{writer.name} has ended too early:\n{writer.child.log_tail()}")
+            self.raise_refusals()
+            ready = sum(writer.ready for writer in self._writers)
+            look(ready)
+            if ready == len(self._writers):
+                return
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"only {ready} of {len(self._writers)} writers were ready in time")
+            time.sleep(_POLL_SECONDS)
+
+    def go(self) -> None:
+        """All begin to write."""
+        for writer in self._writers:
+            writer.child.signal(signal.SIGUSR1)
+
+    def wait_done(self, look: Callable[[int], None]) -> None:
+        """Until all have ended. `look` is told how many answers there are, and may raise."""
+        while True:
+            running = [writer.listen() for writer in self._writers]
+            look(len(list(self.answers())) + len(list(self.refusals())))
+            if not any(running):
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def answers(self) -> Iterator[Answer]:
+        """All that came so far."""
+        for writer in self._writers:
+            yield from writer.answers
+
+    def refusals(self) -> Iterator[Refusal]:
+        """All that came so far."""
+        for writer in self._writers:
+            yield from writer.refusals
+
+    def raise_refusals(self) -> None:
+        """Raises `DemoFailed` when there is one."""
+        for refusal in self.refusals():
+            raise DemoFailed(f"{refusal.kind} was refused ({refusal.name}, {refusal.code}): {refusal.message}")
+
+    def kill(self) -> None:
+        """End all that still run."""
+        for writer in self._writers:
+            writer.child.signal(signal.SIGKILL)
+        for writer in self._writers:
+            writer.child.kill()
+        # Spark's JVM ends when its standard input does, a moment later.
+        deadline = time.monotonic() + _GONE_SECONDS_MAX
+        while any(_exists(pid) for writer in self._writers for pid in writer.children):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""The object store of the demo, where the table shall lie in a bucket."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from harness.dynamodb import DynamoDBLocal
+from harness.places import StorePlace, ddb_place, s3_place
+from harness.s3 import VERSITYGW, S3Endpoint, given_endpoint, s3_server
+from scripts.demo.fleet import DemoFailed
+from scripts.demo.screen import Screen
+
+
+def start_store(kind: str, screen: Screen, cleanup: ExitStack) -> StorePlace:
+    """A place for a table: in a new bucket (`s3`), or with its versions in DynamoDB too (`s3+ddb`).
+
+    Raises `DemoFailed` when there can be none.
+    """
+    try:
+        s3 = _start_s3(screen, cleanup)
+        if kind == "s3":
+            place = s3_place(s3)
+        else:
+            screen.step("Starting DynamoDB Local in a child JVM (the first time it is downloaded, 48 MB)")
+            dynamodb = cleanup.enter_context(DynamoDBLocal())
+            cleanup.callback(dynamodb.kill)  # its tables go anyway
+            screen.done(f"it answers at {dynamodb.url}")
+            place = ddb_place(s3, dynamodb.endpoint)
+    except RuntimeError as error:  # a program is missing, or did not start; the message says which
+        raise DemoFailed(str(error)) from error
+    if given_endpoint() is not None:
+        cleanup.callback(s3.remove_bucket, place.bucket)
+    return place
+
+
+def _start_s3(screen: Screen, cleanup: ExitStack) -> S3Endpoint:
+    given = given_endpoint()
+    if given is not None:
+        screen.step(f"Using the S3 server at {given.url}")
+    elif VERSITYGW.path.is_file():
+        screen.step("Starting versitygw, an S3 server")
+    else:
+        screen.step(f"Building versitygw {VERSITYGW.version}, an S3 server (about a minute, once), and starting it")
+    s3 = cleanup.enter_context(s3_server())
+    screen.done(f"it answers at {s3.url}")
+    return s3
