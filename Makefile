@@ -76,7 +76,7 @@ format: basics ## Format the code and fix what ruff can fix
 	.venv/bin/python -m ruff check --fix-only .
 	.venv/bin/python -m ruff format .
 
-protos: basics ## Generate committerd/format/*_pb2.py from protos/
+protos: basics ## Generate producers/committerd_common/*_pb2.py from protos/
 	.venv/bin/python scripts/generate_protos.py
 
 docs: basics ## Generate docs/metrics.md, the chart's schema and README, and the dashboard from the code

@@ -19,32 +19,30 @@
 
 from __future__ import annotations
 
+from committerd_common.errors import (
+    CommitterError,
+    CorruptTable,
+    InvalidRequest,
+    RequestError,
+    UnsupportedRequest,
+    UnsupportedTable,
+)
 
-class CommitterError(Exception):
-    """Base of all; `code` is for machines, the message for people."""
-
-    code: str = "error"
-
-    def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(message)
-        if code is not None:
-            self.code = code
-
-
-class RequestError(CommitterError):
-    """A request that can never succeed. The code is the outcome's reason."""
-
-
-class InvalidRequest(RequestError):
-    """It does not parse, or contradicts itself or the table."""
-
-    code = "invalid"
-
-
-class UnsupportedRequest(RequestError):
-    """It is well-formed, but asks for something that committerd does not do."""
-
-    code = "unsupported"
+__all__ = [
+    "CommitterError",
+    "CorruptTable",
+    "InvalidRequest",
+    "ObjectUnreadable",
+    "OutcomeUnknown",
+    "QueueUnavailable",
+    "RefusedToRun",
+    "RequestError",
+    "SettingsError",
+    "StoreUnavailable",
+    "Unavailable",
+    "UnsupportedRequest",
+    "UnsupportedTable",
+]
 
 
 class Unavailable(CommitterError):
@@ -73,18 +71,6 @@ class OutcomeUnknown(CommitterError):
     """The answer to a put was lost; the object may exist."""
 
     code = "outcome_unknown"
-
-
-class UnsupportedTable(CommitterError):
-    """The table uses a feature that committerd must not write over."""
-
-    code = "unsupported_table"
-
-
-class CorruptTable(CommitterError):
-    """What is stored breaks the format, or what we were about to store would."""
-
-    code = "corrupt_table"
 
 
 class RefusedToRun(CommitterError):

@@ -25,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
+CLIENT = "producers"
+"""The folder of the other distribution, on which the committer depends."""
 STAMP = ENVIRONMENT / "committerd-setup.json"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 OLD_PYLANCE = ROOT / "requirements" / "pylance-4.txt"
@@ -57,8 +59,8 @@ def alone(lock: Path) -> Iterator[None]:
 
 def wanted() -> dict[str, str]:
     """What the environment depends on; any difference means to install again."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    tables = [project[name] for name in ("build-system", "project", "dependency-groups")]
+    projects = [tomllib.loads((ROOT / name / "pyproject.toml").read_text(encoding="utf-8")) for name in ("", CLIENT)]
+    tables = [one.get(name) for one in projects for name in ("build-system", "project", "dependency-groups")]
     requirements = json.dumps(tables, sort_keys=True) + CONSTRAINTS.read_text(encoding="utf-8")
     return {
         "requirements": hashlib.sha256(requirements.encode()).hexdigest(),
@@ -96,7 +98,10 @@ def make_environment() -> None:
     STAMP.unlink(missing_ok=True)
     # Dependency groups need pip 25.1.
     pip(PYTHON, "--constraint", CONSTRAINTS, "--upgrade", "pip")
-    pip(PYTHON, "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS, "--group", "dev", "--editable", ".")
+    pip(
+        PYTHON, "--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS,
+        "--group", "dev", "--editable", f"./{CLIENT}", "--editable", ".",
+    )  # fmt: skip
     STAMP.write_text(json.dumps(want, indent=1) + "\n", encoding="utf-8")
 
 

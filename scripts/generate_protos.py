@@ -1,13 +1,17 @@
-"""Generate `committerd/format/*_pb2.py` and their stubs from `protos/`; `--check` only compares.
+"""Generate `producers/committerd_common/*_pb2.py` and their stubs from `protos/`; `--check` only compares.
 
 Generated code is checked in, so users need no protoc. Two things are changed on a copy of the
 input, never in the output, so that nothing clashes with other Lance code in the same process:
 
-- files move to `committerd/format/`, and imports of siblings with them: descriptors and modules
+- files move to `committerd_common/`, and imports of siblings with them: descriptors and modules
   get names of ours;
 - package `lance.x` becomes `committerd.lance.x`: protobuf keeps one global table of message names,
   and a program may load its own `lance.table`. The package is not part of what is serialized; only
-  type URLs name it, which `committerd.format.index_details` writes as Lance does.
+  type URLs name it, which `committerd_common.index_details` writes as Lance does.
+
+The compiler is an old one on purpose. Code of protoc 27 and later asks at import for a runtime of its own major version
+or the next; code of older ones loads in every runtime from 4.x on. `tests/packaging` runs it in the lowest runtime that
+the client allows, the latest one of each major version, and the highest.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = (ROOT / "protos" / "lance", ROOT / "protos" / "committerd")
-PACKAGE = "committerd/format"
+PACKAGE = "committerd_common"
 
 
 def stage(sources: list[Path], root: Path) -> list[str]:
@@ -49,11 +53,10 @@ def generate(target: Path) -> None:
         staged, output = Path(scratch, "staged"), Path(scratch, "output")
         output.mkdir()
         files = stage(sources, staged)
-        # The plugin for the stubs is a program beside this interpreter.
+        # The compiler and the plugin for the stubs are programs beside this interpreter.
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-        compiler = [sys.executable, "-m", "grpc_tools.protoc", f"-I{staged}"]
         subprocess.run(
-            [*compiler, f"--python_out={output}", f"--mypy_out=quiet:{output}", *files],
+            ["protoc", f"-I{staged}", f"--python_out={output}", f"--mypy_out=quiet:{output}", *files],
             check=True,
             env={**os.environ, "PATH": path},
         )
@@ -70,7 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fail when the checked-in code differs")
     check = parser.parse_args().check
-    checked_in = ROOT / PACKAGE
+    checked_in = ROOT / "producers" / PACKAGE
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
         expected, found = contents(Path(scratch)), contents(checked_in)

@@ -1,7 +1,7 @@
 """Lock what deploy/Dockerfile installs, by version and hash, in deploy/requirements/; `--check` only looks, offline.
 
-What is locked comes from pyproject.toml, the versions from requirements/constraints.txt: the image holds what the tests
-have run. uv resolves it for the image's Python, whatever runs here.
+Both pyproject.toml say what is locked, requirements/constraints.txt says in which versions: the image holds what the
+tests have run. uv resolves it for the image's Python, whatever runs here.
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ _ENVIRONMENT = {
 
 def wanted() -> dict[str, list[str]]:
     """What each file must lock, by its name."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    own = project["project"]["dependencies"]
-    return {
-        "committerd.txt": own,
-        "producer.txt": [*own, *project["project"]["optional-dependencies"]["lance"]],
-        "build.txt": project["build-system"]["requires"],
+    committer, client = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8")) for folder in ("", "producers")
+    )
+    of_client = client["project"]["dependencies"]
+    of_committer = [
+        one for one in committer["project"]["dependencies"] if not one.startswith(client["project"]["name"])
+    ]
+    files = {
+        "committerd.txt": [*of_committer, *of_client],
+        "producer.txt": [*of_client, *client["project"]["optional-dependencies"]["lance"]],
+        "build.txt": committer["build-system"]["requires"],
     }
+    return {name: [one for one in asked if _applies(Requirement(one), "")] for name, asked in files.items()}
 
 
 def locked(text: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ import coverage
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
-GATED = ["committerd/rules", "committerd/format"]
+GATED = ["committerd/rules", "committerd/format", "producers/committerd_common"]
 
 MEASURED = ["tests/format", "tests/rules", "tests/table", "tests/oracle"]
 """Folders that together take every branch of what is gated."""

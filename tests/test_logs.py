@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import pytest
 
-from committerd import logs, repeats
+from committerd import logs
+from committerd_common import repeats
 
 Format = Literal["json", "text"]
 

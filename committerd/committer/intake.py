@@ -17,7 +17,8 @@ from typing import NamedTuple
 import anyio
 
 from committerd.errors import QueueUnavailable
-from committerd.format.request import Request, record_sha256, record_size
+from committerd.format.records import record_sha256, record_size
+from committerd.format.request import Request
 from committerd.ports import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.rules.ledger import Refused
 from committerd.rules.position import Position

@@ -16,7 +16,7 @@ from typing import Any
 from kafka import TopicPartition
 
 from committerd.edges.kafka_calls import Delivery
-from committerd.format.request import record_size
+from committerd.format.records import record_size
 from committerd.ports import Assigned, Fetched, FetchFailed, Record, Revoked
 
 

@@ -19,9 +19,8 @@ from committerd.format.messages import (
     Transaction,
 )
 from committerd.format.paths import VERSION_MAX
+from committerd_common.index_details import FRAGMENT_ID_MAX as FRAGMENT_ID_MAX
 
-FRAGMENT_ID_MAX = 2**32 - 2
-"""Ids are the upper half of 64-bit row addresses; all ones marks a row that is gone."""
 ROWS_MAX = 2**32 - 1
 """Of a fragment: row offsets have 32 bits."""
 FIELD_ID_MAX = 2**30

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from committerd.format.messages import DecodeError, Outcome, Transaction
 from committerd.format.messages import Status as StatusNumber
-from committerd.format.request import record_sha256
+from committerd.format.records import record_sha256
 from committerd.ports import Record, TopicIdentity
 from committerd.rules.audit_history import Entry, Finding, Findings, History, NumberMap, NumbersInMemory
 

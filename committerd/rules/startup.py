@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from committerd.errors import RefusedToRun
 from committerd.format.messages import Outcome
-from committerd.format.request import record_sha256
+from committerd.format.records import record_sha256
 from committerd.ports import Record, TopicIdentity
 from committerd.rules.position import Position, start_of
 

@@ -7,13 +7,13 @@ import os
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from committerd.format.messages import Outcome
 from committerd_client.connection import Connection
 from committerd_client.errors import ClientError
 from committerd_client.in_flight import Submission, wait_for_future
 from committerd_client.mailbox import Mailbox
 from committerd_client.reader import Answered, CannotRead, Reader, ReadEvent, Reading
 from committerd_client.sender import Acknowledged, Failed, NotReady, Ready, Sender, SendEvent
+from committerd_common.messages import Outcome
 
 T = TypeVar("T")
 

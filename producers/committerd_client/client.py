@@ -15,12 +15,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, overload
 
-from committerd.format.messages import Outcome
 from committerd_client import claim_check, history
 from committerd_client.channel import Channel
 from committerd_client.claim_check import WriteClaim
@@ -35,6 +34,8 @@ from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult, interpret
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
+from committerd_common.backports import UTC, Self, Unpack
+from committerd_common.messages import Outcome
 
 
 class CommitClient:

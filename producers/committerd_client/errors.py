@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from committerd.errors import CommitterError
+from committerd_common.backports import ExceptionGroup, Self
+from committerd_common.errors import CommitterError
 
 if TYPE_CHECKING:
     from committerd_client.results import CommitResult

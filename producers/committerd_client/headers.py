@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from committerd.errors import InvalidRequest
-from committerd.format.messages import Transaction
-from committerd.format.request import decode_envelope, decode_transaction
 from committerd_client.errors import InvalidTransaction, TransactionTooLarge
+from committerd_common.errors import InvalidRequest
+from committerd_common.messages import Transaction
+from committerd_common.request import decode_envelope, decode_transaction
 
 
 class App(NamedTuple):
@@ -101,7 +101,7 @@ def make_record(
         value = message
     else:
         raise TypeError(
-            "a lance.table.Transaction (committerd.format.messages) or its bytes is needed, not "
+            "a lance.table.Transaction (committerd_common.messages) or its bytes is needed, not "
             f"{type(message).__name__}; committerd_client.staging turns pylance's results into one"
         )
     try:

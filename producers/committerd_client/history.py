@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from committerd.format.messages import COMMITTED, Member, Members, Outcome, Refusal, Refusals
+from committerd_common.messages import COMMITTED, Member, Members, Outcome, Refusal, Refusals
 
 VERSIONS_MAX = 1_000
 """How far it looks back. Each is a read or two of the table's storage."""

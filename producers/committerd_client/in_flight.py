@@ -12,11 +12,11 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from committerd.format.messages import Outcome
 from committerd_client.diagnosis import Finding
 from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, InFlightFull
 from committerd_client.headers import StagedRecord
 from committerd_client.results import CommitResult, interpret
+from committerd_common.messages import Outcome
 
 _EARLY_MAX = 1_000
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Required, TypedDict
+from typing import Any, TypedDict
 
 from committerd_client.claim_check import WriteClaim
 from committerd_client.headers import AppUnit
+from committerd_common.backports import Required
 
 MIB = 1024 * 1024
 

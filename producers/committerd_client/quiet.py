@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from committerd.repeats import RepeatFilter
 from committerd_client.connection import RecentWarnings
+from committerd_common.repeats import RepeatFilter
 
 _client_ids: set[str] = set()
 

@@ -18,13 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from committerd.format.messages import STATUS_UNSPECIFIED, Outcome
 from committerd_client.connection import Connection, connect, heard_at
 from committerd_client.errors import KafkaUnavailable
+from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +191,7 @@ class Reader:
     def _decode(self, record: Any) -> Outcome | None:
         try:
             outcome = Outcome.FromString(record.value or b"")
-        except DecodeError as error:
+        except DECODE_ERRORS as error:
             _log.warning("topic %s offset %d holds no outcome: %s", record.topic, record.offset, error)
             return None
         # Without uuid it is known by its offset, which means something in one topic only.

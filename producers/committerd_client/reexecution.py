@@ -19,12 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import anyio.to_thread
-from google.protobuf.message import DecodeError
 
-from committerd.format.messages import Transaction
 from committerd_client.errors import ClientError, RetryableConflict
 from committerd_client.headers import Asking, Staged
 from committerd_client.results import CommitResult
+from committerd_common.messages import DECODE_ERRORS, Transaction
 
 ATTEMPTS_MAX = 10
 """Tries of one commit, the first included, unless the caller says otherwise."""
@@ -180,7 +179,7 @@ def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float 
 
 def _uuid(work: Work) -> str:
     if isinstance(work, bytes):
-        with contextlib.suppress(DecodeError):  # said better when it is submitted
+        with contextlib.suppress(*DECODE_ERRORS):  # said better when it is submitted
             return Transaction.FromString(work).uuid
     transaction = work.transaction if isinstance(work, Staged) else work
     return transaction.uuid if isinstance(transaction, Transaction) else ""

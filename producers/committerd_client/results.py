@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from committerd.format.messages import (
-    COMMITTED,
-    DUPLICATE,
-    EXPIRED,
-    INCOMPATIBLE,
-    INVALID,
-    RETRYABLE,
-    UNDECIDED,
-    UNSUPPORTED,
-    Outcome,
-)
 from committerd_client.errors import (
     ClientError,
     Expired,
@@ -25,6 +13,18 @@ from committerd_client.errors import (
     RetryableConflict,
     Undecided,
     UnsupportedTransaction,
+)
+from committerd_common.backports import StrEnum
+from committerd_common.messages import (
+    COMMITTED,
+    DUPLICATE,
+    EXPIRED,
+    INCOMPATIBLE,
+    INVALID,
+    RETRYABLE,
+    UNDECIDED,
+    UNSUPPORTED,
+    Outcome,
 )
 
 

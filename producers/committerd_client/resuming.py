@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError
 from kafka import KafkaConsumer, TopicPartition
 
-from committerd.format.messages import COMMITTED, DUPLICATE, STATUS_UNSPECIFIED, UNDECIDED, Outcome
 from committerd_client.connection import Connection, connect
 from committerd_client.errors import KafkaUnavailable, OutcomeNotFound
+from committerd_common.messages import COMMITTED, DECODE_ERRORS, DUPLICATE, STATUS_UNSPECIFIED, UNDECIDED, Outcome
 
 T = TypeVar("T")
 
@@ -136,7 +135,7 @@ class OutcomeSearch:
     def _consider(self, value: bytes) -> None:
         try:
             outcome = Outcome.FromString(value)
-        except DecodeError:
+        except DECODE_ERRORS:
             return
         if outcome.status != STATUS_UNSPECIFIED and (self.best is None or rank(outcome) > rank(self.best)):
             self.best = outcome

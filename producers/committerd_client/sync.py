@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, overload
 
 from committerd_client.client import CommitClient, _until
 from committerd_client.errors import ClientClosed, ClientError
@@ -30,6 +30,7 @@ from committerd_client.options import CLIENTS_TIMEOUT, ClientOptions, CommitOpti
 from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work, ask_here
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
+from committerd_common.backports import Self, Unpack
 
 T = TypeVar("T")
 

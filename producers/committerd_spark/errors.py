@@ -12,8 +12,8 @@ AppIdInUse                      the checkpoint is not the one that the table kno
 
 from __future__ import annotations
 
-from committerd.errors import CommitterError
 from committerd_client.errors import InvalidTransaction
+from committerd_common.errors import CommitterError
 
 
 class SparkWriteError(CommitterError):

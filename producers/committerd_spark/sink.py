@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from committerd.format.messages import Transaction
 from committerd_client import staging
 from committerd_client.reexecution import Work
 from committerd_client.staging.transactions import read_table
+from committerd_common.backports import StrEnum
+from committerd_common.messages import Transaction
 from committerd_spark.arrow_types import arrow_schema
 from committerd_spark.casting import check
 from committerd_spark.errors import SchemaMismatch, TableMissing

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from committerd.format.uris import canonical_uri
 from committerd_client.errors import IncompatibleConflict, InvalidTransaction, NotCommitted
 from committerd_client.headers import App
 from committerd_client.reexecution import Work
 from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
+from committerd_common.backports import Self
+from committerd_common.uris import canonical_uri
 from committerd_spark.errors import AppIdInUse, ConnectUnsupported, SecondWrite, SparkWriteError
 from committerd_spark.micro_batch import Written, app_unit, checked, current
 from committerd_spark.sink import Mode, Sink

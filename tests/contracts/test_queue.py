@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from committerd.errors import RefusedToRun
-from committerd.format.request import record_size
+from committerd.format.records import record_size
 from committerd.ports import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Queue, Record, Revoked
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.contracts.clusters import Cluster, KafkaCluster, MemoryCluster

@@ -28,8 +28,10 @@ def _block(text: str, language: str = "") -> str:
 
 
 def test_what_is_installed_has_all_that_the_programs_import() -> None:
-    (installed,) = re.findall(r"^pip install '\.\[(\w+)\]'$", _block(_section("First commit")), re.MULTILINE)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    line = r"^pip install \. '\./producers\[(\w+)\]'$"
+    (installed,) = re.findall(line, _block(_section("First commit")), re.MULTILINE)
+    client = tomllib.loads((ROOT / "producers" / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = client["project"]["optional-dependencies"]
     assert any(one.startswith("pylance") for one in extras[installed])
 
 

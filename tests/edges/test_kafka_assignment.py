@@ -9,7 +9,7 @@ from kafka import TopicPartition
 
 from committerd.edges.kafka_assignment import Assignment
 from committerd.edges.kafka_calls import Delivery
-from committerd.format.request import record_size
+from committerd.format.records import record_size
 from committerd.ports import Assigned, Fetched, FetchFailed, Record, Revoked
 
 STAGED = TopicPartition("t.staged", 0)

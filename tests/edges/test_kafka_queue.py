@@ -14,7 +14,7 @@ from committerd.edges import kafka_queue
 from committerd.edges.kafka_options import reader_options
 from committerd.edges.kafka_queue import open_kafka_queue
 from committerd.edges.kafka_reader import read_batches
-from committerd.format.request import record_size
+from committerd.format.records import record_size
 from committerd.ports import Acknowledged, Publication
 from committerd.settings_kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable, InvalidRequest
-from committerd.format import paths
 from committerd.format.messages import BasePath, DeletionFile
 from committerd.format.paths import (
     NamingScheme,
@@ -17,6 +16,7 @@ from committerd.format.paths import (
     parse_staging_name,
     staging_name,
 )
+from committerd_common import paths
 from tests.format.golden_tables import GOLDEN, WRITERS
 
 V1, V2 = NamingScheme.V1, NamingScheme.V2

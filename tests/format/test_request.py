@@ -6,6 +6,7 @@ import pytest
 
 from committerd.errors import InvalidRequest
 from committerd.format.messages import Transaction
+from committerd.format.records import record_sha256, record_size
 from committerd.format.request import (
     AppUnit,
     ClaimCheck,
@@ -13,8 +14,6 @@ from committerd.format.request import (
     Request,
     decode_envelope,
     decode_transaction,
-    record_sha256,
-    record_size,
     who_asked,
 )
 from committerd.format.uris import canonical_base, canonical_uri, is_below, names_same_table

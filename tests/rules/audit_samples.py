@@ -9,7 +9,7 @@ from typing import Any
 
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
-from committerd.format.request import record_sha256
+from committerd.format.records import record_sha256
 from committerd.ports import Record, TopicIdentity
 from committerd.rules.answers import Settled
 from committerd.rules.audit import Audit, AuditReport, QueueBounds

@@ -8,7 +8,7 @@ import pytest
 
 from committerd.errors import RefusedToRun
 from committerd.format.messages import Outcome
-from committerd.format.request import record_sha256
+from committerd.format.records import record_sha256
 from committerd.ports import Record, TopicIdentity
 from committerd.rules.position import Position, start_of
 from committerd.rules.startup import (

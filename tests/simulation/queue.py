@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from committerd.errors import QueueUnavailable, RefusedToRun
-from committerd.format.request import record_size
+from committerd.format.records import record_size
 from committerd.ports import (
     Acknowledged,
     Assigned,

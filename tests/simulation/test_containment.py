@@ -13,10 +13,10 @@ from committerd import judge as real_judge
 from committerd import prepare
 from committerd.committer import containing, decoding, forming, starting
 from committerd.errors import CorruptTable, StoreUnavailable
-from committerd.format import request
 from committerd.format.messages import COMMITTED, INVALID, Outcome, Transaction
 from committerd.format.paths import data_key
 from committerd.rules import grouping
+from committerd_common import request
 from tests.simulation.staging import Staged
 from tests.simulation.world import Report, Scenario, World, simulate
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from committerd.format.messages import DataFragment, Field
 from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment, lance_schema
 from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_common.backports import NotRequired
+from committerd_common.messages import DataFragment, Field
 
 if TYPE_CHECKING:
     import lance

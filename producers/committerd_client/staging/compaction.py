@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from committerd.format.messages import DataFragment, Field
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
+from committerd_common.messages import DataFragment, Field
 
 if TYPE_CHECKING:
     import lance

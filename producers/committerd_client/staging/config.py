@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from committerd.format.messages import Field, Transaction
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.transactions import RESERVED_PREFIX, ReadTable, read_table
+from committerd_common.messages import Field, Transaction
 
 if TYPE_CHECKING:
     import lance

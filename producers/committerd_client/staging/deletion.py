@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from committerd.format.messages import DataFragment
 from committerd_client.headers import Staged
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.transactions import read_table
+from committerd_common.messages import DataFragment
 
 if TYPE_CHECKING:
     import lance

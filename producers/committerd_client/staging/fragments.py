@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from committerd.format.messages import DataFile, DataFragment, DeletionFile, ExternalFile, Field
 from committerd_client.staging.errors import StagingError
+from committerd_common.messages import DataFile, DataFragment, DeletionFile, ExternalFile, Field
 
 if TYPE_CHECKING:
     import lance.fragment

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
 
-from committerd.format.index_details import encode_fragments, pack_details
-from committerd.format.messages import UUID, IndexMetadata, Transaction, VectorIndexDetails
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.stopped import would_commit
 from committerd_client.staging.transactions import new_transaction, read_table
+from committerd_common.index_details import encode_fragments, pack_details
+from committerd_common.messages import UUID, IndexMetadata, Transaction, VectorIndexDetails
 
 if TYPE_CHECKING:
     import lance

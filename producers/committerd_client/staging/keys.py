@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from committerd.format.messages import Transaction
 from committerd_client.staging.errors import StagingError
+from committerd_common.messages import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa

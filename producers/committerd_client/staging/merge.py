@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from committerd.format.messages import Transaction
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
@@ -17,6 +16,7 @@ from committerd_client.staging.keys import KEYS_MAX, KeyHashes
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_common.messages import Transaction
 
 if TYPE_CHECKING:
     import lance

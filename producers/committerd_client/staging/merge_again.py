@@ -25,10 +25,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from committerd.format.messages import DataFragment, Transaction
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.keys import KeyHashes
 from committerd_client.staging.transactions import ReadTable
+from committerd_common.messages import DataFragment, Transaction
 
 if TYPE_CHECKING:
     import lance

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, overload
 
-from committerd.format.messages import Field, Transaction
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment, lance_schema, storage_version
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
+from committerd_common.messages import Field, Transaction
 
 if TYPE_CHECKING:
     import lance

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from committerd.format.messages import Transaction
 from committerd_client.staging.errors import StagingError
+from committerd_common.messages import Transaction
 
 if TYPE_CHECKING:
     import lance

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from committerd.format.messages import Field, Manifest, Transaction
-from committerd.format.unknown_fields import unknown_fields
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
+from committerd_common.messages import Field, Manifest, Transaction
+from committerd_common.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:
     import lance

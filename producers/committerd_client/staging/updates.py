@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from committerd.format.messages import DataFragment, Transaction
-from committerd.format.row_ids import RowIds, encode_row_ids
 from committerd_client.headers import Staged
 from committerd_client.staging.deletion import delete_from_fragments
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_common.messages import DataFragment, Transaction
+from committerd_common.row_ids import RowIds, encode_row_ids
 
 if TYPE_CHECKING:
     import lance

@@ -1,0 +1,27 @@
+"""Names of Python 3.11 and newer that Python 3.10 lacks."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):
+    from builtins import ExceptionGroup
+    from datetime import UTC
+    from enum import StrEnum
+    from typing import NotRequired, Required, Self, Unpack
+else:
+    from datetime import timezone
+    from enum import Enum
+
+    from exceptiongroup import ExceptionGroup
+    from typing_extensions import NotRequired, Required, Self, Unpack
+
+    UTC = timezone.utc
+
+    class StrEnum(str, Enum):
+        """A member is its value, in a text too."""
+
+        __str__ = str.__str__
+
+
+__all__ = ["UTC", "ExceptionGroup", "NotRequired", "Required", "Self", "StrEnum", "Unpack"]

@@ -1,0 +1,132 @@
+"""Repeated log lines: the same line is written once in ten seconds, with the number of lines that were left out.
+
+While a broker or a store is away, a library may log the same sentence many times a second. Warnings and errors count as
+the same if they differ only in numbers or names of objects; other lines only if they are equal. Every line that is left
+out is counted.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+SECONDS = 10.0
+"""Least time between two lines that are the same."""
+_LINES_MAX = 1000
+"""Number of different lines that are remembered."""
+_COUNTED = "suppressed"
+_VARYING = re.compile(r"<[^<>]*>|0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d+(?:\.\d+)?")
+"""Names of objects, addresses, uuids and numbers."""
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", _COUNTED}
+
+
+@dataclass(slots=True)
+class _Said:
+    since: float
+    left_out: int = 0
+    last: logging.LogRecord | None = None
+    """The last one that was left out."""
+
+
+class Repeats:
+    """The lines that were written lately. Safe to use from any thread."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: OrderedDict[Hashable, _Said] = OrderedDict()
+        """The longest ago first."""
+        self._guard = threading.Lock()
+
+    def admit(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+        """The lines to write now: summaries that are due, then the record unless it repeats a recent one."""
+        now, key = self._clock(), _key(record)
+        if key is None:
+            yield record
+            return
+        with self._guard:
+            due = self._due(now)
+            said = self._said.get(key)
+            if said is not None:
+                said.left_out, said.last = said.left_out + 1, record
+            else:
+                self._said[key] = _Said(now)
+        yield from due
+        if said is None:
+            yield record
+
+    def rest(self) -> list[logging.LogRecord]:
+        """At the end of the process: a summary of each line that was left out and not written since."""
+        with self._guard:
+            said, self._said = self._said, OrderedDict()
+        return [_counted(one) for one in said.values() if one.left_out]
+
+    def _due(self, now: float) -> list[logging.LogRecord]:
+        """Forget lines that are older than `SECONDS`; return a summary of those that were repeated since."""
+        due: list[logging.LogRecord] = []
+        while self._said:
+            key, oldest = next(iter(self._said.items()))
+            old = now - oldest.since >= SECONDS
+            if not old and len(self._said) < _LINES_MAX:
+                break
+            del self._said[key]
+            if oldest.left_out:
+                due.append(_counted(oldest))
+                if old:
+                    self._said[key] = _Said(now)
+        return due
+
+
+class RepeatFilter(logging.Filter):
+    """A filter for a logger: lets the same line through once in ten seconds, with the number of those left out."""
+
+    def __init__(self, concerns: Callable[[], bool] = lambda: True, *, clock: Callable[[], float] = time.monotonic):
+        """`concerns`: whether the line that is being written is one to be looked at."""
+        super().__init__()
+        self._concerns = concerns
+        self._clock = clock
+        self._said: OrderedDict[Hashable, _Said] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self._concerns():
+            return True
+        now, key = self._clock(), _key(record)
+        if key is None:
+            return True
+        with self._guard:
+            said = self._said.get(key)
+            if said is not None and now - said.since < SECONDS:
+                said.left_out += 1
+                return False
+            self._said.pop(key, None)
+            self._said[key] = _Said(now)
+            while len(self._said) > _LINES_MAX:
+                self._said.popitem(last=False)
+        if said is not None and said.left_out:
+            record.msg, record.args = f"{record.getMessage()} (and {said.left_out} times more before)", ()
+        return True
+
+
+def _counted(said: _Said) -> logging.LogRecord:
+    assert said.last is not None
+    record = copy.copy(said.last)
+    setattr(record, _COUNTED, said.left_out - 1)  # this one is written
+    return record
+
+
+def _key(record: logging.LogRecord) -> Hashable | None:
+    """What is the same for lines that are; None for a record that can't be made a text."""
+    try:
+        extra = [(name, str(value)) for name, value in record.__dict__.items() if name not in _STANDARD]
+        text, error = record.getMessage(), str(record.exc_info[1]) if record.exc_info is not None else ""
+    except Exception:  # noqa: BLE001  # whoever logs must not meet it; handlers report it, and go on
+        return None
+    if record.levelno < logging.WARNING:
+        return record.name, record.levelno, text, tuple(extra)
+    return record.name, record.levelno, *(_VARYING.sub("#", one) for one in (text, error, *(v for _, v in extra)))

@@ -1,0 +1,286 @@
+"""A record of the staged topic, decoded: what a producer asks for.
+
+The value is one `lance.table.Transaction`, exactly what a `.txn` file holds; everything about the asking is in optional
+UTF-8 headers (README, "Wire contract"). Decoding has two steps, because the bytes may lie beside the table (claim
+check): `decode_envelope` reads the headers, `decode_transaction` the bytes, wherever they came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from committerd_common.errors import InvalidRequest
+from committerd_common.messages import DECODE_ERRORS, Transaction
+
+APP_VERSION_MAX = 2**53 - 1
+"""The largest whole number that every language's JSON reads back exactly."""
+
+_APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LENGTHS_BYTES = 10
+"""What the two length words of a header take at most."""
+_REMEMBERED_MAX = 32
+_REMEMBERED_BYTES_MAX = 1024
+"""Of headers whose envelope is kept for the next record that has them."""
+_TEXT_CHARS_MAX = 1024
+"""Of a header that is copied into outcomes and logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppUnit:
+    """One unit of work of a replayable source."""
+
+    app_id: str
+    version: int
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCheck:
+    """The transaction's bytes are in `_transactions/` under this name."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """The headers of a staged record."""
+
+    dataset: str | None = None
+    producer: str = ""
+    app: AppUnit | None = None
+    create_only: bool = False
+    create_options: Mapping[str, Any] = field(default_factory=dict)
+    read_uuid: str | None = None
+    deadline_ms: int | None = None
+    attempt: int = 1
+    retry_of: str | None = None
+    replay_of: str | None = None
+    outcome_partition: int = 0
+    claim: ClaimCheck | None = None
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One record that asks for a commit, decoded."""
+
+    offset: int
+    envelope: Envelope
+    transaction: Transaction
+    size: int
+    """Of the transaction, in bytes."""
+    timestamp_ms: int = 0
+
+    @property
+    def uuid(self) -> str:
+        return self.transaction.uuid
+
+    @property
+    def operation(self) -> str:
+        """Name in the Transaction's oneof, `""` when none is set."""
+        return self.transaction.WhichOneof("operation") or ""
+
+
+def sent_size(key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> int:
+    """What a record takes in Kafka, in bytes, or a little more; what its batch adds not counted."""
+    return len(value) + len(key or b"") + headers_size(headers) + _LENGTHS_BYTES * (len(headers) + 1)
+
+
+def headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
+    """Bytes of all names and values."""
+    size = 0
+    for name, value in headers:
+        size += (len(name) if name.isascii() else len(name.encode("utf-8", "replace"))) + len(value)
+    return size
+
+
+def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
+    """Producer and outcome partition, as far as they can be read: enough to answer a record that is wrong elsewhere."""
+    last = dict(headers)
+    partition, traceparent = last.get("outcome-partition", b"0"), last.get("traceparent")
+    return Envelope(
+        producer=last.get("producer", b"").decode("utf-8", "replace")[:_TEXT_CHARS_MAX],
+        outcome_partition=int(partition) if partition.isdigit() and len(partition) < 10 else 0,
+        traceparent="" if traceparent is None else traceparent.decode("ascii", "replace")[:_TEXT_CHARS_MAX],
+    )
+
+
+def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
+    """The headers; of one that stands twice the last counts, unknown ones are left alone.
+
+    Raises `InvalidRequest` with code `header_invalid` and the header's name in the message.
+    """
+    if len(headers) > _REMEMBERED_MAX or headers_size(headers) > _REMEMBERED_BYTES_MAX:
+        return _decode_envelope(headers)
+    return _remembered(tuple(headers))
+
+
+def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
+    texts = {}
+    for name, value in headers:
+        if name in _KNOWN:
+            try:
+                texts[name] = value.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise _wrong(name, repr(value[:60]), "UTF-8 text") from error
+    known = who_asked(headers)
+    if _ASKING.isdisjoint(texts):  # as of most: nothing is asked for beside the transaction
+        return Envelope(
+            dataset=texts.get("dataset"),
+            producer=known.producer,
+            outcome_partition=known.outcome_partition,
+            traceparent=known.traceparent,
+        )
+    return Envelope(
+        dataset=texts.get("dataset"),
+        producer=known.producer,
+        app=_app(texts),
+        create_only=_flag(texts, "create-only"),
+        create_options=_options(texts),
+        read_uuid=_uuid(texts, "read-uuid"),
+        deadline_ms=_number(texts, "deadline-ms"),
+        attempt=_number(texts, "attempt", least=1) or 1,
+        retry_of=_uuid(texts, "retry-of"),
+        replay_of=texts.get("replay-of"),
+        outcome_partition=known.outcome_partition,
+        claim=_claim(texts),
+        traceparent=known.traceparent,
+    )
+
+
+_remembered = lru_cache(maxsize=256)(_decode_envelope)
+"""Most records of a producer have the headers of the one before."""
+
+
+def decode_transaction(body: bytes, *, bytes_max: int) -> Transaction:
+    """The transaction in `body`, with a canonical uuid.
+
+    What the operation says is not looked at. Raises `InvalidRequest`: `record_empty`, `record_too_large`,
+    `record_undecodable`, `uuid_invalid`.
+    """
+    if not body:
+        raise InvalidRequest(
+            "the record's value is empty: stage the bytes of one lance.table.Transaction",
+            code="record_empty",
+        )
+    if len(body) > bytes_max:
+        raise InvalidRequest(
+            f"the transaction has {len(body)} bytes, more than the {bytes_max} that are allowed "
+            "(setting commit.transaction_bytes_max): commit in smaller parts",
+            code="record_too_large",
+        )
+    try:
+        transaction = Transaction.FromString(body)
+    except DECODE_ERRORS as error:
+        raise InvalidRequest(
+            f"the value ({len(body)} bytes) is no lance.table.Transaction: {error}. "
+            "Stage the serialized message itself, without a length or magic in front",
+            code="record_undecodable",
+        ) from error
+    if not _UUID.fullmatch(transaction.uuid):
+        raise InvalidRequest(
+            f"Transaction.uuid is {transaction.uuid[:60]!r}; a lower-case uuid with hyphens is needed",
+            code="uuid_invalid",
+        )
+    return transaction
+
+
+def _app(texts: Mapping[str, str]) -> AppUnit | None:
+    app_id = texts.get("app-id")
+    if app_id is None:
+        for name in ("app-version", "app-run"):
+            if name in texts:
+                raise _wrong(name, texts[name], "header app-id beside it")
+        return None
+    if not _APP_ID.fullmatch(app_id):
+        raise _wrong("app-id", app_id, "1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    version = _number(texts, "app-version")
+    if version is None or version > APP_VERSION_MAX:
+        raise _wrong(
+            "app-version",
+            texts.get("app-version", "missing"),
+            "a decimal number below 2^53 with each app-id",
+        )
+    return AppUnit(app_id=app_id, version=version, run=texts.get("app-run", "")[:_TEXT_CHARS_MAX])
+
+
+def _claim(texts: Mapping[str, str]) -> ClaimCheck | None:
+    name, sha256 = texts.get("transaction-file"), texts.get("transaction-sha256")
+    if name is None:
+        return None
+    if not name or "/" in name or "\\" in name or name.startswith(".") or "\0" in name:
+        raise _wrong("transaction-file", name, "one file name in _transactions/, without a separator")
+    if sha256 is None or not _SHA256.fullmatch(sha256):
+        raise _wrong("transaction-sha256", sha256 or "missing", "the file's sha256, 64 lower-case hex digits")
+    return ClaimCheck(name=name, sha256=sha256)
+
+
+def _options(texts: Mapping[str, str]) -> dict[str, Any]:
+    text = texts.get("create-options")
+    if text is None:
+        return {}
+    try:
+        options = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _wrong("create-options", text, "a JSON object") from error
+    if not isinstance(options, dict):
+        raise _wrong("create-options", text, "a JSON object")
+    return options
+
+
+def _flag(texts: Mapping[str, str], name: str) -> bool:
+    text = texts.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise _wrong(name, text, "true or false")
+    return text == "true"
+
+
+def _number(texts: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
+    text = texts.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or int(text) < least:
+        raise _wrong(name, text, f"a decimal number of at least {least}")
+    return int(text)
+
+
+def _uuid(texts: Mapping[str, str], name: str) -> str | None:
+    text = texts.get(name)
+    if text is not None and not _UUID.fullmatch(text):
+        raise _wrong(name, text, "a lower-case uuid with hyphens")
+    return text
+
+
+def _wrong(name: str, got: str, wanted: str) -> InvalidRequest:
+    return InvalidRequest(f"header {name} is {got[:100]!r}; {wanted} is needed", code="header_invalid")
+
+
+_KNOWN = frozenset(
+    {
+        "app-id",
+        "app-run",
+        "app-version",
+        "attempt",
+        "create-only",
+        "create-options",
+        "dataset",
+        "deadline-ms",
+        "outcome-partition",
+        "producer",
+        "read-uuid",
+        "replay-of",
+        "retry-of",
+        "traceparent",
+        "transaction-file",
+        "transaction-sha256",
+    }
+)
+_ASKING = _KNOWN - {"dataset", "outcome-partition", "producer", "traceparent"}

@@ -1,0 +1,383 @@
+"""Arithmetic on row ids and row versions, a whole array at a time.
+
+Ids are handled as runs: consecutive ids, first and stop. A range of four billion is one run, and a million ids in no
+order are a million, so time and memory go with the bytes in which a sequence is written and not with its rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap, BitMap64
+
+Numbers: TypeAlias = NDArray[np.uint64]
+Segment: TypeAlias = "range | BitMap64 | array[int]"
+"""Consecutive values; ascending values with gaps; values in any order."""
+
+_CONTAINER_BITS = 2**16
+_CONTAINER_BYTES = _CONTAINER_BITS // 8
+_ARRAY_VALUES_MAX = 4096
+"""A container of a Roaring bitmap lists up to so many values, and has a bit for each above that."""
+_COOKIE = 12346
+"""Of a serialized bitmap without run containers."""
+_SHIFT_MAX = 2**62
+_LAST = np.uint64(2**64 - 1)
+_VARINT_BYTES_MAX = 10
+_ENCODED_AT_ONCE = 2**16
+_NONE = np.empty(0, np.uint64)
+
+
+class Runs(NamedTuple):
+    """Consecutive values, from each of `firsts` to below that of `stops`."""
+
+    firsts: Numbers
+    stops: Numbers
+
+
+class Versions(NamedTuple):
+    """So many rows, one after another, with one version each."""
+
+    rows: Numbers
+    versions: Numbers
+
+
+class Known(NamedTuple):
+    """The version of each id of a set: that of the last of `firsts` that is not above it."""
+
+    firsts: Numbers
+    """Ascending."""
+    versions: Numbers
+
+
+def numbers_of(values: array[int]) -> Numbers:
+    """The values of an array of 64-bit integers, without a copy."""
+    return np.frombuffer(values, np.uint64)
+
+
+def array_of(values: NDArray[np.unsignedinteger]) -> array[int]:
+    made: array[int] = array("Q")
+    made.frombytes(values.astype(np.uint64, copy=False).tobytes())
+    return made
+
+
+def numbers_between(start: int, stop: int) -> Numbers:
+    return np.arange(start, stop, dtype=np.uint64)
+
+
+def joined_numbers(each: Iterable[Numbers]) -> Numbers:
+    return np.concatenate(list(each))
+
+
+def ascends(values: array[int]) -> bool:
+    """Whether each value is above the one before it."""
+    numbers = numbers_of(values)
+    return bool((numbers[1:] > numbers[:-1]).all())
+
+
+def unpacked(body: bytes, width: int) -> Numbers:
+    """Little-endian integers of so many bytes each."""
+    return np.frombuffer(body, f"<u{width}").astype(np.uint64)
+
+
+def packed(numbers: Numbers, base: int, width: int) -> bytes:
+    """The reverse, of the distances from `base`."""
+    return (numbers - np.uint64(base)).astype(f"<u{width}").tobytes()
+
+
+def versions_of_pairs(pairs: Sequence[tuple[int, int]]) -> Versions:
+    """From numbers of rows, and their versions."""
+    rows = np.fromiter((rows for rows, _ in pairs), np.uint64, len(pairs))
+    return Versions(rows, np.fromiter((version for _, version in pairs), np.uint64, len(pairs)))
+
+
+def equal(one: Runs, other: Runs) -> bool:
+    return all(np.array_equal(ours, theirs) for ours, theirs in zip(one, other, strict=True))
+
+
+def runs_of(segment: Segment) -> Runs:
+    """The runs of a segment, in its order."""
+    if isinstance(segment, range):
+        kept = slice(0, 1 if segment else 0)
+        return Runs(np.array([segment.start], np.uint64)[kept], np.array([segment.stop], np.uint64)[kept])
+    if isinstance(segment, BitMap64):
+        # A value where a run begins or has just ended is in one of both, but not in the other.
+        bounds = numbers_of((segment ^ segment.shift(1)).to_array())
+        return Runs(bounds[0::2], bounds[1::2])
+    values = numbers_of(segment)
+    begins = np.flatnonzero(np.diff(values) != 1) + 1 if len(values) else np.empty(0, np.intp)
+    firsts = values[np.concatenate(([0], begins))] if len(values) else _NONE
+    lasts = values[np.concatenate((begins - 1, [len(values) - 1]))] if len(values) else _NONE
+    return Runs(firsts, lasts + np.uint64(1))
+
+
+def runs_of_all(segments: tuple[Segment, ...]) -> Runs:
+    """The runs of segments that follow one another; neighbours that continue each other are one."""
+    each = [runs_of(segment) for segment in segments]
+    if not each:
+        return Runs(_NONE, _NONE)
+    firsts = np.concatenate([runs.firsts for runs in each])
+    stops = np.concatenate([runs.stops for runs in each])
+    ends = np.flatnonzero(firsts[1:] != stops[:-1])
+    return Runs(
+        firsts[np.concatenate(([0], ends + 1))] if len(firsts) else _NONE,
+        stops[np.concatenate((ends, [len(stops) - 1]))] if len(stops) else _NONE,
+    )
+
+
+def bitmap_of(segment: Segment) -> BitMap64:
+    if isinstance(segment, array):
+        # In order they are added five times as fast.
+        return BitMap64(array_of(np.sort(numbers_of(segment))))
+    return segment if isinstance(segment, BitMap64) else BitMap64(segment)
+
+
+def bits_set(mask: bytes, start: int) -> BitMap64:
+    """Which bits are set, the first standing for `start`; the least significant bit of a byte comes first.
+
+    Put together from the bytes of the mask as they are: a bitmap holds long stretches in the same form.
+    """
+    heads, bodies = [], []
+    for key in range((len(mask) + _CONTAINER_BYTES - 1) // _CONTAINER_BYTES):
+        part = mask[key * _CONTAINER_BYTES : (key + 1) * _CONTAINER_BYTES]
+        count = int.from_bytes(part, "little").bit_count()
+        if not count:
+            continue
+        heads.append(struct.pack("<HH", key % _CONTAINER_BITS, count - 1))
+        if count > _ARRAY_VALUES_MAX:
+            bodies.append(part.ljust(_CONTAINER_BYTES, b"\0"))
+        else:
+            bits = np.unpackbits(np.frombuffer(part, np.uint8), bitorder="little")
+            bodies.append(np.flatnonzero(bits).astype("<u2").tobytes())
+    if not heads:
+        return BitMap64()
+    first = 8 + 8 * len(heads)
+    offsets = np.cumsum([first, *map(len, bodies[:-1])]).astype("<u4").tobytes()
+    body = struct.pack("<QIII", 1, 0, _COOKIE, len(heads)) + b"".join(heads) + offsets + b"".join(bodies)
+    return _shifted(BitMap64.deserialize(body), start)
+
+
+def mask_of(values: BitMap64) -> bytes:
+    """The reverse of `bits_set`, from the lowest value to the highest."""
+    offsets = numbers_of(values.to_array()) - np.uint64(values.min())
+    bits = np.zeros(int(offsets[-1]) + 1, np.uint8)
+    bits[offsets.astype(np.intp)] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+class Search:
+    """Finds out in which version each id of a set was created, from one fragment after the other."""
+
+    def __init__(self, wanted: BitMap64) -> None:
+        self._wanted = wanted
+        self._missing = wanted.copy()
+        self._found: list[Known] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is missing any more."""
+        return not self._missing
+
+    def may_find(self, segments: Iterable[Segment]) -> bool:
+        """Whether ids that are missing may be in these segments."""
+        return any(self._may_find(segment) for segment in segments)
+
+    def look_into(self, segments: Iterable[Segment], created: Versions, default: int) -> None:
+        """Take the versions of the ids that are missing from a fragment with these segments of ids.
+
+        `created` are the versions of its rows; those behind them have `default`.
+        """
+        ends = np.cumsum(created.rows, dtype=np.uint64)
+        versions = Versions(ends, np.append(created.versions, np.uint64(default)))
+        start = 0
+        for segment in segments:
+            if self._may_find(segment):
+                here = self._missing & bitmap_of(self._clipped(segment))
+                if here:
+                    self._missing -= here
+                    self._found.append(self._known_in(segment, here, versions, start))
+            start += len(segment)
+
+    def known(self, version: int) -> Known:
+        """The versions of all ids of the set; `version` for those that were not found."""
+        rest = runs_of(self._missing).firsts
+        each = [*self._found, Known(rest, np.full(len(rest), version, np.uint64))]
+        firsts = np.concatenate([one.firsts for one in each])
+        order = np.argsort(firsts, kind="stable")
+        firsts, versions = firsts[order], np.concatenate([one.versions for one in each])[order]
+        changes = np.append(True, versions[1:] != versions[:-1])[: len(firsts)]
+        return Known(firsts[changes], versions[changes])
+
+    def _may_find(self, segment: Segment) -> bool:
+        if not segment:
+            return False
+        if isinstance(segment, BitMap64):
+            return not self._missing.isdisjoint(segment)
+        if isinstance(segment, range):
+            return bool(self._missing.range_cardinality(segment.start, segment.stop))
+        values = numbers_of(segment)
+        return bool(self._missing.range_cardinality(int(values.min()), int(values.max()) + 1))
+
+    def _clipped(self, segment: Segment) -> Segment:
+        """Without most of what is not looked for: the bitmap of a long range is long."""
+        if isinstance(segment, range):
+            return range(max(segment.start, self._missing.min()), min(segment.stop, self._missing.max() + 1))
+        return segment
+
+    def _known_in(self, segment: Segment, here: BitMap64, ends: Versions, start: int) -> Known:
+        """The versions of the ids `here`, which are in a segment whose first row is at offset `start`.
+
+        `ends` has the offset at which each version ends, and one version more.
+        """
+        if isinstance(segment, array):
+            values = numbers_of(segment)
+            wanted = numbers_of(here.to_array())
+            place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+            offsets = np.flatnonzero(wanted[place] == values)
+            firsts, only = np.unique(values[offsets], return_index=True)
+            at = offsets[only].astype(np.uint64) + np.uint64(start)
+            return Known(firsts, ends.versions[np.searchsorted(ends.rows, at, "right")])
+        first, last = here.min(), here.max()
+        limits = _ids_at(segment, ends.rows, start)
+        cuts = limits[(limits > first) & (limits <= last)]
+        begins = np.array([first], np.uint64)
+        if self._wanted.range_cardinality(first, last + 1) > len(here):
+            # Others that are looked for lie between these: each run of these begins anew.
+            begins, stops = runs_of(here)
+            cuts = cuts[cuts < stops[np.searchsorted(begins, cuts, "right") - 1]]
+        firsts = np.union1d(begins, cuts)
+        return Known(firsts, ends.versions[np.searchsorted(limits, firsts, "right")])
+
+
+def versions_of(runs: Runs, known: Known) -> Versions:
+    """The version of each row, for rows that have these ids, all of which are known."""
+    begin = np.searchsorted(known.firsts, runs.firsts, "right")
+    cells = np.searchsorted(known.firsts, runs.stops, "left") - begin + 1
+    run = np.repeat(np.arange(len(begin)), cells)
+    cell = np.arange(len(run)) - np.repeat(np.cumsum(cells) - cells, cells) + begin[run]
+    lows, highs = np.append(np.uint64(0), known.firsts), np.append(known.firsts, _LAST)
+    rows = np.minimum(runs.stops[run], highs[cell]) - np.maximum(runs.firsts[run], lows[cell])
+    return joined(Versions(rows, np.append(np.uint64(0), known.versions)[cell]))
+
+
+def with_changed(before: Versions, offsets: BitMap, version: int) -> Versions:
+    """The versions with `version` at these offsets. There are rows, and the offsets are theirs."""
+    ends = np.cumsum(before.rows, dtype=np.uint64)
+    bounds = np.frombuffer((offsets ^ offsets.shift(1)).to_array(), np.uint32).astype(np.uint64)
+    cuts = np.union1d(np.append(np.uint64(0), ends[:-1]), bounds)
+    cuts = cuts[cuts < ends[-1]]
+    values = before.versions[np.searchsorted(ends, cuts, "right")]
+    values = np.where(np.searchsorted(bounds, cuts, "right") % 2 == 1, np.uint64(version), values)
+    return joined(Versions(np.append(cuts[1:], ends[-1:]) - cuts, values))
+
+
+def joined(versions: Versions) -> Versions:
+    """Neighbours of one version as one, and without those that have no rows."""
+    some = versions.rows > 0
+    rows, values = versions.rows[some], versions.versions[some]
+    if not len(rows):
+        return Versions(_NONE, _NONE)
+    begins = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
+    return Versions(np.add.reduceat(rows, begins), values[begins])
+
+
+def encoded_runs(versions: Versions) -> bytes:
+    """Runs of a `RowDatasetVersionSequence`, each with a range as its span, as protobuf writes them.
+
+    For joined ones; the rows before them are 0.
+    """
+    stops = np.cumsum(versions.rows, dtype=np.uint64)
+    starts = stops - versions.rows
+    return b"".join(
+        _encoded(starts[part], stops[part], versions.versions[part])
+        for part in (slice(at, at + _ENCODED_AT_ONCE) for at in range(0, len(stops), _ENCODED_AT_ONCE))
+    )
+
+
+def decoded_runs(body: bytes, *, rows_max: int) -> Versions | None:
+    """The reverse of `encoded_runs`; None for bytes that it can't have written, which have to be decoded otherwise.
+
+    All bytes of such runs are varints: tags, lengths of messages, numbers.
+    """
+    octets = np.frombuffer(body, np.uint8)
+    last = np.flatnonzero(octets < 0x80)
+    if not len(last) or last[-1] != len(octets) - 1:
+        return None
+    first = np.append(0, last[:-1] + 1)
+    width = last - first + 1
+    if width.max() > _VARINT_BYTES_MAX:
+        return None
+    values = (octets[first] & 0x7F).astype(np.uint64)
+    for place in range(1, int(width.max())):
+        longer = np.flatnonzero(width > place)
+        values[longer] |= (octets[first[longer] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+    if len(values) % len(_RUN) == len(_RUN) - 2:
+        # The first run begins at 0, which is left out.
+        values, width = np.insert(values, 6, (0x08, 0)), np.insert(width, 6, (0, 0))
+    if len(values) % len(_RUN):
+        return None
+    values, width = values.reshape(-1, len(_RUN)), width.reshape(-1, len(_RUN))
+    in_range = width[:, 6:10].sum(axis=1)
+    in_run = in_range + 4 + width[:, 10:].sum(axis=1)
+    lengths = np.column_stack((in_run, in_range + 2, in_range))
+    same = (values[:, _TAGS] == np.array(_RUN)[_TAGS]).all() and (values[:, 1:6:2] == lengths).all()
+    starts, stops = values[:, 7], values[:, 9]
+    if not same or (stops < starts).any() or (stops - starts > rows_max).any():
+        return None
+    return Versions(stops - starts, values[:, 11])
+
+
+_RUN = (0x0A, 0, 0x0A, 0, 0x0A, 0, 0x08, 0, 0x10, 0, 0x10, 0)
+"""Tags of a run, its span, the range in it, start, end, version; and between them lengths and numbers."""
+_TAGS = [place for place, tag in enumerate(_RUN) if tag]
+
+
+def _encoded(starts: Numbers, stops: Numbers, versions: Numbers) -> bytes:
+    """The fields of each run side by side, as wide as they can be; then those bytes that are there."""
+    start, start_there = _field(0x08, starts)
+    stop, stop_there = _field(0x10, stops)
+    value, value_there = _field(0x10, versions)
+    in_range = start_there.sum(axis=1) + stop_there.sum(axis=1)
+    in_run = in_range + 4 + value_there.sum(axis=1)
+    heads = np.full((len(starts), 6), 0x0A, np.uint8)
+    heads[:, 1], heads[:, 3], heads[:, 5] = in_run, in_range + 2, in_range
+    there = np.concatenate((np.ones(heads.shape, bool), start_there, stop_there, value_there), axis=1)
+    whole: NDArray[np.uint8] = np.concatenate((heads, start, stop, value), axis=1)
+    return bytes(whole[there])
+
+
+def _field(tag: int, values: Numbers) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """A field with a varint for each value, and which of its bytes are there; 0 is left out."""
+    shifts = np.arange(_VARINT_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
+    groups = values[:, None] >> shifts
+    there = groups > 0
+    more = np.concatenate((there[:, 1:], np.zeros((len(values), 1), bool)), axis=1)
+    body = (groups & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+    tags = np.full((len(values), 1), tag, np.uint8)
+    return np.concatenate((tags, body), axis=1), np.concatenate((there[:, :1], there), axis=1)
+
+
+def _shifted(values: BitMap64, by: int) -> BitMap64:
+    while by:
+        step = min(by, _SHIFT_MAX)
+        values, by = values.shift(step), by - step
+    return values
+
+
+def _ids_at(segment: range | BitMap64, offsets: Numbers, start: int) -> Numbers:
+    """For each offset the id of the row there; the first id for those before the segment, the highest number for those
+    behind it.
+    """
+    firsts, stops = runs_of(segment)
+    counts = np.cumsum(stops - firsts, dtype=np.uint64)
+    places = np.where(offsets < start, np.uint64(0), offsets - np.uint64(start))
+    run = np.searchsorted(counts, places, "right")
+    inside = run < len(counts)
+    ids = np.full(len(places), _LAST, np.uint64)
+    here = run[inside]
+    ids[inside] = stops[here] - (counts[here] - places[inside])
+    return ids
