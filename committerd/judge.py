@@ -1,15 +1,18 @@
 """Whether a transaction may be committed on top of a version, and as what.
 
-Facts are fetched here, decisions are made in `rules`: what can't be valid, what was committed since
-it was read, how it has to change for that, whether what it brings is there.
+Facts are fetched here, and decisions are made in `rules`: what can't be valid, what was committed since the transaction
+was read, how it has to change for that, whether what it brings is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 from committerd.errors import (
     CorruptTable,
@@ -25,32 +28,27 @@ from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Manifest, Transaction
 from committerd.format.paths import VERSIONS
 from committerd.format.support import require_supported
-from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
 from committerd.ports import ObjectStore
+from committerd.refusals import Rejected, refused_by
+from committerd.rules.allowed import Allowed
 from committerd.rules.answers import Status
-from committerd.rules.brought import Brought, brought
+from committerd.rules.bases import is_allowed_base
 from committerd.rules.conflicts import NOTHING_FOUND, Checked, Findings, Verdict, hold, reason
-from committerd.rules.content import differing_schema, require_fits
+from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
-from committerd.rules.excerpt import excerpt
-from committerd.rules.footprint import AN_APPEND, Footprint, footprint_of_ours
+from committerd.rules.footprint import AN_APPEND, Footprint
 from committerd.rules.invariants import require_sound_table
 from committerd.rules.kind import Kind
-from committerd.rules.normalise import normalised
-from committerd.rules.rebase import (
-    Rebased,
-    ReuseContents,
-    RowConflict,
-    merge_deletions,
-    plan_deletions,
-    rebase_indices,
-    rebase_reuse,
-)
-from committerd.rules.validation import Allowed, is_allowed_base, require_valid
+from committerd.rules.operations.operation import Need, Operation, StagedFiles, Target
+from committerd.rules.rebase import RebaseFacts, ReuseContents, RowConflict
+from committerd.rules.transaction import excerpt, footprint_of_ours, normalised, operation_of, staged_files
+from committerd.rules.validation import require_valid
 from committerd.staged_files import (
     Allowance,
     Copy,
+    FileLimits,
     LookedAt,
+    OpenStore,
     Places,
     copies_of,
     missing_file,
@@ -62,11 +60,57 @@ from committerd.staged_files import (
     with_schema_metadata,
 )
 from committerd.table import Gap, Table
-from committerd.working import heavy_size
+from committerd.working import Work, at_once, heavy_size
 
-_NEEDS_READ_VERSION = frozenset({Kind.DELETE, Kind.UPDATE, Kind.MERGE, Kind.PROJECT, Kind.REWRITE, Kind.CREATE_INDEX})
 _T = TypeVar("_T")
-_CREATES = frozenset({Kind.OVERWRITE, Kind.CLONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """What is asked and allowed beside the transaction itself."""
+
+    allowed: Allowed = field(default_factory=Allowed)
+    verify_files: bool = False
+    """Check that the files which it brings exist."""
+    file_limits: FileLimits = field(default_factory=FileLimits)
+    looked: LookedAt | None = None
+    """Which of its files were looked at already; what is found now is added there."""
+    rules_out_duplicate: bool = False
+    """Something else than the history says that it was not committed before."""
+    create: CreateOptions = field(default_factory=CreateOptions)
+    create_only: bool = False
+    copy_clone: bool = False
+    """A deep Clone copies the files; else they must exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What comes from outside: clock, random numbers, ids, and a way to other tables."""
+
+    wall_clock: Callable[[], datetime]
+    random: random.Random
+    new_uuid: Callable[[], UUID]
+    ahead_max: timedelta | None = None
+    """How far ahead of the clock a version may be dated, to be later than the one before; None = as far as needed."""
+    open_store: OpenStore | None = None
+    """None = bases and clone sources can't be read."""
+    work: Work = at_once
+    """Does what may take long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A transaction that may be committed on top of the version that it was judged against."""
+
+    transaction: Transaction
+    """Normalised and rebased."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """To be written before, by key."""
+    copies: Sequence[Copy] = ()
+    found: Findings = NOTHING_FOUND
+    create: CreateOptions = field(default_factory=CreateOptions)
+    restored: ManifestFile | None = None
+    source: ManifestFile | None = None
 
 
 async def judge(
@@ -87,11 +131,11 @@ async def judge(
     try:
         size = heavy_size(transaction, latest)
         valid = partial(_valid, transaction, latest, options.allowed, room=table.key_room)
-        transaction, what, kind = await world.work(valid, size=size) if size else valid()
-        refused = _existence(kind, latest, options)
+        transaction, files, operation = await world.work(valid, size=size) if size else valid()
+        refused = _existence(operation, latest, options)
         if refused is not None:
             return refused
-        case = _Case(table=table, latest=latest, kind=kind, options=options, world=world, size=size)
+        case = _Case(table=table, latest=latest, operation=operation, options=options, world=world, size=size)
         since = await _since_read(case, transaction)
         if isinstance(since, Rejected):
             return since
@@ -99,30 +143,26 @@ async def judge(
             refused = _other_schema(case, transaction)
             if refused is not None:
                 return refused
-            return await _with_content(case, Judged(transaction=transaction, create=options.create), what)
+            return await _with_content(case, Judged(transaction=transaction, create=options.create), files)
         found = since.found
         judged = await _over_history(case, transaction, since)
         if isinstance(judged, Rejected):
             return judged
         if judged.transaction is not transaction:
-            what = brought(judged.transaction)
-        return await _with_content(case, judged, what)
+            files = staged_files(judged.transaction)
+        return await _with_content(case, judged, files)
     except RequestError as error:
         return refused_by(error, found)
 
 
 def _valid(
     transaction: Transaction, latest: ManifestFile | None, allowed: Allowed, *, room: int
-) -> tuple[Transaction, Brought, Kind]:
-    """The transaction in its usual form, what it brings, and what it is. Raises as `require_valid`."""
+) -> tuple[Transaction, StagedFiles, Operation]:
+    """The normalised transaction, the files that it brings, and its operation. Raises as `require_valid`."""
     transaction = normalised(transaction)
-    what = brought(transaction)
-    latest_version = latest.version if latest else 0
-    return (
-        transaction,
-        what,
-        require_valid(transaction, what, latest_version=latest_version, allowed=allowed, room=room),
-    )
+    files = staged_files(transaction)
+    require_valid(transaction, files, latest_version=latest.version if latest else 0, allowed=allowed, room=room)
+    return transaction, files, operation_of(transaction)
 
 
 def vet(table: Table, latest: ManifestFile | None) -> None:
@@ -151,14 +191,14 @@ class _Case:
 
     table: Table
     latest: ManifestFile | None
-    kind: Kind
+    operation: Operation
     options: PrepareOptions
     world: World
     size: int
     """Of the transaction in bytes, where work on it may take long; else 0."""
 
     async def do(self, call: Callable[[], _T]) -> _T:
-        """Work that waits for nothing, at once where it can't take long."""
+        """Do work that waits for nothing, on the spot where it can't take long."""
         return await self.world.work(call, size=self.size) if self.size else call()
 
     def places(self, file: ManifestFile | None) -> Places:
@@ -166,23 +206,24 @@ class _Case:
         return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
 
     def readable_places(self, transaction: Transaction) -> Places:
-        """Of the next version: its bases as far as the operator lets transactions name them."""
-        bases = [*(self.latest.outline.base_paths if self.latest else ()), *transaction.overwrite.initial_bases]
+        """Where files of the next version lie, without the bases that the operator lets no transaction name."""
+        known = self.latest.outline.base_paths if self.latest else ()
+        bases = [*known, *self.operation.initial_bases(transaction)]
         if bases:
             bases = [base for base in bases if is_allowed_base(base.path, self.options.allowed.bases)]
         return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
 
 
-def _existence(kind: Kind, latest: ManifestFile | None, options: PrepareOptions) -> Rejected | None:
-    """The answer to what makes a table that there is, or changes one that there isn't."""
+def _existence(operation: Operation, latest: ManifestFile | None, options: PrepareOptions) -> Rejected | None:
+    """The answer to what makes a table that exists, or changes one that doesn't."""
     if latest is None:
-        if kind in _CREATES:
+        if operation.target is not Target.EXISTING:
             return None
         raise InvalidRequest(
-            f"there is no table, and {kind} does not make one; stage an Overwrite first",
+            f"there is no table, and {operation.kind} does not make one; stage an Overwrite first",
             code="no_table",
         )
-    if kind is Kind.CLONE or (kind is Kind.OVERWRITE and options.create_only):
+    if operation.target is Target.NEW or (operation.target is Target.ANY and options.create_only):
         return Rejected(
             status=Status.RETRYABLE,
             reason="table_exists",
@@ -192,10 +233,10 @@ def _existence(kind: Kind, latest: ManifestFile | None, options: PrepareOptions)
 
 
 def _other_schema(case: _Case, transaction: Transaction) -> Rejected | None:
-    """The answer to an Append that nothing was read for, and that was written for another schema."""
-    if case.kind is not Kind.APPEND or case.latest is None or transaction.read_version:
+    """The answer to an Append that nothing was read for, and whose data was written for another schema."""
+    if case.latest is None:
         return None
-    differing = differing_schema(transaction, case.latest.outline)
+    differing = case.operation.differing_schema(transaction, case.latest.outline)
     if differing is None:
         return None
     return Rejected(
@@ -212,34 +253,35 @@ class _Since:
 
     ours: Footprint
     read: ManifestFile | None
-    """The version it was read at; None when it can't be read, or nothing is asked of it."""
+    """The version that it was read at; None when it is unreadable, or the operation doesn't need it."""
     then: Manifest | None
     """Its excerpt."""
     theirs: Sequence[Footprint]
-    """What they touched; only for a CreateIndex, and without Appends."""
+    """What they touched, without Appends; empty for an operation that doesn't need it."""
     found: Findings
 
 
 async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejected | None:
-    """Hold it against what was committed since it was read; None when that is nothing."""
+    """Hold the transaction against what was committed since it was read; None when that is nothing."""
+    operation = case.operation
     latest, after = case.latest, transaction.read_version
     if latest is None or after == 0 or after == latest.version:
         return None
     # What one Append of this read version has met, all of them meet.
-    is_append = case.kind is Kind.APPEND
+    is_append = operation.kind is Kind.APPEND
     before = case.table.met_by_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
         return _Since(ours=AN_APPEND, read=None, then=None, theirs=(), found=before)
     read, then, ours = None, None, AN_APPEND
     if not is_append:
-        read = await case.table.readable(after) if case.kind in _NEEDS_READ_VERSION else None
+        read = await case.table.readable(after) if Need.READ_VERSION in operation.needs else None
         read, then, ours = await case.do(partial(_footprint, transaction, read))
     found, last, theirs = before, None, list[Footprint]()
     async for some in case.table.history(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
         found, last = hold(ours, [(one.version, one.footprint) for one in some], found), some[-1]
-        if case.kind is Kind.CREATE_INDEX:
+        if Need.FOOTPRINTS in operation.needs:
             theirs += [f for one in some if isinstance(f := one.footprint, Footprint) and f.kind is not Kind.APPEND]
     if is_append and last is not None:
         case.table.note_met_by_appends(after, found, last)
@@ -263,78 +305,63 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
     deciding = since.found.deciding
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
         return _conflict(case, since, deciding)
-    if case.kind in (Kind.DELETE, Kind.UPDATE):
-        judged = await _with_deletions(case, transaction, since)
-    elif case.kind is Kind.CREATE_INDEX:
-        judged = await _with_indices(case, transaction, since)
-    else:
-        judged = Judged(transaction=transaction, found=since.found, create=case.options.create)
-    return judged
-
-
-async def _with_deletions(case: _Case, transaction: Transaction, since: _Since) -> Judged | Rejected:
-    latest, read = case.latest, since.read
-    assert latest is not None
-    merges = await case.do(lambda: plan_deletions(transaction, since.then, excerpt(latest, transaction)))
-    allowance = Allowance(case.options.file_limits)
-    deletions = [
-        await read_merge(
-            merge,
-            staged=case.places(latest),
-            read=case.places(read),
-            latest=case.places(latest),
-            allowance=allowance,
-        )
-        for merge in merges
-    ]
-    merge = partial(
-        merge_deletions,
-        transaction,
-        list(zip(merges, deletions, strict=True)),
-        latest_version=latest.version,
-        file_ids=iter(lambda: case.world.random.getrandbits(64), None),
-    )
-    rebased = await case.do(merge)
+    rebase = case.operation.rebase
+    if rebase is None:
+        return Judged(transaction=transaction, found=since.found, create=case.options.create)
+    facts = await _facts(case, transaction, since)
+    rebased = await case.do(partial(rebase, transaction, facts))
     if isinstance(rebased, RowConflict):
-        shared = [one for one in since.found.conflicts if one.verdict is Verdict.REBASABLE]
-        last = shared[-1] if shared else None
-        return Rejected(
-            status=Status.RETRYABLE,
-            reason="row_conflict",
-            message=f"{rebased.message}. Read version {latest.version} and do the work again",
-            conflicting_version=last.version if last else 0,
-            conflicting_operation=(last.theirs or "") if last else "",
-            rule="row",
-            found=since.found,
-        )
-    return _rebased(case, rebased, since)
-
-
-async def _with_indices(case: _Case, transaction: Transaction, since: _Since) -> Judged:
-    latest, read = case.latest, since.read
-    assert latest is not None
-    changed = await case.do(partial(rebase_indices, transaction, since.theirs))
-    store = case.table.store
-    ours = await _staged_reuse(store, changed)
-    if ours is None or not any(one.reuse_version is not None for one in since.theirs):
-        return _rebased(case, Rebased(transaction=changed), since)
-    rebase = partial(
-        rebase_reuse,
-        changed,
-        ReuseContents(
-            ours=ours,
-            read=await read_reuse(store, read.indices if read else ()) or type(ours)(),
-            latest=await read_reuse(store, latest.indices) or type(ours)(),
-        ),
-        latest_version=latest.version,
-        index_uuid=case.world.new_uuid().bytes,
-    )
-    rebased: Rebased = await case.do(rebase)
-    return _rebased(case, rebased, since)
-
-
-def _rebased(case: _Case, rebased: Rebased, since: _Since) -> Judged:
+        return _row_conflict(rebased, since, facts.latest_version)
     return Judged(transaction=rebased.transaction, files=rebased.files, found=since.found, create=case.options.create)
+
+
+async def _facts(case: _Case, transaction: Transaction, since: _Since) -> RebaseFacts:
+    """Read what rebasing the transaction takes."""
+    latest, read, operation = case.latest, since.read, case.operation
+    assert latest is not None
+    plan = operation.deletions_to_merge
+    merges = await case.do(lambda: plan(transaction, since.then, excerpt(latest, transaction)))
+    allowance = Allowance(case.options.file_limits)
+    then, now = case.places(read), case.places(latest)
+    deletions = [await read_merge(merge, staged=now, read=then, latest=now, allowance=allowance) for merge in merges]
+    reuse = await _reuse_contents(case, transaction, since, latest) if Need.STAGED_REUSE in operation.needs else None
+    return RebaseFacts(
+        latest_version=latest.version,
+        theirs=since.theirs,
+        deletions=list(zip(merges, deletions, strict=True)),
+        file_ids=iter(lambda: case.world.random.getrandbits(64), None),
+        reuse=reuse,
+        index_uuid=case.world.new_uuid().bytes if reuse is not None else b"",
+    )
+
+
+async def _reuse_contents(
+    case: _Case, transaction: Transaction, since: _Since, latest: ManifestFile
+) -> ReuseContents | None:
+    """What the fragment reuse index says, where ours brings one and theirs have added to it."""
+    store, read = case.table.store, since.read
+    ours = await _staged_reuse(store, transaction)
+    if ours is None or not any(one.reuse_version is not None for one in since.theirs):
+        return None
+    return ReuseContents(
+        ours=ours,
+        read=await read_reuse(store, read.indices if read else ()) or Content(),
+        latest=await read_reuse(store, latest.indices) or Content(),
+    )
+
+
+def _row_conflict(conflict: RowConflict, since: _Since, latest_version: int) -> Rejected:
+    shared = [one for one in since.found.conflicts if one.verdict is Verdict.REBASABLE]
+    last = shared[-1] if shared else None
+    return Rejected(
+        status=Status.RETRYABLE,
+        reason="row_conflict",
+        message=f"{conflict.message}. Read version {latest_version} and do the work again",
+        conflicting_version=last.version if last else 0,
+        conflicting_operation=(last.theirs or "") if last else "",
+        rule="row",
+        found=since.found,
+    )
 
 
 async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content | None:
@@ -349,42 +376,45 @@ async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content
 
 
 def _require_fits(
-    transaction: Transaction, what: Brought, latest: ManifestFile | None, create: CreateOptions
+    transaction: Transaction, files: StagedFiles, latest: ManifestFile | None, create: CreateOptions
 ) -> Manifest | None:
-    """As `require_fits`, with the excerpt of a whole version, which it returns."""
+    """As `require_fits`, given a whole version; returns its excerpt."""
     found = excerpt(latest, transaction) if latest else None
-    require_fits(transaction, what, found, create)
+    require_fits(transaction, files, found, create)
     return found
 
 
-async def _with_content(case: _Case, judged: Judged, what: Brought) -> Judged:
-    """Look at `what` it brings, and fetch the version that it names. Raises `RequestError`."""
-    latest, table = case.latest, case.table
-    found = await case.do(partial(_require_fits, judged.transaction, what, latest, case.options.create))
+async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judged:
+    """Check the `files` that it brings, and read what its operation needs to be built. Raises `RequestError`."""
+    latest, table, needs = case.latest, case.table, case.operation.needs
+    found = await case.do(partial(_require_fits, judged.transaction, files, latest, case.options.create))
     looked = case.options.looked or LookedAt()
     if case.options.verify_files:
         await require_files(
             case.readable_places(judged.transaction),
             judged.transaction,
-            what,
+            files,
             current=found,
             written=judged.files,
             looked=looked,
             limits=case.options.file_limits,
         )
-    transaction = await with_known_sizes(table.store, judged.transaction, what, looked, limits=case.options.file_limits)
+    limits = case.options.file_limits
+    transaction = await with_known_sizes(table.store, judged.transaction, files, looked, limits=limits)
     if transaction is not judged.transaction:
         judged = replace(judged, transaction=transaction)
-    if case.kind is Kind.OVERWRITE:
+    if not needs:
+        return judged
+    if Need.SCHEMA_METADATA in needs:
         judged = replace(judged, transaction=await with_schema_metadata(case.places(latest), transaction))
-    if case.kind is Kind.CREATE_INDEX:
+    if Need.STAGED_REUSE in needs:
         await _staged_reuse(table.store, transaction)
-    if case.kind is Kind.RESTORE:
+    if Need.RESTORED_VERSION in needs:
         restored = await table.readable(transaction.restore.version)
         _require_base_version(restored)
-        return replace(judged, restored=restored)
-    if case.kind is Kind.CLONE:
-        return await _with_source(case, judged)
+        judged = replace(judged, restored=restored)
+    if Need.CLONED_TABLE in needs:
+        judged = await _with_source(case, judged)
     return judged
 
 
@@ -461,7 +491,7 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
     retryable = deciding.verdict is Verdict.RETRYABLE
     blind = since.ours.files_read is None and deciding.rule in ("row", "upd") and retryable
     told = (
-        f"this {case.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
+        f"this {case.operation.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
         f"{deciding.rule}: {reason(deciding.rule)})"
     )
     if blind:

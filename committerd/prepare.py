@@ -18,16 +18,16 @@ from committerd.format.manifest_file import Body, ManifestFile, assemble
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 from committerd.format.support import DATA_FORMATS
-from committerd.judge import explain, judge, vet
-from committerd.judged import Judged, PrepareOptions, Rejected, World, refused_by
+from committerd.judge import Judged, PrepareOptions, World, explain, judge, vet
+from committerd.refusals import Rejected, refused_by
+from committerd.rules.allowed import ANYTHING, Allowed
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Findings
 from committerd.rules.draft import CreateOptions, Given
-from committerd.rules.grouping import reserved_range
 from committerd.rules.invariants import OF_CONTENT, require_sound
 from committerd.rules.manifest import NextVersion, build
 from committerd.rules.succession import require_next
-from committerd.rules.validation import ANYTHING, Allowed
+from committerd.rules.transaction import reserved_range
 from committerd.staged_files import Copy, read_reuse
 from committerd.table import Table
 from committerd.working import heavy_size

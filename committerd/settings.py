@@ -23,7 +23,8 @@ from pydantic_settings import (
 )
 
 from committerd.errors import SettingsError
-from committerd.rules.footprint import Kind
+from committerd.rules.allowed import DEFAULT_OPERATIONS
+from committerd.rules.kind import Kind
 from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_kafka import KafkaSettings, comma_separated
 from committerd.settings_s3 import S3Settings
@@ -150,7 +151,7 @@ class CommitSettings(_Group):
         "Applies where commit.verify_files checks files.",
     )
     allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
-        default=frozenset(set(Kind) - {Kind.CLONE, Kind.UPDATE_BASES}),
+        default=DEFAULT_OPERATIONS,
         description="Operations that are committed; any other is UNSUPPORTED. Names as in the Transaction message.",
     )
     allowed_bases: Listed = Field(

@@ -31,9 +31,10 @@ from committerd.format.messages import (
 )
 from committerd.format.paths import VERSIONS, data_key, deletion_key, index_file_key, index_prefix
 from committerd.ports import ObjectStore, TakesSeveral
-from committerd.rules.brought import Brought, brought
+from committerd.rules.operations.operation import StagedFiles
 from committerd.rules.rebase import DeletionMerge, Deletions
-from committerd.rules.validation import require_schema_metadata
+from committerd.rules.texts import require_schema_metadata
+from committerd.rules.transaction import index_files, new_files, staged_files
 from committerd.several import for_each
 
 OpenStore = Callable[[str], ObjectStore]
@@ -151,26 +152,19 @@ class Named(NamedTuple):
     base_id: int | None
 
 
-def named_files(transaction: Transaction, what: Brought, current: Manifest | None) -> list[Named]:
-    """Data files and index files of which a transaction says that they are there, `what` it brings among them.
+def named_files(transaction: Transaction, files: StagedFiles, current: Manifest | None) -> list[Named]:
+    """Data files and index files that a transaction says exist; `files` are those that it brings.
 
-    Without those that the latest version names too: `current` is what the rules look at of it.
+    Without those that the latest version names too, of which `current` is an excerpt.
     """
     wanted = [
         Named(data_key(file.path), file.file_size_bytes, file.base_id if file.HasField("base_id") else None)
-        for file in what.files
+        for file in files.data_files
     ]
-    if transaction.HasField("create_index"):
-        for index in transaction.create_index.new_indices:
-            base_id = index.base_id if index.HasField("base_id") else None
-            wanted += [
-                Named(index_file_key(index.uuid.uuid, file.path), file.size_bytes, base_id) for file in index.files
-            ]
-    elif transaction.HasField("rewrite"):
-        for one in transaction.rewrite.rewritten_indices:
-            wanted += [
-                Named(index_file_key(one.new_id.uuid, file.path), file.size_bytes, None) for file in one.new_index_files
-            ]
+    wanted += [
+        Named(index_file_key(file.index_uuid, file.path), file.size_bytes, file.base_id)
+        for file in index_files(transaction)
+    ]
     if current is None or not current.fragments:
         return wanted
     known = {
@@ -181,13 +175,13 @@ def named_files(transaction: Transaction, what: Brought, current: Manifest | Non
     return [one for one in wanted if (one.key, one.base_id) not in known]
 
 
-def staged_deletions(what: Brought, current: Manifest | None) -> list[DataFragment]:
+def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataFragment]:
     """Fragments that a transaction brings with a deletion file which the latest version does not name."""
-    brought_with = [fragment for fragment in what.fragments if fragment.HasField("deletion_file")]
-    if not brought_with or current is None:
-        return brought_with
+    with_deletions = [fragment for fragment in files.fragments if fragment.HasField("deletion_file")]
+    if not with_deletions or current is None:
+        return with_deletions
     known = {one.id: one.deletion_file for one in current.fragments if one.HasField("deletion_file")}
-    return [one for one in brought_with if known.get(one.id) != one.deletion_file]
+    return [one for one in with_deletions if known.get(one.id) != one.deletion_file]
 
 
 @dataclass(slots=True)
@@ -211,64 +205,50 @@ async def look_at_several(
 
     Judges nothing: what is missing or can't be read is not noted. Raises `StoreUnavailable`.
     """
-    brought_by = [_new(transaction) for transaction in transactions]
+    files_by = [new_files(transaction) for transaction in transactions]
     found = [LookedAt(at=anyio.current_time()) for _ in transactions]
     keys: list[list[str]] = []
-    for transaction, what in zip(transactions, brought_by, strict=True):
-        named = named_files(transaction, what, None) if len(what.files) <= limits.files else []
+    for transaction, files in zip(transactions, files_by, strict=True):
+        named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
         keys.append([one.key for one in named if one.base_id is None] if len(named) <= limits.files else [])
     sizes = await _sizes_found(store, [key for some in keys for key in some])
     for looked, some in zip(found, keys, strict=True):
         looked.sizes = {key: sizes[key] for key in some if key in sizes}
 
-    async def read(one: tuple[Brought, LookedAt]) -> None:
-        what, looked = one
+    async def read(one: tuple[StagedFiles, LookedAt]) -> None:
+        files, looked = one
         allowance = Allowance(limits)
-        for fragment in staged_deletions(what, None):
+        for fragment in staged_deletions(files, None):
             if not fragment.deletion_file.HasField("base_id"):
                 with suppress(InvalidRequest):
                     await _look_at_deletions(Places(store=store), fragment, looked, allowance)
 
     with_deletions = [
-        one for one in zip(brought_by, found, strict=True) if any(f.HasField("deletion_file") for f in one[0].fragments)
+        one for one in zip(files_by, found, strict=True) if any(f.HasField("deletion_file") for f in one[0].fragments)
     ]
     if with_deletions:
         await for_each(with_deletions, read)
     return found
 
 
-def _new(transaction: Transaction) -> Brought:
-    """What it brings, but for data files of fragments that the table has: most of those are the table's own."""
-    match transaction.WhichOneof("operation"):
-        case "delete":
-            return Brought(transaction.delete.updated_fragments, ())
-        case "update":
-            new = transaction.update.new_fragments
-            return Brought(brought(transaction).fragments, [file for fragment in new for file in fragment.files])
-        case "merge":
-            return Brought((), ())
-        case _:
-            return brought(transaction)
-
-
 async def require_files(
     places: Places,
     transaction: Transaction,
-    what: Brought,
+    files: StagedFiles,
     *,
     current: Manifest | None,
     written: Container[str],
     looked: LookedAt,
     limits: FileLimits,
 ) -> None:
-    """Return when what a transaction brings is there, of the size that it says, and deletes what it says.
+    """Return when the `files` that a transaction brings exist, have the size that it says, and delete what it says.
 
-    `current`: what the rules look at of the latest version, whose files are there. `written`: keys that are written
-    before the version. What `looked` has found is not looked at again; what is found now is noted there. Files in a
-    base are looked at as far as `places` can read it. Raises `InvalidRequest`: `too_many_files`, `missing_file`,
+    `current`: an excerpt of the latest version, whose files exist. `written`: keys that are written before the version.
+    What `looked` has found is not looked at again; what is found now is added there. Files in a base are looked at as
+    far as `places` can read it. Raises `InvalidRequest`: `too_many_files`, `missing_file`,
     `file_size`, `physical_rows_too_many`, `deletion_file`, `named_bytes`.
     """
-    named = [one for one in named_files(transaction, what, current) if one.key not in written]
+    named = [one for one in named_files(transaction, files, current) if one.key not in written]
     _require_few(named, limits)
     own = [one for one in named if one.base_id is None]
     if len(own) < len(named):
@@ -276,9 +256,9 @@ async def require_files(
     sizes = await _sizes(places.store, [one.key for one in own if not _fits(one, looked.sizes.get(one.key))])
     looked.sizes.update((key, size) for key, size in sizes.items() if size is not None)
     _require_sizes(own, looked.sizes)
-    await _require_rows(places.store, what, looked.sizes)
+    await _require_rows(places.store, files, looked.sizes)
     allowance = Allowance(limits)
-    for fragment in staged_deletions(what, current):
+    for fragment in staged_deletions(files, current):
         file = fragment.deletion_file
         if deletion_key(fragment.id, file, staged=True) in written:
             continue
@@ -319,7 +299,7 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
     )
 
 
-async def _require_rows(store: ObjectStore, what: Brought, sizes: Mapping[str, int]) -> None:
+async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[str, int]) -> None:
     """Return when no fragment says that it has far more rows than its files.
 
     For a column that is in no file, readers make as many empty values as the fragment says that it has rows: 16 GiB for
@@ -328,7 +308,7 @@ async def _require_rows(store: ObjectStore, what: Brought, sizes: Mapping[str, i
     """
     few_bytes = [
         (fragment, data_key(file.path))
-        for fragment in what.fragments
+        for fragment in files.fragments
         for file in fragment.files
         if fragment.physical_rows > file.file_size_bytes * _ROWS_PER_BYTE and not file.HasField("base_id")
     ]
@@ -407,16 +387,17 @@ async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allow
 
 
 async def with_known_sizes(
-    store: ObjectStore, transaction: Transaction, what: Brought, looked: LookedAt, *, limits: FileLimits
+    store: ObjectStore, transaction: Transaction, files: StagedFiles, looked: LookedAt, *, limits: FileLimits
 ) -> Transaction:
-    """The transaction with sizes of data files and numbers of deleted rows that its writer left
-    out of `what` it brings.
+    """The transaction with the sizes of data files and the numbers of deleted rows that its writer left out of `files`.
 
     The same object when nothing is missing. Lance fills them in too (migrate_manifest). What was `looked` at is not
     looked at again. Raises `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`).
     """
-    sizeless = [data_key(file.path) for file in what.files if not file.file_size_bytes and not file.HasField("base_id")]
-    uncounted = [fragment for fragment in what.fragments if _is_uncounted(fragment)]
+    sizeless = [
+        data_key(file.path) for file in files.data_files if not file.file_size_bytes and not file.HasField("base_id")
+    ]
+    uncounted = [fragment for fragment in files.fragments if _is_uncounted(fragment)]
     if not sizeless and not uncounted:
         return transaction
     filled = Transaction()
@@ -424,11 +405,11 @@ async def with_known_sizes(
     sizes = looked.sizes | await _sizes(store, [key for key in sizeless if key not in looked.sizes])
     if missing := [key for key in sizeless if sizes[key] is None]:
         raise missing_file(missing)
-    what, places, allowance = brought(filled), Places(store=store), Allowance(limits)
-    for file in what.files:
+    files, places, allowance = staged_files(filled), Places(store=store), Allowance(limits)
+    for file in files.data_files:
         if not file.HasField("base_id"):
             file.file_size_bytes = file.file_size_bytes or sizes[data_key(file.path)] or 0
-    for fragment in what.fragments:
+    for fragment in files.fragments:
         if _is_uncounted(fragment):
             key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
             known = looked.deletions.get(key)

@@ -45,8 +45,9 @@ from committerd.kept_versions import KeptVersions
 from committerd.ports import ObjectStore, Tail
 from committerd.rules.answers import Settled, settled_by
 from committerd.rules.conflicts import NOTHING_FOUND, Findings, Unreadable
-from committerd.rules.footprint import Footprint, footprint_of_theirs, size_of
+from committerd.rules.footprint import Footprint, size_of
 from committerd.rules.ledger import names
+from committerd.rules.transaction import footprint_of_theirs, needs_version_below
 from committerd.several import Budget, for_each
 
 MANIFESTS_MAX = 4096
@@ -472,8 +473,7 @@ class Table:
 
     async def _footprint(self, transaction: Transaction | None, file: ManifestFile) -> Footprint | Unreadable:
         before = None
-        if transaction is not None and transaction.WhichOneof("operation") in ("merge", "project"):
-            # Whether a schema change tightened anything shows in the schema below it.
+        if transaction is not None and needs_version_below(transaction):
             below = await self.readable(file.version - 1)
             before = below.outline if below else None
         return _footprint(transaction, file, before)

@@ -8,10 +8,12 @@ memory, and raises `InvalidRequest` with code `budget_exceeded` where a record n
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, assert_never
 
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
+from committerd.rules.operations.operation import Cost
+from committerd.rules.transaction import known_operation
 
 T = TypeVar("T")
 
@@ -23,12 +25,6 @@ LIGHT_FRAGMENT_BYTES_MAX = 1024
 """Of each fragment of an Append beyond `LIGHT_BYTES_MAX`: one that brings row ids or row versions has many more."""
 LIGHT_MANIFEST_BYTES_MAX = 1024 * 1024
 """Of the fragments that there are, for operations that look at them: 10,000 or so, fewer where rows have ids."""
-
-_LOOK_AT_FRAGMENTS = frozenset({"delete", "update"})
-_RARE = frozenset(
-    {"clone", "create_index", "data_replacement", "merge", "overwrite", "project", "restore", "rewrite", "update_bases"}
-)
-"""These operations are rare, and a few bytes of them can cause much work, so all of them count as heavy."""
 
 
 class Work(Protocol):
@@ -46,14 +42,23 @@ async def at_once(call: Callable[[], T], *, size: int) -> T:
 
 def heavy_size(transaction: Transaction, latest: ManifestFile | None) -> int:
     """The size in bytes of a transaction that may take long on this version; 0 for one that does not."""
-    operation = transaction.WhichOneof("operation") or ""
+    operation = known_operation(transaction)
     size = transaction.ByteSize()
-    if operation == "append":
-        fragments = len(transaction.append.fragments)
-        light = fragments <= LIGHT_FRAGMENTS_MAX and size <= LIGHT_BYTES_MAX + fragments * LIGHT_FRAGMENT_BYTES_MAX
-        return 0 if light else size
-    if operation in _RARE or size > LIGHT_BYTES_MAX:
-        return size or 1
-    if operation in _LOOK_AT_FRAGMENTS and latest is not None:
-        return size if sum(map(len, latest.fragments.bodies())) > LIGHT_MANIFEST_BYTES_MAX else 0
-    return 0
+    return 0 if _is_light(transaction, size, Cost.MESSAGE if operation is None else operation.cost, latest) else size
+
+
+def _is_light(transaction: Transaction, size: int, cost: Cost, latest: ManifestFile | None) -> bool:
+    """Whether the work on a transaction of `size` bytes takes a few milliseconds."""
+    match cost:
+        case Cost.FRAGMENTS:
+            fragments = len(transaction.append.fragments)
+            return fragments <= LIGHT_FRAGMENTS_MAX and size <= LIGHT_BYTES_MAX + fragments * LIGHT_FRAGMENT_BYTES_MAX
+        case Cost.MESSAGE:
+            return size <= LIGHT_BYTES_MAX
+        case Cost.TABLE:
+            there = 0 if latest is None else sum(map(len, latest.fragments.bodies()))
+            return size <= LIGHT_BYTES_MAX and there <= LIGHT_MANIFEST_BYTES_MAX
+        case Cost.UNBOUNDED:
+            return False
+        case _:
+            assert_never(cost)

@@ -12,7 +12,7 @@ import yaml
 from pydantic import SecretStr
 
 import committerd
-from committerd.rules.footprint import Kind
+from committerd.rules.kind import Kind
 from committerd.settings import Settings, all_settings
 from scripts.generate_helm_readme import documented, undocumented
 

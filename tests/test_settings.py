@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from committerd.errors import SettingsError
-from committerd.rules.footprint import Kind
+from committerd.rules.kind import Kind
 from committerd.settings import all_settings, load_settings
 
 REQUIRED = {

@@ -18,8 +18,8 @@ from committerd.committer import direct
 from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.format.request import decode_transaction
-from committerd.judged import refused_by
 from committerd.prepare import ANYTHING, PrepareOptions, World, create_options, explain
+from committerd.refusals import refused_by
 from committerd.rules.answers import Status
 from committerd.settings import load_storage_settings
 from committerd.table import Table

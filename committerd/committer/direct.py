@@ -13,9 +13,9 @@ from committerd.committer.containing import require_contained
 from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable
 from committerd.format.messages import Transaction
-from committerd.judged import mishandled
 from committerd.ports import Created
 from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare, vet
+from committerd.refusals import mishandled
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked
 from committerd.table import Table

@@ -22,7 +22,6 @@ from committerd.committer.view import View
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.request import Envelope, Request, who_asked
-from committerd.judged import INTERNAL_ERROR
 from committerd.prepare import (
     Allowed,
     Judged,
@@ -34,6 +33,7 @@ from committerd.prepare import (
     judge,
     vet,
 )
+from committerd.refusals import INTERNAL_ERROR
 from committerd.rules.answers import Settled, Status
 from committerd.rules.conflicts import Verdict
 from committerd.rules.grouping import (
@@ -46,12 +46,12 @@ from committerd.rules.grouping import (
     merged,
     position_only,
     refusal_of,
-    reserved_range,
     sole,
 )
 from committerd.rules.ledger import NOT_SEEN, Asked, Refused, dedupe
 from committerd.rules.position import AppMark, Position, advance, dropped_marks, kept_marks
 from committerd.rules.settle import Found
+from committerd.rules.transaction import reserved_range
 from committerd.rules.turns import goes_ahead
 from committerd.staged_files import FileLimits, look_at_several
 from committerd.table import Table

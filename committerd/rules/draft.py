@@ -201,6 +201,7 @@ class Draft:
         self.indices = retained(self.indices, self.manifest.fields, self.fragment_ids(), keeps=keeps)
 
     def set_schema(self, schema: Iterable[Field]) -> None:
+        """Replace the schema. Raises `InvalidRequest` (`schema`) when it breaks the primary key."""
         kept = Manifest(fields=schema)
         fault = key_fault(kept.fields)
         if fault and not key_fault(self.manifest.fields):
@@ -211,6 +212,12 @@ class Draft:
             )
         self.manifest.ClearField("fields")
         self.manifest.MergeFrom(kept)
+
+    def set_schema_metadata(self, entries: Mapping[str, bytes]) -> None:
+        """Replace the metadata of the schema."""
+        self.manifest.schema_metadata.clear()
+        for key, value in entries.items():
+            self.manifest.schema_metadata[key] = value
 
 
 def next_draft(current: ManifestFile, given: Given) -> Draft:

@@ -1,46 +1,20 @@
 """What a transaction touches: all that the conflict rules look at, and nothing else.
 
-A footprint is computed once for each committed version and kept, so judging is set algebra on small
-values and reads nothing. Ours and theirs have the same shape; what only one side can know is empty
-on the other: for ours the table at its read version, for theirs the version that came of it.
+The footprint of a committed version is computed once and kept, so judging is set algebra on small values and reads
+nothing. Ours and theirs have the same shape; what only one side can know is empty on the other: for ours the table at
+its read version, for theirs the version that it made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import assert_never
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyroaring import FrozenBitMap
 
-from committerd.format.fragment_reuse import ExternalContent, reuse_content
-from committerd.format.index_details import (
-    FRAGMENT_REUSE_INDEX,
-    MEM_WAL_INDEX,
-    covered_fragments,
-    covers_any,
-    is_system_index,
-    type_name,
-    unpack_details,
-)
-from committerd.format.messages import (
-    DataFragment,
-    Field,
-    IndexMetadata,
-    Manifest,
-    MemWalIndexDetails,
-    MergedGeneration,
-    Transaction,
-)
-from committerd.format.support import has_stable_row_ids
-from committerd.format.writers import own_lance_major
-from committerd.rules.fragments import FileIdentity, file_identity
-from committerd.rules.indices import holds_addresses
-from committerd.rules.key_filter import KeyFilter, key_filter
-from committerd.rules.kind import Kind as Kind
-from committerd.rules.normalise import normalised
-from committerd.rules.position import KEY_PREFIX
-from committerd.rules.schema import may_tighten_nullability
+from committerd.rules.fragments import FileIdentity
+from committerd.rules.key_filter import KeyFilter
+from committerd.rules.kind import Kind
 
 # 14.0.2 asks, 4.0.0 doesn't; which one began is not known, so all between are taken to ask.
 _LANCE_ASKS_OF_INDICES = 5
@@ -49,7 +23,6 @@ _ID_BYTES = 100
 """Of a number in a set: itself, and its place in a table that is at most three fifths full."""
 _OBJECT_BYTES = 400
 """Of a small object with what refers to it."""
-
 
 _NO_FRAGMENTS = FrozenBitMap()
 
@@ -145,7 +118,7 @@ class Footprint:
 
 
 AN_APPEND = Footprint(kind=Kind.APPEND)
-"""It says no more than what it is."""
+"""The footprint of every Append: nothing that is there."""
 
 
 def size_of(touched: Footprint) -> int:
@@ -181,260 +154,3 @@ def size_of(touched: Footprint) -> int:
     )
     texts += [text for base in touched.bases for text in (base.path, base.name or "")]
     return ids * _ID_BYTES + objects * _OBJECT_BYTES + files + sum(map(len, texts)) + len(keys.bloom if keys else b"")
-
-
-def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
-    """What the message itself says.
-
-    Raises `ValueError` for an operation that we don't know, and as `normalised` does. What can't be
-    decoded in it raises `InvalidRequest` when staged, else `CorruptTable`.
-    """
-    operation = transaction.WhichOneof("operation")
-    if operation is None:
-        raise ValueError("the transaction has no operation that committerd knows")
-    kind = Kind(operation)
-    transaction = normalised(transaction)
-    match kind:
-        case Kind.DELETE:
-            return _changed_fragments(
-                kind, transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids
-            )
-        case Kind.UPDATE:
-            return _update(transaction.update)
-        case Kind.OVERWRITE:
-            return Footprint(kind=kind, config_upserts=frozenset(transaction.overwrite.config_upsert_values))
-        case Kind.CREATE_INDEX:
-            return _create_index(transaction.create_index, staged=staged)
-        case Kind.REWRITE:
-            groups = tuple(frozenset(old.id for old in group.old_fragments) for group in transaction.rewrite.groups)
-            return Footprint(kind=kind, groups=groups, fragments=frozenset().union(*groups))
-        case Kind.MERGE:
-            return _schema_change(kind, transaction.merge.schema, preserves=transaction.merge.preserves_nullability)
-        case Kind.PROJECT:
-            return _schema_change(
-                kind,
-                transaction.project.schema,
-                preserves=transaction.project.preserves_nullability,
-            )
-        case Kind.UPDATE_CONFIG:
-            return _update_config(transaction.update_config)
-        case Kind.DATA_REPLACEMENT:
-            return _data_replacement(transaction.data_replacement)
-        case Kind.UPDATE_MEM_WAL_STATE:
-            return Footprint(
-                kind=kind,
-                generations=_generations(transaction.update_mem_wal_state.merged_generations),
-            )
-        case Kind.UPDATE_BASES:
-            return Footprint(
-                kind=kind,
-                bases=tuple(
-                    BaseFootprint(
-                        id=base.id,
-                        name=base.name if base.HasField("name") else None,
-                        path=base.path,
-                    )
-                    for base in transaction.update_bases.new_bases
-                ),
-            )
-        case Kind.APPEND:
-            return AN_APPEND
-        case Kind.RESTORE | Kind.RESERVE_FRAGMENTS | Kind.CLONE:
-            return Footprint(kind=kind)
-        case _:
-            assert_never(kind)
-
-
-def footprint_of_ours(
-    transaction: Transaction,
-    read: Manifest | None,
-    read_indices: Iterable[IndexMetadata] = (),
-) -> Footprint:
-    """What our transaction touches, with what the table was at its read version (None = that can't be read)."""
-    bare = footprint(transaction, staged=True)
-    if read is None:
-        return bare
-    match bare.kind:
-        case Kind.DELETE | Kind.UPDATE:
-            return replace(bare, files_read=_files_of(read.fragments, bare.fragments))
-        case Kind.MERGE | Kind.PROJECT:
-            return replace(bare, preserves_nullability=_preserves_nullability(transaction, read))
-        case Kind.REWRITE:
-            return replace(bare, defers_indices=_defers_indices(transaction.rewrite, bare, read, read_indices))
-        case _:
-            return bare
-
-
-def footprint_of_theirs(
-    transaction: Transaction,
-    *,
-    before: Manifest | None,
-    after: Manifest,
-    indices: Iterable[IndexMetadata],
-) -> Footprint:
-    """What a committed transaction touched.
-
-    `before` is the version below it (None = can't be read), `after` and `indices` are the version that it made.
-    """
-    bare = replace(footprint(transaction, staged=False), lance_major=own_lance_major(after))
-    match bare.kind:
-        case Kind.MERGE | Kind.PROJECT if before is not None:
-            return replace(bare, preserves_nullability=_preserves_nullability(transaction, before))
-        case Kind.REWRITE:
-            reuse = reuse_version(transaction.rewrite, indices)
-            return replace(bare, reuse_version=reuse, defers_indices=reuse is not None)
-        case _:
-            return bare
-
-
-def reuse_version(rewrite: Transaction.Rewrite, indices: Iterable[IndexMetadata]) -> int | None:
-    """`dataset_version` of the fragment reuse entry that describes this Rewrite; None when none
-    does.
-
-    pylance adds the entry to the manifest and never to the transaction, so the manifest is where it
-    can be seen.
-    """
-    old = frozenset(fragment.id for group in rewrite.groups for fragment in group.old_fragments)
-    for index in indices:
-        if index.name != FRAGMENT_REUSE_INDEX or not old:
-            continue
-        # An entry in a file of its own can't be looked into without a read; the index's date must
-        # do.
-        content = reuse_content(index)
-        if isinstance(content, ExternalContent):
-            return index.dataset_version
-        for entry in content.versions:
-            described = {digest.id for group in entry.groups for digest in group.old_fragments}
-            if old <= described:
-                return entry.dataset_version
-    return None
-
-
-def _changed_fragments(kind: Kind, updated: Sequence[DataFragment], removed: Iterable[int]) -> Footprint:
-    gone = frozenset(removed)
-    return Footprint(
-        kind=kind,
-        fragments=gone | {fragment.id for fragment in updated},
-        removed=gone,
-        files={fragment.id: _files(fragment) for fragment in updated},
-    )
-
-
-def _update(update: Transaction.Update) -> Footprint:
-    in_place = update.update_mode == Transaction.REWRITE_COLUMNS
-    return replace(
-        _changed_fragments(Kind.UPDATE, update.updated_fragments, update.removed_fragment_ids),
-        moves_rows=bool(update.new_fragments) and not in_place,
-        fields_modified=frozenset(update.fields_modified),
-        generations=_generations(update.merged_generations),
-        key_filter=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
-    )
-
-
-def _create_index(create: Transaction.CreateIndex, *, staged: bool) -> Footprint:
-    generations: list[tuple[bytes, int]] = []
-    for index in create.new_indices:
-        if index.name == MEM_WAL_INDEX:
-            details = unpack_details(index, MemWalIndexDetails, staged=staged)
-            generations += _generations(details.merged_generations)
-    return Footprint(
-        kind=Kind.CREATE_INDEX,
-        new_indices=tuple(_index(index, staged=staged) for index in create.new_indices),
-        removed_indices=tuple(_index(index, staged=staged) for index in create.removed_indices),
-        generations=tuple(generations),
-    )
-
-
-def _index(index: IndexMetadata, *, staged: bool) -> IndexFootprint:
-    covered = covered_fragments(index, staged=staged)
-    return IndexFootprint(
-        name=index.name,
-        uuid=index.uuid.uuid,
-        fields=frozenset(index.fields),
-        fragments=None if covered is None else FrozenBitMap(covered),
-        dataset_version=index.dataset_version,
-        # Lance 14: conflict_resolver.rs, check_create_index_txn.
-        follows_reuse=type_name(index) != "NGramIndexDetails",
-    )
-
-
-def _schema_change(kind: Kind, schema: Iterable[Field], *, preserves: bool) -> Footprint:
-    # Without the schema that it started from, what newer writers claim is all there is; older ones
-    # claim nothing.
-    return Footprint(
-        kind=kind,
-        asserts_nullability=preserves,
-        preserves_nullability=preserves,
-        schema_fields=frozenset(column.id for column in schema),
-    )
-
-
-def _update_config(config: Transaction.UpdateConfig) -> Footprint:
-    table = config.table_metadata_updates
-    metadata = [config.schema_metadata_updates, *config.field_metadata_updates.values()]
-    return Footprint(
-        kind=Kind.UPDATE_CONFIG,
-        config_upserts=frozenset(
-            entry.key for entry in config.config_updates.update_entries if entry.HasField("value")
-        ),
-        config_deletes=frozenset(
-            entry.key for entry in config.config_updates.update_entries if not entry.HasField("value")
-        ),
-        table_metadata_keys=frozenset(
-            # Our own entries are no one else's business: they come with every version, and stay in
-            # a replaced map.
-            entry.key
-            for entry in table.update_entries
-            if not entry.key.startswith(KEY_PREFIX)
-        ),
-        replaces_table_metadata=table.replace,
-        sets_schema_metadata=config.HasField("schema_metadata_updates"),
-        metadata_fields=frozenset(config.field_metadata_updates),
-        changes_metadata=any(update.replace or update.update_entries for update in metadata),
-    )
-
-
-def _data_replacement(replacement: Transaction.DataReplacement) -> Footprint:
-    replaced: dict[int, frozenset[int]] = {}
-    for group in replacement.replacements:
-        fields = frozenset(group.new_file.fields)
-        replaced[group.fragment_id] = replaced.get(group.fragment_id, frozenset()) | fields
-    return Footprint(kind=Kind.DATA_REPLACEMENT, fragments=frozenset(replaced), replaced=replaced)
-
-
-def _generations(merged: Iterable[MergedGeneration]) -> tuple[tuple[bytes, int], ...]:
-    return tuple((one.region_id.uuid, one.generation) for one in merged)
-
-
-def _files(fragment: DataFragment) -> tuple[FileIdentity, ...]:
-    return tuple(file_identity(file) for file in fragment.files)
-
-
-def _files_of(fragments: Iterable[DataFragment], ids: frozenset[int]) -> dict[int, tuple[FileIdentity, ...]]:
-    return {fragment.id: _files(fragment) for fragment in fragments if fragment.id in ids}
-
-
-def _preserves_nullability(transaction: Transaction, before: Manifest) -> bool:
-    after = transaction.merge.schema if transaction.HasField("merge") else transaction.project.schema
-    return not may_tighten_nullability(before.fields, after)
-
-
-def _defers_indices(
-    rewrite: Transaction.Rewrite,
-    bare: Footprint,
-    read: Manifest,
-    indices: Iterable[IndexMetadata],
-) -> bool:
-    # Lance: optimize.rs: a compaction rewrites every index that covers its fragments, unless it was
-    # told to defer that; indices of stable row ids need no rewriting, and those that can't be
-    # rewritten are left alone.
-    if has_stable_row_ids(read):
-        return False
-    rewritten = {one.old_id.uuid for one in rewrite.rewritten_indices}
-    return any(
-        not is_system_index(index)
-        and not holds_addresses(index)
-        and index.uuid.uuid not in rewritten
-        and covers_any(covered_fragments(index, staged=False), bare.fragments)
-        for index in indices
-    )

@@ -17,6 +17,11 @@ TOMBSTONE = -2
 FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None]
 
 
+def files_of(fragments: Iterable[DataFragment]) -> list[DataFile]:
+    """The data files of fragments, in their order."""
+    return [file for fragment in fragments for file in fragment.files]
+
+
 def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
     """The first id that no fragment of this table ever had; those in `kept` are of the version too.
 

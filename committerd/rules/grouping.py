@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from committerd.format.messages import Manifest, Member, Refusal, Transaction
+from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.request import Envelope, Request
 from committerd.rules.answers import REASON_KEY, encode_settled, short
@@ -155,16 +155,6 @@ def mark_of(
             life=before.life if before else 0,
         )
     }
-
-
-def reserved_range(latest: Manifest | None, transaction: Transaction) -> tuple[int, int]:
-    """The first id and the count that a ReserveFragments gets on top of `latest`; (0, 0) for other operations.
-
-    pylance 4.0.0: an absent max_fragment_id counts as 0, so id 0 is never handed out.
-    """
-    if transaction.WhichOneof("operation") != "reserve_fragments" or latest is None:
-        return 0, 0
-    return latest.max_fragment_id + 1, transaction.reserve_fragments.num_fragments
 
 
 def sole(

@@ -1,9 +1,7 @@
-"""What a commit does to the indices it doesn't make: which stay, and which fragments each still
-covers.
+"""What a commit does to the indices of a table: which stay, and which fragments each still covers.
 
-An index lists the fragments that it covers; a query scans the rest. So too short a list costs time,
-and too long a list gives wrong answers. Nothing here changes a message in place: an index with
-another list is a copy.
+An index lists the fragments that it covers; a query scans the rest. So a list that is too short costs time, and one
+that is too long gives wrong answers. Nothing here changes a message in place: an index with another list is a copy.
 """
 
 from __future__ import annotations
@@ -42,6 +40,12 @@ def coverage(index: IndexMetadata) -> BitMap | None:
     return covered_fragments(index, staged=False)
 
 
+def require_distinct_indices(where: str, uuids: Sequence[bytes]) -> None:
+    """Return when no index is listed twice in field `where`. Raises `InvalidRequest` (`duplicate_index`)."""
+    if len(set(uuids)) != len(uuids):
+        raise InvalidRequest(f"{where} lists one index twice", code="duplicate_index")
+
+
 def holds_addresses(index: IndexMetadata) -> bool:
     """Whether an index names rows by where they lie even in a table whose rows have stable ids.
 
@@ -54,6 +58,7 @@ def holds_addresses(index: IndexMetadata) -> bool:
 
 
 def with_coverage(index: IndexMetadata, fragments: BitMap) -> IndexMetadata:
+    """A copy of the index that covers these fragments."""
     copied = IndexMetadata()
     copied.CopyFrom(index)
     copied.fragment_bitmap = encode_fragments(fragments)

@@ -14,9 +14,9 @@ from committerd.format.manifest_file import ManifestFile, assemble, decode
 from committerd.format.messages import DataFile, DataFragment, Field, Manifest, Transaction
 from committerd.format.support import require_supported
 from committerd.rules.draft import Given
-from committerd.rules.footprint import footprint_of_theirs
 from committerd.rules.invariants import require_sound
 from committerd.rules.manifest import NextVersion, build
+from committerd.rules.transaction import footprint_of_theirs
 
 _UUID = "00000000-0000-4000-8000-000000000000"
 

@@ -30,8 +30,8 @@ from committerd.committer.putting import Backoff
 from committerd.errors import RequestError
 from committerd.format.paths import VERSIONS, parse_manifest_name
 from committerd.format.request import decode_transaction
-from committerd.judged import refused_by
 from committerd.prepare import ANYTHING, PrepareOptions, World, create_options
+from committerd.refusals import refused_by
 from committerd.settings_dynamodb import DynamoDBSettings
 from committerd.settings_s3 import S3Settings
 from committerd.table import Table

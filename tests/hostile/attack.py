@@ -19,7 +19,7 @@ from typing import Self
 from uuid import UUID
 
 from committerd.format.messages import COMMITTED, Outcome, Status, Transaction
-from committerd.judged import INTERNAL_ERROR
+from committerd.refusals import INTERNAL_ERROR
 from harness.daemon import Daemon
 from harness.scene import Scene
 from tests.hostile.records import Hostile, mutated, seeds

@@ -28,8 +28,8 @@ from committerd.format.request import decode_envelope, decode_transaction
 from committerd.format.support import require_supported
 from committerd.ports import Created, ObjectStore
 from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
-from committerd.rules.footprint import footprint_of_theirs
 from committerd.rules.invariants import require_sound_table
+from committerd.rules.transaction import footprint_of_theirs
 from committerd.table import Table
 from committerd.writing import put, write_files
 from tests.conformance.facts import manifests

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from committerd.format.messages import DataFragment, Field, IndexMetadata, Manifest, Transaction
 from committerd.rules.conflicts import Verdict, check
-from committerd.rules.footprint import Footprint, footprint_of_ours, footprint_of_theirs
+from committerd.rules.footprint import Footprint
+from committerd.rules.transaction import footprint_of_ours, footprint_of_theirs
 from tests.rules import samples
 from tests.rules.samples import fragment, generation, transaction
 

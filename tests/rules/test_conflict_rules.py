@@ -8,8 +8,8 @@ import pytest
 
 from committerd.format.messages import Transaction
 from committerd.rules.conflicts import Verdict, check
-from committerd.rules.footprint import footprint_of_ours, footprint_of_theirs
 from committerd.rules.kind import Kind
+from committerd.rules.transaction import footprint_of_ours, footprint_of_theirs
 from tests.rules import samples
 from tests.rules.operations import (
     DELETES_OF_0,

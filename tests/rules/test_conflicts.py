@@ -24,8 +24,9 @@ from committerd.rules.conflicts import (
     rule,
     worst,
 )
-from committerd.rules.footprint import Footprint, footprint_of_ours, footprint_of_theirs
+from committerd.rules.footprint import Footprint
 from committerd.rules.kind import Kind
+from committerd.rules.transaction import footprint_of_ours, footprint_of_theirs
 from tests.rules import samples
 
 ORDER = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from committerd.format.messages import Transaction
-from committerd.rules.excerpt import excerpt
+from committerd.rules.transaction import excerpt
 from tests.rules.samples import fragment, manifest, table, transaction
 
 FILE = table(manifest(*(fragment(number) for number in range(5))))

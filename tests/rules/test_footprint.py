@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable, InvalidRequest
 from committerd.format.messages import Transaction
-from committerd.rules.footprint import footprint, footprint_of_ours
 from committerd.rules.key_filter import NUMBER_OF_ITEMS_DEFAULT, PROBABILITY_DEFAULT, KeyFilter, key_filter
 from committerd.rules.kind import Kind
-from committerd.rules.normalise import normalised
+from committerd.rules.transaction import footprint, footprint_of_ours, normalised
 from tests.rules import samples
 from tests.rules.operations import delete
 from tests.rules.samples import fragment, index, transaction
@@ -26,7 +25,7 @@ def test_the_kind_is_the_operation(kind: Kind) -> None:
 
 
 def test_an_operation_that_we_do_not_know() -> None:
-    with pytest.raises(ValueError, match="no operation"):
+    with pytest.raises(InvalidRequest, match="no operation"):
         footprint(transaction(), staged=True)
 
 

@@ -19,11 +19,11 @@ from committerd.rules.grouping import (
     merged,
     position_only,
     refusal_of,
-    reserved_range,
     sole,
 )
 from committerd.rules.ledger import Refused
 from committerd.rules.position import AppMark, decode_marks, decode_position, start_of
+from committerd.rules.transaction import reserved_range
 
 POSITION = start_of(TopicIdentity(cluster_id="c", topic="t.staged", topic_id="i"), 3)
 

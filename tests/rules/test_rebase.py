@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -11,20 +12,10 @@ from pyroaring import BitMap
 
 from committerd.format.fragment_reuse import Content, ExternalContent, reuse_content
 from committerd.format.index_details import unpack_details
-from committerd.format.messages import DeletionFile, MemWalIndexDetails, Transaction
-from committerd.rules.footprint import footprint
-from committerd.rules.rebase import (
-    REUSE_INLINE_BYTES_MAX,
-    DeletionMerge,
-    Deletions,
-    Rebased,
-    ReuseContents,
-    RowConflict,
-    merge_deletions,
-    plan_deletions,
-    rebase_indices,
-    rebase_reuse,
-)
+from committerd.format.messages import DeletionFile, Manifest, MemWalIndexDetails, Transaction
+from committerd.rules.operations.create_index import REUSE_INLINE_BYTES_MAX, rebase_indices, rebase_reuse
+from committerd.rules.rebase import DeletionMerge, Deletions, Rebased, RebaseFacts, ReuseContents, RowConflict
+from committerd.rules.transaction import footprint, operation_of
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, merged, update
 from tests.rules.samples import fragment, generation, index, manifest
@@ -36,6 +27,19 @@ def rows_of(*rows: int) -> BitMap:
     return BitMap(rows)
 
 
+def plan_deletions(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
+    return operation_of(transaction).deletions_to_merge(transaction, read, latest)
+
+
+def merge_deletions(
+    transaction: Transaction, merges: Sequence[tuple[DeletionMerge, Deletions]], first_file_id: int = 0
+) -> Rebased | RowConflict:
+    rebase = operation_of(transaction).rebase
+    assert rebase is not None
+    facts = RebaseFacts(latest_version=LATEST, deletions=merges, file_ids=count(first_file_id))
+    return rebase(transaction, facts)
+
+
 def merge(
     transaction: Transaction, read: BitMap, ours: BitMap, latest: BitMap, *, rows: int = 100
 ) -> Rebased | RowConflict:
@@ -43,12 +47,7 @@ def merge(
     states = {"read": read, "ours": ours, "latest": latest}
     made = {name: fragment(0, rows=rows, deleted=len(deleted)) for name, deleted in states.items()}
     made["latest"].deletion_file.id = 4711
-    return merge_deletions(
-        transaction,
-        [(DeletionMerge(**made), Deletions(**states))],
-        latest_version=LATEST,
-        file_ids=count(50),
-    )
+    return merge_deletions(transaction, [(DeletionMerge(**made), Deletions(**states))], first_file_id=50)
 
 
 def deleting(rows: BitMap) -> Transaction:
@@ -113,7 +112,7 @@ class TestDeletions:
                 Deletions(read=BitMap(), ours=same, latest=same),
             )
         ]
-        conflict = merge_deletions(delete(fragment(1, deleted=7)), high, latest_version=LATEST, file_ids=count())
+        conflict = merge_deletions(delete(fragment(1, deleted=7)), high)
         assert isinstance(conflict, RowConflict)
         first = 1 << 32
         told = ", ".join(str(first + row) for row in range(5))
@@ -138,7 +137,7 @@ class TestDeletions:
 
     def test_in_other_fragments_change_only_the_read_version(self) -> None:
         staged = deleting(rows_of(1))
-        rebased = merge_deletions(staged, [], latest_version=LATEST, file_ids=count())
+        rebased = merge_deletions(staged, [])
         assert isinstance(rebased, Rebased)
         rebased.transaction.read_version = staged.read_version
         assert rebased.transaction == staged

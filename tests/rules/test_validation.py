@@ -21,11 +21,12 @@ from committerd.format.messages import (
     MergedGeneration,
     Transaction,
 )
-from committerd.rules.brought import brought
-from committerd.rules.content import differing_schema, require_fits
+from committerd.rules.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
+from committerd.rules.content import require_fits
 from committerd.rules.draft import CreateOptions
 from committerd.rules.kind import Kind
-from committerd.rules.validation import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed, require_valid
+from committerd.rules.transaction import operation_of, staged_files
+from committerd.rules.validation import require_valid
 from tests.rules import samples
 from tests.rules.operations import create_index, delete, replacement, rewrite, update
 from tests.rules.samples import fragment, index, transaction, updates
@@ -34,7 +35,7 @@ from tests.rules.samples import fragment, index, transaction, updates
 def refusal(staged: Transaction, *, latest: int = 5, allowed: Allowed = ANYTHING) -> str:
     """Code of the refusal, whose message says something; empty when it is valid."""
     try:
-        require_valid(staged, brought(staged), latest_version=latest, allowed=allowed)
+        require_valid(staged, staged_files(staged), latest_version=latest, allowed=allowed)
     except RequestError as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
@@ -64,13 +65,13 @@ def test_a_valid_transaction_passes(kind: Kind) -> None:
     getattr(staged, kind).SetInParent()
     if kind is Kind.CLONE:
         staged.clone.ref_path = "/t"
-    assert require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING) is kind
+    assert require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING) is kind
 
 
 class TestOperation:
     def test_there_must_be_one(self) -> None:
         with pytest.raises(InvalidRequest, match="no operation"):
-            require_valid(transaction(), brought(transaction()), latest_version=5, allowed=ANYTHING)
+            require_valid(transaction(), staged_files(transaction()), latest_version=5, allowed=ANYTHING)
 
     @pytest.mark.parametrize(
         ("number", "code"), [(200, "blob_operation"), (202, "blob_operation"), (115, "unknown_operation")]
@@ -80,7 +81,7 @@ class TestOperation:
         body = transaction().SerializeToString() + bytes([tag & 0x7F | 0x80, tag >> 7, 0])
         staged = Transaction.FromString(body)
         with pytest.raises(UnsupportedRequest) as error:
-            require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING)
+            require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
         assert error.value.code == code
         assert str(number) in str(error.value)
 
@@ -248,7 +249,7 @@ class TestFragments:
 
     def test_have_keys_that_fit_behind_the_path_of_the_table(self) -> None:
         staged = with_path("x" * 200)
-        what = brought(staged)
+        what = staged_files(staged)
         require_valid(staged, what, latest_version=5, allowed=ANYTHING, room=205)
         with pytest.raises(InvalidRequest, match="only 199 fit behind the table's own path"):
             require_valid(staged, what, latest_version=5, allowed=ANYTHING, room=204)
@@ -376,10 +377,10 @@ def test_all_numbers_out_of_bounds_are_named_up_to_ten() -> None:
     staged = update(fields_modified=[2**32 - 1])
     staged.update.updated_fragment_offset_bitmaps[2**40] = b""
     with pytest.raises(InvalidRequest, match=r"fields_modified is .*; update.updated_fragment_offset_bitmaps is"):
-        require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING)
+        require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
     staged = create_index(*(samples.index(number, version=2**63) for number in range(1, 13)))
     with pytest.raises(InvalidRequest, match="; and 2 more"):
-        require_valid(staged, brought(staged), latest_version=5, allowed=ANYTHING)
+        require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
 
 
 LONG = "x" * 1025
@@ -419,7 +420,7 @@ def test_a_region_has_an_id() -> None:
 def misfit(staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None) -> str:
     """Code of what does not fit; empty when all does."""
     try:
-        require_fits(staged, brought(staged), latest, create or CreateOptions())
+        require_fits(staged, staged_files(staged), latest, create or CreateOptions())
     except InvalidRequest as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
@@ -544,7 +545,7 @@ class TestAnAppendThatNamesNoVersion:
         del made.files[:]
         made.files.append(samples.data_file("a", fields))
         staged = transaction(read_version, append=Transaction.Append(fragments=[made]))
-        return differing_schema(staged, self.TABLE) or ""
+        return operation_of(staged).differing_schema(staged, self.TABLE) or ""
 
     @pytest.mark.parametrize("fields", [[0, 2, 3, 4, 5, 6], [2], [2, 0, -2], [1, 2]])
     def test_may_have_any_columns_of_the_table_and_dropped_ones(self, fields: list[int]) -> None:
@@ -567,4 +568,5 @@ class TestAnAppendThatNamesNoVersion:
         assert self.differing(7, read_version=5) == ""
 
     def test_is_no_other_operation(self) -> None:
-        assert differing_schema(transaction(0, overwrite=Transaction.Overwrite()), self.TABLE) is None
+        staged = transaction(0, overwrite=Transaction.Overwrite())
+        assert operation_of(staged).differing_schema(staged, self.TABLE) is None

@@ -17,8 +17,8 @@ from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.messages import Status as StatusNumber
 from committerd.format.paths import DATA, VERSIONS, data_key, parse_manifest_name, transaction_key
 from committerd.format.request import AppUnit, Envelope, decode_envelope, decode_transaction
-from committerd.judged import INTERNAL_ERROR
 from committerd.ports import Acknowledged, Publication, Record
+from committerd.refusals import INTERNAL_ERROR
 from committerd.rules.answers import REASON_KEY, Settled, decode_settled
 from committerd.rules.position import AppMark, Position, decode_marks, decode_position
 from tests.simulation.queue import FakeBroker
