@@ -70,9 +70,12 @@ class Publisher:
         await self._send.send(answers)
 
     async def drained(self) -> None:
-        """Wait until everything given so far was taken, and its acknowledgement tried. Nothing is given after that."""
+        """Wait until everything given so far was taken, and its acknowledgement tried. Nothing is given meanwhile."""
         self._draining.set()
-        await self._idle.wait()
+        try:
+            await self._idle.wait()
+        finally:
+            self._draining = anyio.Event()
 
     async def run(self) -> None:
         """Send until cancelled."""

@@ -20,13 +20,14 @@ import anyio
 from committerd.committer.beside import Beside
 from committerd.committer.view import StartAgain, View
 from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
+from committerd.format.manifest_file import TAIL_BYTES
 from committerd.format.paths import data_key
-from committerd.ports import Answer, Created, Exists, ExternallyDecided, Queue, TakesSeveral, TopicIdentity
+from committerd.ports import Answer, Created, Exists, ExternallyDecided, Queue, Tail, TakesSeveral, TopicIdentity
 from committerd.prepare import Prepared
 from committerd.rules.grouping import Group
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import refuse_other_topic
-from committerd.table import Standing
+from committerd.table import Standing, Table
 from committerd.telemetry import STARTED_AGAIN, Telemetry
 from committerd.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
 
@@ -128,11 +129,13 @@ class Putter:
 
     async def _settle(self, drafts: Sequence[Draft], view: View, unknown: _Unknown) -> Settlement:
         backoff, left, made, asked = Backoff(self._dice), drafts, list[Draft](), False
+        tried, sent_at = left, view.monotonic()
         while True:
             try:
                 again, asked = asked, True
                 await self._ready(left, view, ask=again)
                 answer: Answer = Exists()
+                tried, sent_at = left, view.monotonic()
                 if await self._still_latest(view):
                     count, answer = await self._create(left, view, unknown)
                     made += left[:count]
@@ -151,7 +154,12 @@ class Putter:
                 self._tell(left[0], error)
                 await backoff.wait()
                 continue
-            settlement = await self._read_back(left[0], view, taken=taken)
+            try:
+                settlement = await self._read_back(left[0], view, taken=taken)
+            except StartAgain:
+                if not taken:
+                    await self._withdraw_what_landed(tried, view, sent_at=sent_at)
+                raise
             if settlement is not None:
                 unknown.settled(settlement.race.value)
                 await self._complete(left[0], view, settlement.found)
@@ -199,6 +207,20 @@ class Putter:
         await self._write(draft, look)
         return found[0]
 
+    async def _withdraw_what_landed(self, drafts: Sequence[Draft], view: View, *, sent_at: float) -> None:
+        """As `_withdraw`, of those that are there, when the answer to their put was lost."""
+        standing = await self._standing(drafts[0], view)
+        if standing is Standing.SAME:
+            return
+        landed: list[Draft] = []
+
+        async def look() -> None:
+            landed[:] = [draft for draft in drafts if await _is_there(view.table, draft.prepared)]
+
+        await self._write(drafts[0], look)
+        if landed:
+            await self._withdraw(landed, view, standing, sent_at=sent_at)
+
     async def _withdraw(self, drafts: Sequence[Draft], view: View, standing: Standing, *, sent_at: float) -> None:
         """Delete versions that landed in another table than the one they were built on: no reader could open it.
 
@@ -215,7 +237,7 @@ class Putter:
             if certain and await table.latest_version() == made[-1].version:
                 for prepared in reversed(made):
                     # Those that were made before the table was deleted went with it: what is there now is not ours.
-                    if await table.standing(prepared.version) is Standing.SAME:
+                    if await _is_there(table, prepared):
                         await table.store.delete(prepared.key)
                 withdrawn = True
         except CommitterError as error:
@@ -334,3 +356,9 @@ class Putter:
             "commit.retried",
             extra={"version": draft.group.version, "reason": reason, "error": str(error)},
         )
+
+
+async def _is_there(table: Table, prepared: Prepared) -> bool:
+    """Whether this number holds this very version."""
+    tail = await table.store.get_tail(prepared.key, TAIL_BYTES)
+    return tail == Tail(body=prepared.body.tail(TAIL_BYTES), size=len(prepared.body))

@@ -1,7 +1,9 @@
 """Start, at every assignment: where the table stands, what is owed to whom, from where to go on.
 
 The group's offset and the end of the outcomes topic are read first, then the table: an answer that was told before must
-be found in a table read later, or the table went back.
+be found in a table read later, or the table went back. Before that, Kafka takes all answers that this process gave. If
+one of them were still on its way, and its table were deleted by now, the record would be committed to the next table as
+well.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import anyio
 from google.protobuf.message import DecodeError
 
 from committerd.committer.answering import Answerer
@@ -19,6 +22,7 @@ from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Intake
 from committerd.committer.publisher import Answers
 from committerd.committer.view import Answered, StartAgain, View
+from committerd.errors import QueueUnavailable
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
 from committerd.ports import Acknowledged, Queue, Record
@@ -35,6 +39,8 @@ OUTCOMES_TAIL = 200
 """Outcomes looked at in each partition: answers are published in order of versions, so few prove as much as many."""
 _READ_RECORDS = 1000
 """Records read again at a time, for answers whose version was cleaned up."""
+_TELLING_SECONDS_MAX = 5.0
+"""Start waits no longer for Kafka to take what is still to be told: then it says so, and is tried again."""
 _PUBLISHED_AT_ONCE = 10_000
 """Answers that are read from the table at a time; a version has as many at most."""
 
@@ -61,6 +67,7 @@ class Starter:
         """
         view = self.new_view()
         view.report = report
+        await self._tell_the_rest(report)
         await self.clock.ask(self.queue)
         facts, answered = await read_facts(self.queue, view, republish_max=self.republish_max)
         position = starting_position(view.position, facts, table_exists=view.base > 0)
@@ -89,6 +96,18 @@ class Starter:
             },
         )
         return view
+
+    async def _tell_the_rest(self, report: Callable[[str], None]) -> None:
+        """Wait until Kafka has taken all answers given so far. Raises `QueueUnavailable` when that takes too long."""
+        publisher = self.answerer.publisher
+        report("waits until Kafka has taken the answers that were given before")
+        with anyio.move_on_after(_TELLING_SECONDS_MAX) as waited:
+            await publisher.drained()
+        if waited.cancelled_caught:
+            raise QueueUnavailable(
+                f"Kafka has not taken all answers given before within {_TELLING_SECONDS_MAX:g} s; nothing is committed "
+                "until it has"
+            )
 
     async def _publish_again(self, answered: Answered, view: View, owed: int, generation: int) -> None:
         """Publish the answers of every offset from `owed` to the highest that the position passes."""

@@ -8,6 +8,9 @@ link; Linux's rename without replacing does, on file systems without links.
 A process that is killed leaves temporary files at most, `.tmp-` and a random number. No listing
 shows them, no reader of Lance takes one for a manifest, and Lance's cleanup collects the prefix.
 
+Versions are created in the folder that the last listing of them found, which is held open. Whoever deletes the table
+and makes another one makes another folder: a version that was meant for the dead table never lands in the new one.
+
 With `durable`, a returned write survives a power failure: the file is synced before it gets its
 name, the folder after.
 
@@ -25,6 +28,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote_to_bytes
@@ -33,6 +37,7 @@ import anyio
 from anyio import to_thread
 
 from committerd.edges.local_files import (
+    HeldFolder,
     Superseded,
     discard,
     link,
@@ -115,6 +120,8 @@ class LocalStore:
         self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
         self._readers = anyio.CapacityLimiter(_THREADS_MAX)
         self._superseded = Superseded()
+        self._versions: HeldFolder | None = None
+        """The folder of the versions as it was last listed; None = there was none."""
         self.uri = self._root
 
     async def get(self, key: str) -> bytes | None:
@@ -177,22 +184,23 @@ class LocalStore:
         one. Nothing was returned of either.
         """
         placed = [(self._path(key), parts) for key, parts in objects]
+        held = self._held_for([path for path, _ in placed])
         temporaries: dict[str, str] = {}
 
         def stage(some: Sequence[tuple[str, Sequence[bytes]]]) -> None:
             for path, parts in some:
                 with _unchanged(path):
-                    temporaries[path] = self._stage(path, [parts], size=sum(map(len, parts)))
+                    temporaries[path] = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
 
         try:
             await self._share(stage, placed)
             staged = [(path, temporaries.pop(path)) for path, _ in placed]
-            return await self._in_thread(self._name_in_turn, staged, as_long_as)
+            return await self._in_thread(self._name_in_turn, staged, as_long_as, held)
         except StoreUnavailable as error:
             return [error]
         finally:
             for temporary in temporaries.values():
-                discard(temporary)
+                discard(temporary, held=held)
 
     async def copy(self, source: str, target: str) -> bool:
         self._path(source)
@@ -203,7 +211,8 @@ class LocalStore:
         await self._in_thread(_remove, self._root, key)
 
     async def aclose(self) -> None:
-        """Nothing is held open between calls."""
+        """Let go of the folder of the versions."""
+        self._versions = None
 
     async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
         """What `work` makes of the file's descriptor; None where there is no file."""
@@ -268,32 +277,42 @@ class LocalStore:
             )
         return os.path.join(self._root, key)
 
+    def _held_for(self, paths: Sequence[str]) -> HeldFolder | None:
+        """The folder that these files are to be created in, where it is held open."""
+        held = self._versions
+        return held if held is not None and {os.path.dirname(path) for path in paths} == {held.path} else None
+
     def _create(self, path: str, parts: Sequence[bytes]) -> Created | Exists:
+        held = self._held_for([path])
         with _unchanged(path):
-            temporary = self._stage(path, [parts], size=sum(map(len, parts)))
-        (answer,) = self._name_in_turn([(path, temporary)], lambda: True)
+            temporary = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
+        (answer,) = self._name_in_turn([(path, temporary)], lambda: True, held)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _name_in_turn(self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool]) -> Sequence[Answer]:
+    def _name_in_turn(
+        self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool], held: HeldFolder | None
+    ) -> Sequence[Answer]:
         """Give files their names, (path, temporary) each, up to the first that is not free."""
         answers: list[Answer] = []
         try:
             for path, temporary in staged:
-                answers.append(_named(temporary, path))
+                answers.append(_named(temporary, path, held))
                 if not isinstance(answers[-1], Created) or not as_long_as():
                     break
         finally:
             for _, temporary in staged:
-                discard(temporary)
+                discard(temporary, held=held)
         if self._durable:
             # Where the name was taken too: it may be our own earlier link, whose sync failed.
-            for folder in dict.fromkeys(os.path.dirname(path) for path, _ in staged):
+            for folder in [held] if held else dict.fromkeys(os.path.dirname(path) for path, _ in staged):
                 try:
                     sync_folder(folder)
                 except OSError as error:
                     return [_unsynced(error, dict(zip((path for path, _ in staged), answers, strict=False)))]
+        if held is not None and isinstance(answers[0], Created) and not held.is_in_place():
+            return [OutcomeUnknown(f"{staged[0][0]} was created in a folder that was moved or deleted meanwhile")]
         return tuple(answers)
 
     def _replace_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
@@ -324,25 +343,35 @@ class LocalStore:
 
     def _scan(self, key: str) -> Sequence[str]:
         """Names of the objects directly in a folder, in no order."""
-        folder = os.path.join(self._root, key)
-        with _reading(self._root, key), os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if _is_object(entry)]
+        held = names = None
+        with _reading(self._root, key):
+            held = HeldFolder(os.path.join(self._root, key))
+            with os.scandir(held.descriptor) as entries:
+                names = [entry.name for entry in entries if _is_object(entry)]
             if self._durable:
                 # An answer may rest on what is seen here: a version whose writer was killed before
                 # it had synced the folder must not vanish in a power failure after that.
-                sync_folder(folder)
-            return names
-        return []
+                sync_folder(held)
+        if f"{key}/" == VERSIONS:
+            self._versions = held
+        return names or []
 
-    def _stage(self, path: str, batches: Iterable[Sequence[bytes]], *, size: int = 0) -> str:
-        """Write a temporary file beside `path`, and its folder where that is missing. `size` 0 = not known."""
+    def _stage(
+        self, path: str, batches: Iterable[Sequence[bytes]], *, size: int = 0, held: HeldFolder | None = None
+    ) -> str:
+        """Write a temporary file beside `path`, and its folder where that is missing and not `held`.
+
+        `size` 0 = not known.
+        """
         folder = os.path.dirname(path)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
         try:
-            file = open(temporary, "xb", buffering=0)  # noqa: SIM115 - closed in the with below
+            file = _open_new(temporary, held)
         except FileNotFoundError:
+            if held is not None:
+                raise
             self._make_folder(folder)
-            file = open(temporary, "xb", buffering=0)  # noqa: SIM115
+            file = _open_new(temporary, held)
         try:
             with file:
                 if size >= _LARGE_BYTES_MIN:
@@ -353,7 +382,7 @@ class LocalStore:
                 if self._durable:
                     os.fsync(file.fileno())
         except BaseException:
-            discard(temporary)
+            discard(temporary, held=held)
             raise
         return temporary
 
@@ -436,9 +465,20 @@ def _unsynced(error: OSError, answers: Mapping[str, Answer]) -> OutcomeUnknown:
     return unknown
 
 
-def _named(temporary: str, path: str) -> Answer:
+def _open_new(path: str, held: HeldFolder | None) -> FileIO:
+    """A new file to write to, in the folder that is held."""
+    if held is None:
+        return open(path, "xb", buffering=0)
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666, dir_fd=held.descriptor)
+
+    return open(os.path.basename(path), "xb", buffering=0, opener=opened)
+
+
+def _named(temporary: str, path: str, held: HeldFolder | None) -> Answer:
     try:
-        return Created() if link(temporary, path) else Exists()
+        return Created() if link(temporary, path, held=held) else Exists()
     except (StoreUnavailable, OutcomeUnknown) as error:
         return error
 

@@ -106,27 +106,54 @@ def write(descriptor: int, parts: Sequence[bytes]) -> None:
                 rest[0] = rest[0][written:]
 
 
-def link(temporary: str, path: str) -> bool:
-    """Give the temporary file its name; False when the name is taken."""
+class HeldFolder:
+    """A folder held open. What is written through it stays in it, even when its path names another folder by then."""
+
+    def __init__(self, path: str) -> None:
+        """Raises `OSError` where there is no such folder."""
+        self.path = path
+        self.descriptor = os.open(path, _FOLDER)
+
+    def is_in_place(self) -> bool:
+        """Whether its path still names this folder."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def __del__(self) -> None:
+        # Threads may still write through it when another one takes its place.
+        if (descriptor := getattr(self, "descriptor", None)) is not None:
+            os.close(descriptor)
+
+
+def link(temporary: str, path: str, *, held: HeldFolder | None = None) -> bool:
+    """Give the temporary file its name; False when the name is taken. `held`: the folder of both."""
     try:
-        os.link(temporary, path)
+        if held is None:
+            os.link(temporary, path)
+        else:
+            source, target = os.path.basename(temporary), os.path.basename(path)
+            os.link(source, target, src_dir_fd=held.descriptor, dst_dir_fd=held.descriptor)
     except FileExistsError:
         return False
     except OSError as error:
         if error.errno in _NO_HARD_LINKS:
-            return _rename_without_replacing(temporary, path)
+            return _rename_without_replacing(temporary, path, held)
         if error.errno in _LINK_NOT_MADE:
             raise StoreUnavailable(f"can't write {path}: {reason(error)}") from error
         raise OutcomeUnknown(f"{path} may have been created: {reason(error)}") from error
     return True
 
 
-def _rename_without_replacing(temporary: str, path: str) -> bool:
+def _rename_without_replacing(temporary: str, path: str, held: HeldFolder | None) -> bool:
     rename = _renameat2()
     code = errno.ENOSYS
     if rename is not None:
-        source, target = os.fsencode(temporary), os.fsencode(path)
-        if rename(_AT_FDCWD, source, _AT_FDCWD, target, _RENAME_NOREPLACE) == 0:
+        folder = _AT_FDCWD if held is None else held.descriptor
+        names = (temporary, path) if held is None else (os.path.basename(temporary), os.path.basename(path))
+        source, target = map(os.fsencode, names)
+        if rename(folder, source, folder, target, _RENAME_NOREPLACE) == 0:
             return True
         code = ctypes.get_errno()
     if code == errno.EEXIST:
@@ -233,20 +260,21 @@ def _require_regular(root: str, key: str, found: os.stat_result) -> None:
         raise ObjectUnreadable(f"can't read {os.path.join(root, key)}: it is {what}")
 
 
-def sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_folder(folder: str | HeldFolder) -> None:
+    held = folder if isinstance(folder, HeldFolder) else HeldFolder(folder)
     try:
-        os.fsync(descriptor)
+        os.fsync(held.descriptor)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
             raise
-    finally:
-        os.close(descriptor)
 
 
-def discard(temporary: str) -> None:
+def discard(temporary: str, *, held: HeldFolder | None = None) -> None:
     with suppress(OSError):  # harmless where it stays
-        os.unlink(temporary)
+        if held is None:
+            os.unlink(temporary)
+        else:
+            os.unlink(os.path.basename(temporary), dir_fd=held.descriptor)
 
 
 def reason(error: OSError) -> str:

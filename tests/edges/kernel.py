@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,12 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     def opened(descriptor: int) -> str:
         return shown(os.readlink(f"/proc/self/fd/{descriptor}"))
 
+    def placed(path: str, folders: Mapping[str, int]) -> str:
+        """A path in the folder that is held open for it."""
+        if not folders:
+            return shown(path)
+        return shown(os.path.join(os.readlink(f"/proc/self/fd/{folders['dst_dir_fd']}"), path))
+
     def sync(descriptor: int) -> None:
         calls.append("sync " + opened(descriptor))
         fsync(descriptor)
@@ -35,11 +41,11 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
         advise(descriptor, offset, length, advice)
 
     def name(kind: str) -> object:
-        real = link if kind == "link" else rename
+        real: Any = link if kind == "link" else rename
 
-        def call(source: str, target: str) -> None:
-            calls.append(f"{kind} {shown(source)} {shown(target)}")
-            real(source, target)
+        def call(source: str, target: str, **folders: int) -> None:
+            calls.append(f"{kind} {placed(source, folders)} {placed(target, folders)}")
+            real(source, target, **folders)
 
         return call
 

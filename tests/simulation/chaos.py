@@ -201,6 +201,13 @@ class Chaos:
 
     async def swap_table(self) -> None:
         """Somebody deletes the table and makes another one; the operator takes the queue on for it, some time later."""
+        await self._swap(of_the_folder=False)
+
+    async def swap_folder(self) -> None:
+        """The same with the folder of the table: the next one is another one."""
+        await self._swap(of_the_folder=True)
+
+    async def _swap(self, *, of_the_folder: bool) -> None:
         world = self.world
         if not world.auditor.latest or world.broker.group is None or world.broker.group.offset == 0:
             return
@@ -211,8 +218,7 @@ class Chaos:
             world.producers.stage(world.producers.plain())
         await anyio.sleep(self.dice.choice((0.0, self.dice.uniform(0, 10 * world.scenario.rates.latency))))
         world.auditor.table_is_swapped()
-        for key in list(world.bucket.objects):
-            world.bucket.delete(key)
+        world.bucket.delete_all(with_folders=of_the_folder)
         world.foreign.put_table(version)
         await anyio.sleep(self.dice.uniform(15, 30))
         await adopt(world)

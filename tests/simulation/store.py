@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
+from committerd.format.paths import VERSIONS
 from committerd.ports import Answer, Created, Exists, Tail
 from tests.simulation.faults import Lost, Refused, Weather
 
@@ -21,6 +22,8 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.watchers: list[Watch] = []
         self._folders: dict[str, list[str]] = {}
+        self.life = 0
+        """Grows when the folders are deleted, too: those that are made next are others."""
 
     def put(self, key: str, body: bytes) -> None:
         change: Change = "replaced" if key in self.objects else "created"
@@ -40,6 +43,12 @@ class Bucket:
         if body is not None:
             self._folders[_folder(key)].remove(key)
             self._tell("deleted", key, body)
+
+    def delete_all(self, *, with_folders: bool) -> None:
+        """The whole table, in one moment."""
+        for key in list(self.objects):
+            self.delete(key)
+        self.life += with_folders
 
     def spoil(self, key: str, body: bytes) -> None:
         """An object is another one, and nobody has written it."""
@@ -90,13 +99,18 @@ class FakeStore:
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         try:
             answer, fate = await self._weather.journey(
-                f"store.put_if_absent {key}", lambda: self._bucket.put_if_absent(key, body)
+                f"store.put_if_absent {key}", lambda: self._put_if_absent(key, body)
             )
         except Refused as refused:
             raise StoreUnavailable(str(refused)) from refused
         except Lost as lost:
             raise OutcomeUnknown(str(lost)) from lost
+        if isinstance(answer, StoreUnavailable):
+            raise answer
         return Exists() if fate.ends == "doubled" else answer
+
+    def _put_if_absent(self, key: str, body: bytes) -> Created | Exists | StoreUnavailable:
+        return self._bucket.put_if_absent(key, body)
 
     async def copy(self, source: str, target: str) -> bool:
         def copied() -> bool:
@@ -124,7 +138,30 @@ class FakeStore:
 
 
 class SwiftStore(FakeStore):
-    """One that takes several objects at once (`committerd.ports.TakesSeveral`)."""
+    """One that takes several objects at once (`committerd.ports.TakesSeveral`).
+
+    It is as `LocalStore` also in another way: versions are created in the folder that was listed last, or not at all.
+    """
+
+    def __init__(self, bucket: Bucket, weather: Weather | None = None, *, uri: str = "memory://table") -> None:
+        super().__init__(bucket, weather, uri=uri)
+        self._held: int | None = None
+        """The life of the bucket in which its versions were listed last; None = there were none."""
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        def listed() -> list[str]:
+            keys = self._bucket.list(prefix, start_after, limit)
+            if prefix == VERSIONS:
+                self._held = self._bucket.life if keys else None
+            return keys
+
+        keys: list[str] = await self._read("list", prefix, listed)
+        return keys
+
+    def _put_if_absent(self, key: str, body: bytes) -> Created | Exists | StoreUnavailable:
+        if key.startswith(VERSIONS) and self._held not in (None, self._bucket.life):
+            return StoreUnavailable("the folder is gone")
+        return super()._put_if_absent(key, body)
 
     async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
         def sizes() -> list[int | None]:
