@@ -1,7 +1,7 @@
 """A record of the staged topic, decoded: what a producer asks for.
 
 The value is one `lance.table.Transaction`, exactly what a `.txn` file holds; everything about the asking is in optional
-UTF-8 headers (README, "Wire contract"). Decoding has two steps, because the bytes may lie beside the table (claim
+UTF-8 headers (`docs/wire-contract.md`). Decoding has two steps, because the bytes may lie beside the table (claim
 check): `decode_envelope` reads the headers, `decode_transaction` the bytes, wherever they came from.
 """
 

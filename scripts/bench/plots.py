@@ -1,4 +1,4 @@
-"""The figures as SVG, for the README; drawn with matplotlib, which is what most people who plot in Python know."""
+"""The figures as SVG, for the documents; drawn with matplotlib, which is what most people who plot in Python know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README.md and the chart's README tell operators to type: it exists, and a Kubernetes API server obeys it."""
+"""What the pages tell operators to type: it exists, and a Kubernetes API server obeys it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.deploy.chart import Chart, environment
 from tests.deploy.parts_kubernetes import KubeApiServer
 
 ROOT = CHART.parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATING = (CHART / "README.md").read_text(encoding="utf-8")
 NEEDS_PODS = ("kubectl drain", "kubectl exec", "helm test")
 """Nothing is scheduled in the tests' cluster."""
@@ -36,13 +35,6 @@ def block(text: str, language: str = "") -> str:
 def spans(text: str) -> list[str]:
     """What stands in backticks; in a table a bar has a backslash."""
     return [span.replace(r"\|", "|") for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)]
-
-
-def test_both_pages_install_with_the_same_five_commands() -> None:
-    here = block(README[README.index("## On Kubernetes") :]).splitlines()
-    there = block(OPERATING[OPERATING.index("## Install") :]).splitlines()
-    assert len(here) == 5
-    assert sorted(here) == sorted(there)
 
 
 def test_the_values_of_the_page_are_taken_by_chart_and_daemon(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +60,35 @@ def missing(command: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", ["README.md", "helm/committerd/README.md", "deploy/README.md"])
-def test_our_commands_and_their_options_exist(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    named = [span for span in spans(text) if re.match(r"committerd [a-z]", span)]
-    named += [found[1] for found in re.finditer(r"(?:--|exec committerd) (committerd [a-z][^`\n]*)", text)]
-    assert named
-    assert not {command: missing(command) for command in named if missing(command) and "..." not in command}
+def named(page: Path) -> list[str]:
+    """Commands of ours on a page: in backticks, as a line of a block, or behind `kubectl exec ... --` and the like."""
+    text = page.read_text(encoding="utf-8")
+    found = [span for span in spans(text) if re.match(r"committerd [a-z]", span)]
+    found += [match[1] for match in re.finditer(r"(?:--|exec committerd) (committerd [a-z][^`\n]*)", text)]
+    for inside in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        found += re.findall(r"^(?:\$ )?(committerd [a-z].*)$", inside, re.MULTILINE)
+    return found
+
+
+FOLDERS = ("deploy", "docs", "helm")
+WITH_COMMANDS = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_our_commands_and_their_options_exist(page: Path) -> None:
+    commands = named(page)
+    assert not {command: missing(command) for command in commands if missing(command) and "..." not in command}
+
+
+def test_commands_are_found() -> None:
+    pages = {str(page.relative_to(ROOT)) for page in WITH_COMMANDS if named(page)}
+    assert {
+        "README.md",
+        "docs/commands.md",
+        "docs/operating.md",
+        "helm/committerd/README.md",
+        "deploy/README.md",
+    } <= pages
 
 
 def test_a_command_that_does_not_exist_would_be_noticed() -> None:

@@ -1,4 +1,4 @@
-"""What the README's table says of what is out of scope, where no other test holds it: branches and namespaces."""
+"""What docs/limits.md says of what is out of scope, where no other test holds it: branches and namespaces."""
 
 from __future__ import annotations
 

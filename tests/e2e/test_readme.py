@@ -1,84 +1,203 @@
-"""The README's first commit, line by line as it is printed there, against a real Kafka."""
+"""What README.md and the pages of docs/ say to run and to write works as it is printed, against a real Kafka."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from committerd.settings import load_settings
+from harness import PartMissingError
 from harness.daemon import Daemon
+from harness.java import INSTALL, java
 from harness.kafka import KafkaBroker, RunningKafka
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("deploy/README.md", "helm/committerd/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 
 
 def _section(title: str) -> str:
     return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def _block(text: str, language: str = "") -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert found
-    return found[1]
+def _blocks(text: str, language: str = "") -> list[str]:
+    """The fenced blocks of that language; those without one when it is empty."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for named, block in found if named == language]
 
 
-def test_what_is_installed_has_all_that_the_programs_import() -> None:
-    line = r"^pip install \. '\./producers\[(\w+)\]'$"
-    (installed,) = re.findall(line, _block(_section("First commit")), re.MULTILINE)
-    client = tomllib.loads((ROOT / "producers" / "pyproject.toml").read_text(encoding="utf-8"))
-    extras = client["project"]["optional-dependencies"]
-    assert any(one.startswith("pylance") for one in extras[installed])
+def _named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.kafka
-@pytest.mark.pylance
-def test_the_first_commit_works_as_it_is_printed(
-    kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
-) -> None:
-    uri = str(tmp_path / "events.lance")
+def _run(program: str, *, interactive: bool = False) -> list[str]:
+    """The lines that it prints, with the Python of this environment first on the PATH, as after `activate`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-i" if interactive else "-"],
+        input=program,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        env={**os.environ, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
-    def here(text: str) -> str:
-        for printed, meant in (
+
+@pytest.fixture
+def here(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Callable[[str], str]:
+    """What the pages print, with the Kafka, dataset and folder of this test."""
+
+    def meant(text: str) -> str:
+        for printed, real in (
             ("localhost:9092", kafka.bootstrap_servers),
-            ("/tmp/events.lance", uri),
+            ("/tmp/events.lance", str(tmp_path / "events.lance")),
+            ("/tmp/numbers-checkpoint", str(tmp_path / "numbers-checkpoint")),
             ('dataset="events"', f'dataset="{dataset}"'),
             ("__NAME=events", f"__NAME={dataset}"),
+            # The name follows from the URI: the test's own name has to be given.
+            ('app_id="numbers"', f'app_id="numbers", dataset="{dataset}"'),
         ):
-            text = text.replace(printed, meant)
+            text = text.replace(printed, real)
         return text
 
-    lines = _block(_section("First commit")).splitlines()
-    assert lines[-1] == "committerd run"
-    exported = dict(re.findall(r"^export COMMITTERD_(\w+)=(.*)$", here("\n".join(lines)), re.MULTILINE))
-    settings = {"DATASET__NAME", "DATASET__URI", "KAFKA__BOOTSTRAP_SERVERS"}
-    assert exported.keys() == settings, "the daemon gets what the README exports, and a port of its own"
-    printed = []
+    return meant
+
+
+@pytest.fixture
+def committer(here: Callable[[str], str], tmp_path: Path) -> Iterator[Daemon]:
+    """Started with what the README exports, and a port of its own."""
+    (block,) = _blocks(_section("First commit"))
+    assert block.splitlines()[-1] == "committerd run"
+    exported = dict(re.findall(r"^export COMMITTERD_(\w+)=(.*)$", here(block), re.MULTILINE))
+    assert exported.keys() == {"DATASET__NAME", "DATASET__URI", "KAFKA__BOOTSTRAP_SERVERS"}
     with Daemon(
         name=exported["DATASET__NAME"],
         uri=exported["DATASET__URI"],
         kafka=exported["KAFKA__BOOTSTRAP_SERVERS"],
         log=tmp_path / "daemon.log",
-    ):
-        first, second = (_block(_section(title), "python") for title in ("First commit", "Commit through it"))
-        # As it is pasted into the interactive interpreter, before the committer has made its topics, and once more.
-        for program in (first, first, second):
-            done = subprocess.run(
-                [sys.executable, "-i" if program == first else "-"],
-                input=here(program),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=120,
-            )
-            assert "Traceback" not in done.stderr, done.stderr
-            assert done.returncode == 0
-            printed.append(done.stdout.splitlines())
+    ) as daemon:
+        yield daemon
+
+
+@pytest.mark.parametrize(("title", "needed"), [("First commit", "pylance"), ("First stream", "pyspark")])
+def test_what_is_installed_has_all_that_the_programs_import(title: str, needed: str) -> None:
+    line = r"^pip install .*'\./producers\[(\w+)\]'$"
+    (installed,) = re.findall(line, _blocks(_section(title))[0], re.MULTILINE)
+    client = tomllib.loads((ROOT / "producers" / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = client["project"]["optional-dependencies"]
+    assert any(one.startswith(needed) for one in extras[installed])
+
+
+@pytest.mark.kafka
+@pytest.mark.pylance
+def test_the_first_commit_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
+    """As it is pasted into the interactive interpreter, before the committer has made its topics, and once more."""
+    (first,) = _blocks(_section("First commit"), "python")
+    printed = [_run(here(first), interactive=True) for _ in range(2)]
     assert "version 2" in printed[0]
     assert "table_exists" in printed[1]
     assert "id: [[1,2,3],[1,2,3]]" in printed[1]
-    assert [re.sub(r"\d+", "N", line) for line in printed[2]] == ["version N"]
+    for program in _blocks(CLIENT, "python"):
+        *_, last = _run(here(program))
+        assert re.search(r"version[ =]\d+", last), last
+
+
+@pytest.mark.kafka
+@pytest.mark.pylance
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_first_stream_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
+    """Pasted twice: the second run goes on behind the first."""
+    try:
+        java("Spark", install=INSTALL)
+    except PartMissingError as error:
+        pytest.skip(str(error))
+    (commit,) = _blocks(_section("First commit"), "python")
+    (stream,) = _blocks(_section("First stream"), "python")
+    _run(here(commit), interactive=True)
+    *_, rows = _run(here(stream), interactive=True)
+    *_, more = _run(here(stream), interactive=True)
+    count, after = (int(line.split()[0]) for line in (rows, more))
+    assert 3 < count < after
+    uri = here("/tmp/events.lance")
+    ids = _run(f"import lance; print(*sorted(lance.dataset({uri!r}).to_table()['id'].to_pylist()))")[-1].split()
+    assert sorted(map(int, ids)) == sorted([1, 2, 3, *range(after - 3)]), "each row once"
+
+
+def test_every_program_on_a_page_is_run() -> None:
+    """Here, or with the runbooks."""
+    pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
+    assert {page for page in pages if not page.startswith("docs/runbooks/")} == {"README.md", "docs/client.md"}
+    assert len(_blocks(README, "python")) == 2
+
+
+@pytest.mark.parametrize("line", range(len(_blocks((ROOT / "docs" / "stores.md").read_text(encoding="utf-8"), "toml"))))
+@pytest.mark.parametrize("all_of_it", [False, True], ids=["as printed", "with what is commented out"])
+def test_the_settings_of_a_store_are_taken(
+    line: int, all_of_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = _blocks((ROOT / "docs" / "stores.md").read_text(encoding="utf-8"), "toml")[line]
+    if all_of_it:
+        text = re.sub(r"^# ", "", text, flags=re.MULTILINE)
+    (tmp_path / "committerd.toml").write_text(text)
+    monkeypatch.setenv("COMMITTERD_CONFIG", str(tmp_path / "committerd.toml"))
+    monkeypatch.setenv("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "localhost:9092")
+    assert load_settings().dataset.name == "events"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_named)
+def test_json_on_a_page_is_json(path: Path) -> None:
+    for block in _blocks(path.read_text(encoding="utf-8"), "json"):
+        json.loads(block)
+
+
+def _links(path: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def _anchors(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_named)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in _links(path):
+        if re.match(r"https?:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), link
+        assert not anchor or anchor in _anchors(file), link
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    found, left = set[Path](), [ROOT / "README.md"]
+    while left:
+        path = left.pop()
+        if path.is_dir():
+            path /= "README.md"
+        if path in found or path.suffix != ".md" or not path.is_file():
+            continue
+        found.add(path)
+        left += [(path.parent / link.partition("#")[0]).resolve() for link in _links(path) if "://" not in link]
+    assert {_named(path) for path in PAGES} <= {_named(path) for path in found}

@@ -1,4 +1,4 @@
-"""The example of the README runs, against a Kafka where a loop plays the committer."""
+"""The example async_writer runs, against a Kafka where a loop plays the committer."""
 
 from __future__ import annotations
 
