@@ -188,13 +188,13 @@ class Telemetry:
     def _answers(self, metrics: _Catalogue) -> None:
         self.transactions = metrics.count(
             "committerd_transactions_total",
-            "Staged records answered, by operation of the transaction and status of the outcome.",
+            "Staged records that have an outcome, by operation of the transaction and status of the outcome.",
             operation=OPERATIONS,
             outcome=OUTCOMES,
         )
         self.duplicates = metrics.count(
             "committerd_duplicates_total",
-            "Records answered DUPLICATE, by what was recognised.",
+            "Records that got DUPLICATE, by what the committer recognised.",
             reason=DUPLICATE_REASONS,
         )
         self.dead_letters = metrics.count(
@@ -209,7 +209,7 @@ class Telemetry:
         )
         self.republished_answers = metrics.count(
             "committerd_republished_answers_total",
-            "Answers published again from the table, after a start or a takeover.",
+            "Outcomes published again from the table, after a start or a takeover.",
         )
         self.submit_to_outcome = metrics.spread(
             "committerd_submit_to_outcome_seconds",
@@ -220,15 +220,15 @@ class Telemetry:
     def _commits(self, metrics: _Catalogue) -> None:
         self.conflicts = metrics.count(
             "committerd_conflicts_total",
-            "Verdicts other than compatible: the operation being committed, the one committed "
-            "since its read version, and how they relate.",
+            "Verdicts other than compatible, by the operation being committed (`ours`) and the one that was committed "
+            "since its read version (`theirs`).",
             ours=OPERATIONS,
             theirs=OPERATIONS,
             verdict=VERDICTS,
         )
         self.rebases = metrics.count(
             "committerd_rebases_total",
-            "Transactions rewritten to apply on top of what was committed since.",
+            "Transactions changed so that they apply on top of what was committed since their read version.",
             operation=OPERATIONS,
         )
         self.commit_attempts = metrics.count(
@@ -237,7 +237,7 @@ class Telemetry:
         self.commit_retries = metrics.count(
             "committerd_commit_retries_total",
             "Commits tried again, by reason: a foreign writer or another committer took the "
-            "version, the answer to the put was lost, or store or Kafka was unavailable.",
+            "version, the reply to the put was lost, or the store or Kafka was unavailable.",
             reason=RETRY_REASONS,
         )
         self.commit_duration = metrics.spread(
@@ -251,21 +251,21 @@ class Telemetry:
             buckets=TRANSACTIONS,
         )
         self.unknown_outcomes = metrics.count(
-            "committerd_unknown_outcomes_total", "Puts of a manifest whose answer was lost."
+            "committerd_unknown_outcomes_total", "Puts of a manifest whose reply was lost."
         )
         self.unknown_outcomes_settled = metrics.count(
             "committerd_unknown_outcomes_settled_total",
-            "How they were settled: a later try created the version, or what stood there was "
-            "ours, another committer's or foreign; or the table and the queue were read anew.",
+            "Puts with a lost reply that were resolved, by result: a later try created the version; the version that "
+            "was there was ours, another committer's or foreign; or the committer read table and queue anew.",
             result=SETTLEMENTS,
         )
         self.foreign_commits = metrics.count(
             "committerd_foreign_commits_total",
-            "Versions seen that came from other writers than committerd.",
+            "Versions that writers other than committerd made.",
         )
         self.refusal_only_versions = metrics.count(
             "committerd_refusal_only_versions_total",
-            "Versions that hold no transaction, only the position past refused records.",
+            "Versions that contain no transaction, only the position after refused records.",
         )
 
     def _queue(self, metrics: _Catalogue) -> None:
@@ -281,37 +281,37 @@ class Telemetry:
         )
         self.queue_lag_records = metrics.level(
             "committerd_queue_lag_records",
-            "Offsets from the position to the end of the topic; 0 where another member holds the partition.",
+            "Offsets from the position to the end of the topic; 0 while another member holds the partition.",
         )
         self.oldest_pending_age = metrics.level(
             "committerd_oldest_pending_age_seconds",
-            "Age of the oldest record without an answer; 0 when there is none.",
+            "Age of the oldest record without an outcome; 0 when there is none.",
         )
         self.unread_age = metrics.level(
             "committerd_unread_age_seconds",
-            "Age of the oldest record that is not acknowledged, looked up every 30 s by the member that holds the "
-            "partition, also while it waits or refuses to run; 0 when there is none.",
+            "Age of the oldest record that is not acknowledged; 0 when there is none. The member that holds the "
+            "partition looks it up every 30 s, also while it waits or refuses to run.",
         )
         self.staged_retention = metrics.level(
             "committerd_staged_retention_seconds",
-            "How long the staged topic keeps a record; +Inf where it keeps them for ever, or while that is unknown.",
+            "How long the staged topic keeps a record; +Inf if it keeps them for ever, or while that is unknown.",
         )
         self.held_back_records = metrics.level(
             "committerd_held_back_records",
             "Records that can't be read because they follow the start of an open Kafka transaction. "
-            "Looked up every 10 s by the member that holds the partition.",
+            "The member that holds the partition looks this up every 10 s.",
         )
         self.held_back_seconds = metrics.level(
             "committerd_held_back_seconds", "Age of the first record that is held back; 0 when there is none."
         )
         self.topic_problems = metrics.level(
             "committerd_topic_problems",
-            "Settings of the three topics that are wrong, looked up every kafka.topics_recheck_seconds; the log names "
-            "them.",
+            "Wrong settings of the three topics; the log names them. The committer checks them every "
+            "kafka.topics_recheck_seconds.",
         )
         self.kafka_connected = metrics.level(
             "committerd_kafka_connected",
-            "1 while the broker that has the staged topic answers this member, 0 when it has not for 20 s.",
+            "1 while the broker that leads the staged topic answers this member, 0 when it has not answered for 20 s.",
         )
         self.queue_retries = metrics.count(
             "committerd_queue_retries_total",
@@ -320,10 +320,10 @@ class Telemetry:
         )
         self.holds = metrics.count(
             "committerd_holds_total",
-            "Times that commits waited for a re-execution: it arrived, or the time was up.",
+            "Holds, in which commits waited for re-executions: these arrived, or the time was up.",
             ended=HOLD_ENDINGS,
         )
-        self.hold_seconds = metrics.count("committerd_hold_seconds_total", "Time spent waiting for re-executions.")
+        self.hold_seconds = metrics.count("committerd_hold_seconds_total", "Time that commits spent in holds.")
 
     def _state(self, metrics: _Catalogue) -> None:
         self.active = metrics.level("committerd_active", "1 while this member commits, 0 while it stands by.")
@@ -337,7 +337,7 @@ class Telemetry:
         )
         self.last_commit_timestamp = metrics.level(
             "committerd_last_commit_timestamp_seconds",
-            "Unix time of the last version committed by this member.",
+            "Unix time of the last version that this member committed.",
         )
         self.app_marks = metrics.level(
             "committerd_app_marks", "Applications whose last unit of work the latest version records."
@@ -349,7 +349,7 @@ class Telemetry:
         )
         self.table_version = metrics.level("committerd_table_version", "Latest version known.")
         self.table_fragments = metrics.level("committerd_table_fragments", "Fragments in that version.")
-        self.manifest_bytes = metrics.level("committerd_manifest_bytes", "Size of that version's manifest.")
+        self.manifest_bytes = metrics.level("committerd_manifest_bytes", "Size of the manifest of that version.")
         self.ledger_bytes = metrics.level(
             "committerd_ledger_bytes", "Memory of the uuids of the readable history; memory.ledger_bytes is the bound."
         )
@@ -360,8 +360,8 @@ class Telemetry:
         )
         self.footprint_bytes = metrics.level(
             "committerd_footprint_bytes",
-            "Memory of the footprints of committed versions; memory.footprint_bytes is the bound. A footprint that was "
-            "dropped is read again when needed.",
+            "Memory of the footprints of committed versions; memory.footprint_bytes is the bound. The committer reads "
+            "a dropped footprint again when it needs it.",
         )
         self.ledger_lookups = metrics.count(
             "committerd_ledger_lookups_total",
@@ -371,7 +371,7 @@ class Telemetry:
         )
         self.build_info = metrics.level(
             "committerd_build_info",
-            "Always 1; which committerd and Python this is.",
+            "Always 1; the labels say which committerd and Python this is.",
             version=(__version__,),
             python=(platform.python_version(),),
         )
@@ -379,23 +379,22 @@ class Telemetry:
     def _store(self, metrics: _Catalogue) -> None:
         self.store_requests = metrics.count(
             "committerd_store_requests_total",
-            "Requests to the object store, by operation and status: `absent` and `exists` are "
-            "answers, `unknown` is a write whose answer was lost.",
+            "Requests to the object store, by operation and status. `absent` and `exists` are not failures; `unknown` "
+            "is a write whose reply was lost.",
             operation=STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
         self.store_request_duration = metrics.spread(
             "committerd_store_request_duration_seconds",
-            "Time of one request to the object store, its own retries included.",
+            "Time of one request to the object store, with its retries.",
             operation=STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
         self.store_failed_requests = metrics.count(
             "committerd_store_failed_requests_total",
-            "HTTP requests to S3 or DynamoDB without a good answer, those that were then repeated included: "
-            "`throttled` is 429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` an answer that ended "
-            "early, `refused` what repeating does not help. That an object is not there, or a key taken, is a good "
-            "answer.",
+            "HTTP requests to S3 or DynamoDB that failed, also those that were then repeated: `throttled` is 429 or "
+            "503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a failure "
+            "that repeating can't cure. A reply that an object is absent or a key is taken is no failure.",
             service=STORE_SERVICES,
             fault=STORE_FAULTS,
         )
@@ -407,14 +406,14 @@ class Telemetry:
         )
         self.manifest_store_request_duration = metrics.spread(
             "committerd_manifest_store_request_duration_seconds",
-            "Time of one request to the external manifest store, its own retries included.",
+            "Time of one request to the external manifest store, with its retries.",
             operation=MANIFEST_STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
         self.external_manifests = metrics.count(
             "committerd_external_manifests_total",
-            "What became of manifests beside the usual: `deferred`, a commit of ours holds but bringing its manifest "
-            "into place failed; `repaired`, one that its writer had left was brought into place; `registered`, one "
-            "that a writer without a manifest store had made got its entry.",
+            "Unusual events of manifests: `deferred`, our commit is done but its manifest could not be brought into "
+            "place; `repaired`, we brought a manifest into place that its writer had left; `registered`, a manifest "
+            "of a writer without a manifest store got its entry.",
             event=MANIFEST_EVENTS,
         )

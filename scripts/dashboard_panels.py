@@ -101,7 +101,7 @@ NOW = Row(
         Panel(
             title="Active members",
             queries=[Query(expr=f"sum by (dataset) ({metric('committerd_active')})")],
-            description="One is right. None: records wait. The others stand by.",
+            description="One is right; with none, records wait. The other members stand by.",
             stat=True,
             red_below=1,
             red_from=2,
@@ -109,14 +109,14 @@ NOW = Row(
         Panel(
             title="Kafka answers",
             queries=[Query(expr=level("committerd_kafka_connected"))],
-            description="1 while it answers at least one member.",
+            description="1 while Kafka answers at least one member.",
             stat=True,
             red_below=1,
         ),
         Panel(title="Members", queries=[Query(expr=f"count by (dataset) ({metric('committerd_active')})")], stat=True),
         Panel(title="Lag", queries=[Query(expr=level("committerd_queue_lag_records"))], stat=True, red_from=1000),
         Panel(
-            title="Oldest record without an answer",
+            title="Oldest record without an outcome",
             queries=[Query(expr=f"max by (dataset) ({_AGE})")],
             unit="s",
             stat=True,
@@ -156,7 +156,7 @@ NOW = Row(
             red_from=60,
         ),
         Panel(
-            title="Topics not as they must be",
+            title="Wrong settings of topics",
             queries=[Query(expr=level("committerd_topic_problems"))],
             stat=True,
             red_from=1,
@@ -171,16 +171,16 @@ NOW = Row(
 )
 
 ANSWERS = Row(
-    title="Answers",
+    title="Outcomes",
     panels=[
         Panel(
-            title="Answers by outcome",
+            title="Outcomes by status",
             queries=[by_label("committerd_transactions_total", "outcome")],
             unit="ops",
             stacked=True,
         ),
         Panel(
-            title="Answers by operation",
+            title="Outcomes by operation",
             queries=[by_label("committerd_transactions_total", "operation")],
             unit="ops",
             stacked=True,
@@ -195,7 +195,7 @@ ANSWERS = Row(
             title="Conflict ratio",
             queries=[Query(expr=f"{rate(_ANSWERS, _CONFLICTS)} / {rate(_ANSWERS)}")],
             unit="percentunit",
-            description="Share of the answers that are RETRYABLE or INCOMPATIBLE.",
+            description="Share of the outcomes that are RETRYABLE or INCOMPATIBLE.",
         ),
         Panel(
             title="Conflicts",
@@ -212,13 +212,13 @@ ANSWERS = Row(
         Panel(title="Internal errors", queries=[by_label("committerd_internal_errors_total", "stage")], unit="ops"),
         Panel(title="Duplicates", queries=[by_label("committerd_duplicates_total", "reason")], unit="ops"),
         Panel(
-            title="Waits for re-executions",
+            title="Holds",
             queries=[by_label("committerd_holds_total", "ended")],
             unit="ops",
             description="Commits waited for the next try of a transaction that was refused twice.",
         ),
         Panel(
-            title="Share of the time spent waiting for them",
+            title="Share of the time spent in holds",
             queries=[Query(expr=rate("committerd_hold_seconds_total"))],
             unit="percentunit",
         ),
@@ -257,7 +257,7 @@ COMMITS = Row(
         Panel(title="Puts of a manifest", queries=[Query(expr=rate("committerd_commit_attempts_total"))], unit="ops"),
         Panel(title="Retries", queries=[by_label("committerd_commit_retries_total", "reason")], unit="ops"),
         Panel(
-            title="Outcomes not known",
+            title="Puts with a lost reply",
             queries=[
                 Query(
                     expr=f"sum by (dataset) ({metric('committerd_unknown_outcomes_total')}) - "
@@ -266,7 +266,7 @@ COMMITS = Row(
                 ),
                 by_label("committerd_unknown_outcomes_settled_total", "result"),
             ],
-            description="Puts whose answer was lost: those that are open, and how others were settled, a second.",
+            description="Those that are open, and how many are resolved each second, by result.",
         ),
     ],
 )
@@ -285,10 +285,10 @@ QUEUE = Row(
         Panel(title="Bytes fetched", queries=[Query(expr=level("committerd_queue_depth_bytes"))], unit="bytes"),
         Panel(title="Until first judged", queries=quantiles("committerd_queue_wait_seconds"), unit="s"),
         Panel(
-            title="Calls to Kafka tried again", queries=[by_label("committerd_queue_retries_total", "call")], unit="ops"
+            title="Repeated calls to Kafka", queries=[by_label("committerd_queue_retries_total", "call")], unit="ops"
         ),
         Panel(
-            title="Answers published again",
+            title="Outcomes published again",
             queries=[Query(expr=rate("committerd_republished_answers_total"))],
             unit="ops",
             description="After a start or a takeover.",
@@ -325,12 +325,12 @@ TABLE = Row(
                 Query(expr=active_level("committerd_footprint_bytes"), legend="{{dataset}} footprints"),
             ],
             unit="bytes",
-            description="Both are bounded by settings of group memory.",
+            description="Settings of the group memory bound both.",
         ),
         Panel(
             title="Versions that the ledger has dropped",
             queries=[Query(expr=active_level("committerd_ledger_floor_version"))],
-            description="Up to which version; 0 = none. A record that was read before it may be answered UNDECIDED.",
+            description="Up to which version; 0 = none. A record with an older read version may get UNDECIDED.",
         ),
         Panel(
             title="Uuids looked up again",
@@ -367,7 +367,7 @@ STORE = Row(
             unit="s",
         ),
         Panel(
-            title="Requests without a good answer",
+            title="Failed requests",
             queries=[
                 Query(
                     expr=rate("committerd_store_failed_requests_total", by="service, fault"),
@@ -375,7 +375,7 @@ STORE = Row(
                 )
             ],
             unit="reqps",
-            description="Of S3 and DynamoDB; those that were sent again included.",
+            description="To S3 and DynamoDB, also those that were then repeated.",
         ),
         Panel(
             title="Requests to the manifest store",
@@ -401,7 +401,7 @@ STORE = Row(
             title="Manifests brought into place",
             queries=[by_label("committerd_external_manifests_total", "event")],
             unit="ops",
-            description="Beside the usual: what a writer had left, or had not registered.",
+            description="Manifests that a writer had left, or had not registered.",
         ),
     ],
 )

@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.dynamodb, pytest.ma
 
 QUIET = {
     "Refuses to run",
-    "Calls to Kafka tried again",
-    "Answers published again",
+    "Repeated calls to Kafka",
+    "Outcomes published again",
     "Manifests brought into place",
-    "Topics not as they must be",
+    "Wrong settings of topics",
     "Versions that the ledger has dropped",
     "Records held back",
     "Applications forgotten",
