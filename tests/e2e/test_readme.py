@@ -28,6 +28,11 @@ PAGES = [
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+SMALL_SPARK = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_SUBMIT_ARGS": "--driver-java-options -XX:TieredStopAtLevel=1 --conf spark.ui.enabled=false pyspark-shell",
+}
+"""Starts sooner; what it writes is the same."""
 
 
 def _section(title: str) -> str:
@@ -54,7 +59,7 @@ def _run(program: str, *, interactive: bool = False) -> list[str]:
         text=True,
         check=False,
         timeout=280,
-        env={**os.environ, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PATH": path, **SMALL_SPARK},
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
