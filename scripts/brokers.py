@@ -1,4 +1,4 @@
-"""The main job on real brokers of several versions: the oldest that docs/operating.md names, the newest, and some between.
+"""The main job on real brokers of several versions: the oldest that docs/operating.md names, the newest, and others.
 
 Maven fetches each version once, and each runs in KRaft mode. Arguments are versions, and after `--` pytest's.
 
