@@ -70,7 +70,7 @@ def named(page: Path) -> list[str]:
     return found
 
 
-FOLDERS = ("deploy", "docs", "helm")
+FOLDERS = ("deploy", "docs", "helm", "producers")
 WITH_COMMANDS = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
 
 
