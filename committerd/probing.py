@@ -18,10 +18,10 @@ from uuid import UUID
 
 import anyio
 
+from committerd.concurrency import for_each
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.format.paths import VERSIONS
 from committerd.ports import Created, Exists, ExternallyDecided, ObjectStore, Tail
-from committerd.several import for_each
 
 _log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 from pyroaring import BitMap
 
+from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
 from committerd.format.data_file import TAIL_BYTES, Extent, buffer_table, decode_descriptor, first_buffer
 from committerd.format.deletion_file import decode_deletions
@@ -35,7 +36,6 @@ from committerd.rules.operations.operation import StagedFiles
 from committerd.rules.rebase import DeletionMerge, Deletions
 from committerd.rules.texts import require_schema_metadata
 from committerd.rules.transaction import index_files, new_files, staged_files
-from committerd.several import for_each
 
 OpenStore = Callable[[str], ObjectStore]
 

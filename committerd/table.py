@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from committerd.concurrency import Budget, for_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.format.fragment_list import Skimmed
 from committerd.format.manifest_file import (
@@ -48,7 +49,6 @@ from committerd.rules.conflicts import NOTHING_FOUND, Findings, Unreadable
 from committerd.rules.footprint import Footprint, size_of
 from committerd.rules.ledger import names
 from committerd.rules.transaction import footprint_of_theirs, needs_version_below
-from committerd.several import Budget, for_each
 
 MANIFESTS_MAX = 4096
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024

@@ -15,6 +15,7 @@ from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import Progress, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
 from committerd.committer.starting import era_of
+from committerd.concurrency import for_each
 from committerd.edges.kafka_operator import Bounds, TopicOperator, open_operator
 from committerd.edges.spill import Spill
 from committerd.errors import CommitterError, CorruptTable
@@ -24,7 +25,6 @@ from committerd.rules.audit import Audit, AuditReport, QueueBounds
 from committerd.rules.audit_files import HeldFiles
 from committerd.rules.audit_history import History, audited_version
 from committerd.settings import Settings
-from committerd.several import for_each
 from committerd.table import Table
 
 _AT_ONCE = 16

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from committerd.committer.answering import status_of
+from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.rules.answers import Settled, Status
 from committerd.rules.position import Position, decode_position, highest
-from committerd.several import for_each
 from committerd.table import Table
 
 

@@ -19,11 +19,11 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from committerd.committer.beside import Beside
 from committerd.committer.forming import Former
 from committerd.committer.intake import Intake
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.view import View
+from committerd.concurrency import Beside
 from committerd.ports import TakesSeveral, TopicIdentity
 
 RUN_MAX = 100

@@ -17,8 +17,8 @@ from functools import partial
 
 import anyio
 
-from committerd.committer.beside import Beside
 from committerd.committer.view import StartAgain, View
+from committerd.concurrency import Beside
 from committerd.errors import CommitterError, OutcomeUnknown, QueueUnavailable, StoreUnavailable
 from committerd.format.manifest_file import TAIL_BYTES
 from committerd.format.paths import data_key

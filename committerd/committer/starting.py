@@ -22,6 +22,7 @@ from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Intake
 from committerd.committer.publisher import Answers
 from committerd.committer.view import Answered, StartAgain, View
+from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
 from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
@@ -29,7 +30,6 @@ from committerd.ports import Acknowledged, Queue, Record
 from committerd.rules.answers import Settled, marked_member, undecided_refusal
 from committerd.rules.position import AppMark, Position
 from committerd.rules.startup import QueueFacts, first_owed, refuse_rewritten_log, starting_position
-from committerd.several import for_each
 from committerd.table import Table
 from committerd.writing import complete
 

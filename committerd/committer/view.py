@@ -14,6 +14,7 @@ from itertools import takewhile
 
 import anyio.lowlevel
 
+from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.support import require_supported
@@ -29,7 +30,6 @@ from committerd.rules.position import (
     merge_marks,
 )
 from committerd.rules.settle import Found
-from committerd.several import for_each
 from committerd.table import Standing, Table
 
 _log = logging.getLogger(__name__)

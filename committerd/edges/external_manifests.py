@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, OutcomeUnknown, StoreUnavailable
 from committerd.format.paths import (
     VERSIONS,
@@ -34,7 +35,6 @@ from committerd.format.paths import (
     staging_name,
 )
 from committerd.ports import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail
-from committerd.several import for_each
 
 _log = logging.getLogger(__name__)
 

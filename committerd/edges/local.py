@@ -36,6 +36,7 @@ from urllib.parse import unquote_to_bytes
 import anyio
 from anyio import to_thread
 
+from committerd.concurrency import for_each
 from committerd.edges.local_files import (
     HeldFolder,
     Superseded,
@@ -52,7 +53,6 @@ from committerd.edges.local_files import (
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 from committerd.format.paths import VERSIONS
 from committerd.ports import Answer, Created, Exists, Tail
-from committerd.several import for_each
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")

@@ -35,12 +35,12 @@ from committerd.rules.primary_key import key_fault
 
 FILE_FORMAT = "lance"
 DATA_FORMAT_DEFAULT = "2.0"
-"""Of a table made without data files and without a wish: what every reader since 2.0 knows."""
+"""For a table made without data files whose producer names no version: every reader since 2.0 knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOptions:
-    """What a create may ask for beside its transaction."""
+    """What the producer of a new table may ask for beside the transaction."""
 
     enable_stable_row_ids: bool = False
     enable_v2_manifest_paths: bool = True
@@ -54,7 +54,7 @@ class Given:
 
     now: datetime
     ahead_max: timedelta | None = None
-    """How far the version may be dated after `now`, to be later than the one before it; None = as far as needed."""
+    """How far after `now` the version may be dated, to be later than the one before; None = as far as needed."""
     transaction_file: str
     """Name in `_transactions/`."""
     index_uuid: bytes = b""
@@ -65,19 +65,17 @@ class Given:
     source: ManifestFile | None = None
     """The version of another table that a Clone names."""
     reuse: Content | None = None
-    """What the current version's fragment reuse index says."""
+    """The content of the current version's fragment reuse index."""
     table_metadata: Mapping[str, str] = field(default_factory=dict)
-    """Entries that take the place of all whose key begins with `committerd.`; empty = those
-    stay.
-    """
+    """Entries that replace all whose key begins with `committerd.`; empty = those stay."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
     """A version in the making. Its messages are its own; operations change them in place.
 
-    Its fragments are those of `manifest` and those in `kept`. An operation that looks at a fragment of the current
-    version, or changes it, says so first (`open`): what it doesn't name stays as it is, bytes and all.
+    Its fragments are those of `manifest` and those in `kept`. An operation opens a fragment of the current version
+    (`open`) before it looks at it or changes it. All others stay as they are, byte for byte.
     """
 
     manifest: Manifest
@@ -87,9 +85,9 @@ class Draft:
     current: ManifestFile | None
     given: Given
     kept: FragmentList = NO_FRAGMENTS
-    """Fragments of the current version, ascending, that nothing has looked at."""
+    """Fragments of the current version that were not opened, in ascending order of their ids."""
     touched: set[int] | None = field(default_factory=set)
-    """Ids of the fragments that are new or not as they were; None = look at all."""
+    """Ids of the fragments that are new or changed; None = any may be."""
 
     @property
     def version(self) -> int:
@@ -101,11 +99,11 @@ class Draft:
 
     @property
     def by_old_lance(self) -> bool:
-        """Whether to do as Lance 4.0.0 where 14.0.2 does otherwise: the table is written by such a one."""
+        """Whether an old Lance, such as 4.0.0, wrote the current version; then do as it does where 14.0.2 differs."""
         return self.current is not None and by_old_lance(self.current.outline)
 
     def fragment_ids(self) -> BitMap64:
-        """Of all fragments."""
+        """The ids of all fragments."""
         return self.kept.facts.ids | BitMap64(fragment.id for fragment in self.manifest.fragments)
 
     def missing(self, ids: Iterable[int]) -> list[int]:
@@ -117,7 +115,7 @@ class Draft:
         return next_fragment_id(self.manifest, self.kept)
 
     def open(self, ids: Iterable[int]) -> None:
-        """Decode the fragments with these ids, as far as they are there, and some that lie around them."""
+        """Decode the fragments with these ids, as far as they exist, and others of the same chunks."""
         self.kept, taken = self.kept.without(ids)
         for chunk in taken:
             self.manifest.MergeFromString(chunk.body)
@@ -129,17 +127,18 @@ class Draft:
         self.kept = NO_FRAGMENTS
 
     def drop_fragments(self) -> None:
-        """Leave nothing of the current version's."""
+        """Remove all fragments."""
         self.manifest.ClearField("fragments")
         self.kept = NO_FRAGMENTS
 
     def fresh(
         self, fragments: Sequence[DataFragment], *, chosen: bool = True, moved: bool = False
     ) -> list[DataFragment]:
-        """Copies with new ids, and with row ids where rows have them; counters move on.
+        """Copies with new fragment ids, and with row ids where rows have them; both counters move on.
 
-        `moved`: rows that come with an id were in the table before; otherwise all are new.
-        `chosen`: an id that a fragment came with, and that nothing had, stays.
+        `moved`: rows that come with an id were in the table before; otherwise all are new. `chosen`: a fragment that
+        comes with an id which no fragment ever had keeps it. Raises `InvalidRequest` (`fragment_ids_exhausted`,
+        `row_ids`).
         """
         fresh = with_new_ids(fragments, self.next_fragment_id(), chosen=chosen)
         drop_tombstoned_files(fresh)
@@ -155,7 +154,7 @@ class Draft:
         return fresh
 
     def spend_ids(self, last: int) -> None:
-        """Note the highest fragment id given out. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
+        """Count all fragment ids up to `last` as given out. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
         if last > FRAGMENT_ID_MAX:
             raise unbuildable(
                 f"fragment id {last} does not fit in 32 bits; copy the table into a new one, where ids begin at 0",
@@ -164,8 +163,9 @@ class Draft:
         self.manifest.max_fragment_id = max(self.manifest.max_fragment_id, last)
 
     def reserve_ids(self, last: int) -> None:
-        """Note the highest fragment id taken without rows. Raises as `spend_ids`, and earlier: such ids cost their
-        writer nothing, and those who bring rows need some too.
+        """As `spend_ids`, for ids that come without rows.
+
+        It refuses earlier: such ids cost their producer nothing, and producers who bring rows need some too.
         """
         before = self.manifest.max_fragment_id
         if last > before + RESERVED_MAX or (last > before and last > RESERVABLE_MAX):
@@ -178,7 +178,7 @@ class Draft:
         self.spend_ids(last)
 
     def add(self, fragments: Iterable[DataFragment]) -> None:
-        """Add those that have rows; the id of another is spent all the same, as in Lance."""
+        """Add the fragments that have rows. The id of a fragment without rows is spent all the same, as in Lance."""
         added = [one for one in fragments if live_rows(one) > 0]
         self.manifest.fragments.extend(added)
         self.touch(one.id for one in added)
@@ -191,12 +191,12 @@ class Draft:
         self.add(fresh)
 
     def touch(self, ids: Iterable[int]) -> None:
-        """Note fragments that are new or not as they were."""
+        """Note that these fragments are new or changed."""
         if self.touched is not None:
             self.touched.update(ids)
 
     def keep_useful_indices(self) -> None:
-        """Drop the indices that are of no use with the schema and the fragments as they are now."""
+        """Drop the indices that are of no use with the present schema and fragments."""
         keeps = KeepsEmpty.SCALAR if self.by_old_lance else KeepsEmpty.ALL
         self.indices = retained(self.indices, self.manifest.fields, self.fragment_ids(), keeps=keeps)
 
@@ -221,11 +221,10 @@ class Draft:
 
 
 def next_draft(current: ManifestFile, given: Given) -> Draft:
-    """What follows from the current version before the operation. Lance:
-    Manifest::new_from_previous.
+    """The draft from which an operation on the current version starts. Lance: Manifest::new_from_previous.
 
-    Known fields only: readers that find their bits and positions in a field that we carried along
-    blindly would misread the version, so support for a version is checked before this.
+    It has known fields only. A field that was carried along unknown may hold flags or positions that are wrong for the
+    next version, and readers would believe them; so `require_supported` looks at a version before it comes here.
     """
     manifest = Manifest()
     manifest.CopyFrom(current.outline)
@@ -243,7 +242,7 @@ def next_draft(current: ManifestFile, given: Given) -> Draft:
 
 
 def first_draft(given: Given, version: int = 1) -> Draft:
-    """A table's first version."""
+    """The draft of a table's first version."""
     manifest = Manifest(version=version)
     manifest.data_format.file_format = FILE_FORMAT
     manifest.data_format.version = given.create.data_storage_version or DATA_FORMAT_DEFAULT
@@ -255,9 +254,9 @@ def first_draft(given: Given, version: int = 1) -> Draft:
 
 
 def finish(draft: Draft, changed: Collection[int] = ()) -> None:
-    """Make the version whole: no fragment without rows, counters, flags.
+    """Complete the version: remove fragments without rows, order the rest, set counters and flags.
 
-    `changed` are the ids of fragments that an operation put in the place of others, or edited.
+    `changed`: ids of the fragments that an operation replaced or edited.
     """
     manifest = draft.manifest
     draft.touch(changed)
@@ -271,9 +270,9 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
 
 
 def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
-    """Both words of feature flags, from the content. Lance: feature_flags.rs, apply_feature_flags.
+    """Set both words of feature flags from the content. Lance: feature_flags.rs, apply_feature_flags.
 
-    That rows have stable ids is inherited: a table without fragments has nothing to tell it from.
+    The flag of stable row ids is inherited, because a table without fragments has nothing that shows it.
     """
     both = manifest.reader_feature_flags & CARRIED
     if has_stable_row_ids(manifest):
@@ -287,12 +286,12 @@ def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
 
 
 def own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The entries that belong to the queue."""
+    """The entries that belong to committerd."""
     return {key: value for key, value in metadata.items() if key.startswith(KEY_PREFIX)}
 
 
 def unbuildable(message: str, code: str) -> InvalidRequest:
-    """The transaction asks for what can't be made of the current version."""
+    """The error for a transaction that asks for what can't be made of the current version."""
     return InvalidRequest(message, code=code)
 
 
@@ -311,17 +310,17 @@ def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> No
 
 
 def _counts_on(current: ManifestFile) -> bool:
-    """Whether ids ascend and the counter is not behind them, so that new fragments come after all others."""
+    """Whether fragment ids ascend and the counter is not below them, so that new fragments come after all others."""
     outline, fragments = current.outline, current.fragments
     counted = not outline.HasField("max_fragment_id") or outline.max_fragment_id >= fragments.last_id
     return counted and fragments.facts.ascending
 
 
 def _keep_order(draft: Draft) -> None:
-    """Ascending ids, and the highest is counted as given out.
+    """Put the fragments in ascending order of their ids, and count the highest id as given out.
 
-    A rewritten fragment may have an id that was reserved before others were given: what it comes to lie among is
-    opened, so that those kept lie before, between and behind the others in whole chunks.
+    A rewritten fragment may have an id that was reserved before the ids of other fragments were given out. The chunk
+    that it falls into is opened, so that the chunks which are kept lie before, between and after the other fragments.
     """
     manifest = draft.manifest
     ids = [fragment.id for fragment in manifest.fragments]

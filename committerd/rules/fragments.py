@@ -1,4 +1,4 @@
-"""Changing a version's list of fragments: ids, order, what is no longer needed."""
+"""A version's list of fragments: ids, order, and data files that nobody reads any more."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from committerd.format.fragment_list import FragmentList
 from committerd.format.messages import DataFile, DataFragment, Manifest
 
 CHOSEN_IDS_AHEAD = 1_000
-"""A writer may choose ids so far behind the highest that the table has given out; ids are not to be had without end."""
+"""A producer may choose fragment ids at most so far above the highest that the table has given out: ids are limited."""
 
 TOMBSTONE = -2
-"""Field id of a column in a data file that is no longer read from it."""
+"""Field id, in a data file, of a column that is no longer read from that file."""
 
 FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None]
 
@@ -23,10 +23,10 @@ def files_of(fragments: Iterable[DataFragment]) -> list[DataFile]:
 
 
 def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
-    """The first id that no fragment of this table ever had; those in `kept` are of the version too.
+    """The lowest id above all that a fragment of this table ever had; `kept` are fragments of the version too.
 
-    Lance: transaction.rs, build_manifest. An Overwrite continues too, as with pylance 14.0.2; 4.0.0
-    starts at 0 again and so gives one id to several fragments over time.
+    Lance: transaction.rs, build_manifest. An Overwrite goes on counting, as in pylance 14.0.2; 4.0.0 starts at 0 again,
+    and so gives one id to several fragments over time.
     """
     if manifest.HasField("max_fragment_id"):
         return manifest.max_fragment_id + 1
@@ -36,9 +36,8 @@ def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
 def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool) -> list[DataFragment]:
     """Copies with ids from `first` on, in their order.
 
-    `chosen`: a fragment that came with an id from there on, and not too far, keeps it, as in Lance
-    (transaction.rs, fragments_with_ids). Lance keeps any id but 0; what had that id before would
-    then be taken for the new fragment by whoever remembers it.
+    `chosen`: a fragment that comes with an id from `first` on, within `CHOSEN_IDS_AHEAD`, keeps it. Lance keeps any id
+    but 0 (transaction.rs, fragments_with_ids), so that two fragments can have one id over time.
     """
     kept = {one.id for one in fragments if first <= one.id < first + CHOSEN_IDS_AHEAD} if chosen else set()
     if not kept:
@@ -56,6 +55,7 @@ def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool)
 
 
 def with_id(fragment: DataFragment, fragment_id: int) -> DataFragment:
+    """A copy with this id."""
     copied = DataFragment()
     copied.CopyFrom(fragment)
     copied.id = fragment_id
@@ -63,7 +63,7 @@ def with_id(fragment: DataFragment, fragment_id: int) -> DataFragment:
 
 
 def replace_fragments(manifest: Manifest, changed: Mapping[int, DataFragment]) -> None:
-    """Put these in the place of those with the same ids."""
+    """Replace, in place, the fragments with these ids."""
     for fragment in manifest.fragments:
         replacement = changed.get(fragment.id)
         if replacement is not None:
@@ -71,7 +71,7 @@ def replace_fragments(manifest: Manifest, changed: Mapping[int, DataFragment]) -
 
 
 def remove_fragments(manifest: Manifest, ids: Collection[int]) -> None:
-    """Take out those that are there."""
+    """Remove, in place, the fragments with these ids, as far as they exist."""
     if any(fragment.id in ids for fragment in manifest.fragments):
         set_fragments(manifest, [fragment for fragment in manifest.fragments if fragment.id not in ids])
 
@@ -85,7 +85,7 @@ def set_fragments(manifest: Manifest, fragments: Sequence[DataFragment]) -> None
 
 
 def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
-    """Drop, in place, data files of which no column is read any more; also those without columns.
+    """Drop, in place, data files that have no column, or whose columns are all read from other files.
 
     Lance: transaction.rs, remove_tombstoned_data_files.
     """
@@ -97,16 +97,16 @@ def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
 
 
 def drop_dead_files(fragments: Iterable[DataFragment], fields: Collection[int]) -> None:
-    """Drop, in place, data files that have none of these fields: of a column that was dropped since, too.
+    """Drop, in place, data files that have none of these fields.
 
-    pylance 14.0.2: of fragments that an operation changes; 4.0.0 drops those only whose columns are all tombstones.
+    pylance 14.0.2 does so for the fragments that an operation changes; 4.0.0 keeps files of columns that were dropped.
     """
     for fragment in fragments:
         keep_files(fragment, lambda file: any(one in fields for one in file.fields))
 
 
 def keep_files(fragment: DataFragment, wanted: Callable[[DataFile], bool]) -> None:
-    """Drop, in place, the data files that are not wanted."""
+    """Drop, in place, the data files of which `wanted` is false."""
     kept = [file for file in fragment.files if wanted(file)]
     if len(kept) != len(fragment.files):
         only = DataFragment(files=kept)
@@ -129,7 +129,7 @@ def file_version(file: DataFile) -> str | None:
 
 
 def file_identity(file: DataFile) -> FileIdentity:
-    """What makes two data file entries the same; not the size, which writers may leave unknown."""
+    """What two entries of the same data file have in common: all but the size, which writers may leave out."""
     return (
         file.path,
         tuple(file.fields),

@@ -28,7 +28,7 @@ _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails", "F
 
 
 class KeepsEmpty(Enum):
-    """Which indices that cover no fragment of the table stay in it."""
+    """Which indices stay in a table when they cover none of its fragments."""
 
     ALL = "all"
     SCALAR = "scalar"
@@ -36,7 +36,7 @@ class KeepsEmpty(Enum):
 
 
 def coverage(index: IndexMetadata) -> BitMap | None:
-    """Fragment ids that an index of the table covers; None when it doesn't say."""
+    """Ids of the fragments that an index of the table covers; None when it has no list of them."""
     return covered_fragments(index, staged=False)
 
 
@@ -47,11 +47,10 @@ def require_distinct_indices(where: str, uuids: Sequence[bytes]) -> None:
 
 
 def holds_addresses(index: IndexMetadata) -> bool:
-    """Whether an index names rows by where they lie even in a table whose rows have stable ids.
+    """Whether an index finds rows by their addresses, even in a table with stable row ids.
 
-    Lance 14: format/index.rs, results_are_row_addrs: zone maps, bloom filters and FM indices
-    always, B-trees from version 1 on. A row that moves is lost to such an index; others find it by
-    its id.
+    Lance 14: format/index.rs, results_are_row_addrs: zone maps, bloom filters and FM indices always, B-trees from
+    version 1 on. Such an index loses a row that moves; other indices find it by its id.
     """
     kind = type_name(index)
     return kind in _ADDRESS_KINDS or (kind == "BTreeIndexDetails" and index.index_version > 0)
@@ -70,9 +69,10 @@ def retained(
 ) -> list[IndexMetadata]:
     """The indices that are of use with this schema and these fragments.
 
-    An index on a field that is gone goes. Of several segments of one name those go that cover
-    nothing; if none of them covers anything, the oldest stays, so that the table still says which
-    index it is to have. In tables of an old Lance a vector index that covers nothing goes.
+    An index on a dropped field goes. Of several segments of one name, those that cover nothing go; if none covers
+    anything, the oldest stays, so that the table still says which index it should have. In tables of an old Lance, a
+    vector index that covers nothing goes.
+
     Lance 14: index_maintenance.rs, retain_relevant_indices; 4.0.0: transaction.rs.
     """
     fields = {field.id for field in schema}
@@ -88,8 +88,7 @@ def retained(
 def without_updated_fields(
     indices: Iterable[IndexMetadata], fragment_ids: Collection[int], fields: Collection[int]
 ) -> list[IndexMetadata]:
-    """Indices on one of these fields no longer cover these fragments: the field was rewritten
-    there.
+    """The indices, of which those on one of these fields no longer cover these fragments, where it was rewritten.
 
     Lance: transaction.rs, prune_updated_fields_from_indices.
     """
@@ -108,11 +107,10 @@ def with_moved_rows(
     moved_from: Collection[int],
     changed_fields: Collection[int],
 ) -> list[IndexMetadata]:
-    """Indices on none of the changed fields still cover rows that an update moved, if rows keep
-    their ids.
+    """The indices, of which those on none of the changed fields also cover the fragments to which rows moved.
 
-    Only when they covered all fragments that the rows came from. Lance: transaction.rs,
-    register_pure_rewrite_rows_update_frags_in_indices.
+    For rows that keep their ids. Only an index that covered all fragments that the rows came from is extended. Lance:
+    transaction.rs, register_pure_rewrite_rows_update_frags_in_indices.
     """
     if not moved_to:
         return list(indices)
@@ -131,11 +129,10 @@ def with_moved_rows(
 def rewritten_coverage(
     covered: BitMap, groups: Iterable[tuple[Collection[int], Collection[int]]], *, name: str
 ) -> BitMap:
-    """What an index covers after fragments were rewritten; `groups` are pairs of old and new ids.
+    """The fragments that an index covers after a rewrite; `groups` are pairs of old and new fragment ids.
 
-    Lance: transaction.rs, recalculate_fragment_bitmap. Raises `InvalidRequest` (`index_split`) for
-    a group of which only a part was covered: its new fragments would be covered in part, which
-    can't be said.
+    Lance: transaction.rs, recalculate_fragment_bitmap. Raises `InvalidRequest` (`index_split`) when only a part of a
+    group was covered: the list can't say that a new fragment is covered in part.
     """
     result = BitMap(covered)
     for old, new in groups:
@@ -153,11 +150,10 @@ def rewritten_coverage(
 
 
 def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[IndexMetadata]:
-    """Indices as readers take them: for rewritten fragments they cover those that replaced them.
+    """The indices as readers take them: each covers the new fragments instead of the old ones that they replaced.
 
-    Lance: index.rs, load_indices, does this to every index it reads, and writes the result with its
-    next commit. It fails on a group that is covered in part; here the covered part is taken out, so
-    that all of it is scanned.
+    Lance (index.rs, load_indices) does this to every index that it reads, and writes the result with its next commit.
+    It fails on a group that is covered in part; here the covered part is removed, so that queries scan the whole group.
     """
     groups = [
         (
@@ -186,12 +182,12 @@ def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[Inde
 
 
 def _useful(segments: Sequence[IndexMetadata], fragment_ids: BitMap64, keeps: KeepsEmpty) -> Sequence[IndexMetadata]:
-    """Of the segments of one index, those to keep."""
+    """Those segments of one index that are of use."""
     if keeps is KeepsEmpty.SCALAR:
         covering = [index for index in segments if _covers_any(index, fragment_ids)]
         oldest = min(segments, key=lambda index: index.dataset_version)
         return covering or ([] if is_vector_index(oldest) else [oldest])
-    # What a segment without a list covers is unknown, which is not the same as nothing.
+    # A segment without a list may cover anything, so it stays.
     unknown = [index for index in segments if coverage(index) is None]
     known = [index for index in segments if coverage(index) is not None]
     covering = [index for index in known if _covers_any(index, fragment_ids)]
@@ -206,5 +202,5 @@ def _covers_any(index: IndexMetadata, fragment_ids: BitMap64) -> bool:
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:
-    """Lower for what was created earlier. `dataset_version` is a watermark, and may rise and fall with merges."""
+    """A key that is lower for an older index. `dataset_version` alone doesn't tell: merges raise and lower it."""
     return not index.HasField("created_at"), index.created_at, index.dataset_version

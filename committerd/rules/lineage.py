@@ -1,7 +1,8 @@
-"""Rows that keep an id for life: their ids, and the versions that created and last changed them.
+"""Stable row ids, and the versions that created and last changed each row.
 
-Only in tables with stable row ids. Each fragment then has three sequences with an entry for each
-physical row. Ids come from a counter in the manifest that never goes back.
+In a table with stable row ids, a row keeps its id for life. Each fragment then has three sequences (row ids, versions
+of creation, versions of the last change) with an entry for each physical row. Ids come from a counter in the manifest
+that never goes back.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from committerd.format.row_ids import (
 if TYPE_CHECKING:
     from committerd.format.row_runs import Search
 
-# Lance: rowids/version.rs: what is not recorded was there from the first version on.
+# Lance: rowids/version.rs: a row without a recorded version is there since the first one.
 _FIRST_VERSION = 1
 _ADDRESSES = 2**32
-"""Of a fragment: so many row offsets."""
+"""Row offsets that a fragment can have."""
 
 
 _BROUGHT_MAX = 2**33
 """Rows that one transaction may bring with their ids."""
 _AHEAD_MAX = 2**40
-"""So far above the table's counter may ids lie that new rows come with: ids are not to be had without end."""
+"""New rows may come with ids at most so far above the table's counter: ids are limited."""
 
 
 def require_free_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> int:
-    """The counter's next value when new rows have the ids that they come with: none was ever given out.
+    """The counter's next value, given that new rows keep the ids that they come with, of which none was given out.
 
     Raises `InvalidRequest` (`row_ids`).
     """
@@ -68,7 +69,7 @@ def require_free_row_ids(fragments: Iterable[DataFragment], next_row_id: int) ->
 
 
 def require_known_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> None:
-    """Return when rows that moved have ids that were given out. Raises `InvalidRequest` (`row_ids`)."""
+    """Return when the ids of moved rows were given out before. Raises `InvalidRequest` (`row_ids`)."""
     given = _brought_ids(fragments)
     if given and given.max() >= next_row_id:
         raise InvalidRequest(
@@ -79,9 +80,7 @@ def require_known_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -
 
 
 def require_same_rows(old: Iterable[DataFragment], new: Iterable[DataFragment]) -> None:
-    """Return when fragments that take the place of others have no rows but theirs. Raises `InvalidRequest`
-    (`row_ids`).
-    """
+    """Return when fragments that replace others have no rows but theirs. Raises `InvalidRequest` (`row_ids`)."""
     was, brought = BitMap64(), _brought_ids(new)
     for fragment in old:
         was |= _row_ids(fragment, staged=False).bitmap()
@@ -113,7 +112,7 @@ def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragmen
 
 
 def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None:
-    """Return when a fragment that stays has the row ids that it had. Raises `InvalidRequest` (`row_ids`)."""
+    """Return when a fragment that stays has the same row ids as before. Raises `InvalidRequest` (`row_ids`)."""
     if before.inline_row_ids == after.inline_row_ids:
         return
     from committerd.format.row_runs import equal
@@ -125,7 +124,7 @@ def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None
 
 
 def _brought_ids(fragments: Iterable[DataFragment]) -> BitMap64:
-    """All row ids that fragments come with. Raises `InvalidRequest` (`row_ids`) where one is there twice."""
+    """All row ids that fragments come with. Raises `InvalidRequest` (`row_ids`) when an id occurs twice."""
     with_ids = [fragment for fragment in fragments if fragment.inline_row_ids]
     rows = 0
     for fragment in with_ids:
@@ -170,7 +169,7 @@ def assign_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> int:
 
 
 def stamp_new_rows(fragments: Iterable[DataFragment], version: int) -> None:
-    """Say, in place, that all rows were made by this version."""
+    """Record, in place, that this version created all rows."""
     for fragment in fragments:
         stamp = encode_versions([VersionRun(fragment.physical_rows, version)])
         fragment.inline_created_at_versions = stamp
@@ -178,17 +177,17 @@ def stamp_new_rows(fragments: Iterable[DataFragment], version: int) -> None:
 
 
 def stamp_changed_rows(fragments: Iterable[DataFragment], version: int) -> None:
-    """Say, in place, that all rows were last changed by this version."""
+    """Record, in place, that this version was the last to change all rows."""
     for fragment in fragments:
         fragment.inline_last_updated_at_versions = encode_versions([VersionRun(fragment.physical_rows, version)])
 
 
 def stamp_moved_rows(moved: Iterable[DataFragment], existing: Iterable[DataFragment], version: int) -> None:
-    """Say, in place, that rows were last changed by this version and created when they first were.
+    """Record, in place, that this version changed the rows, and which version created each.
 
-    Rows whose id is in no existing fragment are new. Of several fragments that list an id the
-    lowest counts: it held the row first, and later ones copied from it. Lance 6.1:
-    resolve_update_version_metadata; 4.0.0 takes the id for an address.
+    Rows whose id is in no existing fragment are new. If several fragments list an id, the lowest counts: it had the row
+    first, and later ones copied the row from it. Lance 6.1: resolve_update_version_metadata; 4.0.0 takes the id for an
+    address.
     """
     from committerd.format.row_runs import versions_of
 
@@ -204,9 +203,9 @@ def stamp_moved_rows(moved: Iterable[DataFragment], existing: Iterable[DataFragm
 
 
 def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[DataFragment], version: int) -> None:
-    """As `stamp_moved_rows`, as Lance 4.0.0 does it: it takes a row's id for its address.
+    """As `stamp_moved_rows`, but as Lance 4.0.0 does it, which takes a row's id for its address.
 
-    So a row counts as created when the row at that address was, and at first where there is none.
+    So a row gets the version that created the row at that address, or the first version if there is no such row.
     """
     moved = list(moved)
     ids_of = {fragment.id: _row_ids(fragment) for fragment in moved}
@@ -215,7 +214,7 @@ def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[Data
     known: dict[int, tuple[list[int], list[int]]] = {}
 
     def recorded_at(address: int) -> tuple[int, int]:
-        """The version of the row there, and the address from which on it may be another."""
+        """The version that created the row there, and the first address after it at which that may be another."""
         number, offset = divmod(address, _ADDRESSES)
         if number not in known:
             runs: Sequence[VersionRun] = ()
@@ -246,7 +245,7 @@ def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[Data
 
 
 def _some_of_each_fragment(row_ids: RowIds) -> Iterator[int]:
-    """Of the ids, taken for addresses, at least one of each fragment that they lie in."""
+    """At least one id for each fragment in which the ids lie when they are taken for addresses."""
     for segment in row_ids.segments:
         if isinstance(segment, range):
             yield from range(segment.start, segment.stop, _ADDRESSES)
@@ -256,10 +255,9 @@ def _some_of_each_fragment(row_ids: RowIds) -> Iterator[int]:
 
 
 def stamp_changed_offsets(fragment: DataFragment, offsets: BitMap, version: int) -> None:
-    """Say, in place, that the rows at these offsets were last changed by this version."""
+    """Record, in place, that this version was the last to change the rows at these offsets of the fragment."""
     if not offsets or not fragment.inline_last_updated_at_versions:
-        # What was not recorded is not made up: rows that stay would get a version that they never
-        # had.
+        # Without a record of the other rows nothing can be recorded: they would get a version that they never had.
         return
     if offsets.max() >= fragment.physical_rows:
         raise InvalidRequest(
@@ -279,8 +277,9 @@ def stamp_changed_offsets(fragment: DataFragment, offsets: BitMap, version: int)
 
 
 def updated_offsets(update: Transaction.Update, fragment_id: int) -> BitMap:
-    """Rows of a fragment that an update says it changed in place. Lance 7 and later; older ones
-    say nothing.
+    """Offsets of the rows of a fragment that an update says it changed in place; empty before Lance 7, which began it.
+
+    Raises `InvalidRequest` (`updated_offsets`).
     """
     bitmap = update.updated_fragment_offset_bitmaps.get(fragment_id)
     if bitmap:
@@ -295,12 +294,12 @@ def updated_offsets(update: Transaction.Update, fragment_id: int) -> BitMap:
 
 
 def has_all_row_ids(fragment: DataFragment) -> bool:
-    """Whether every row of a staged fragment came with its id."""
+    """Whether every row of a staged fragment comes with its id."""
     return _given_rows(fragment) == fragment.physical_rows
 
 
 def _created_versions(wanted: BitMap64, existing: Iterable[DataFragment]) -> Search:
-    """The version that created each row, by row id, as far as its id is found."""
+    """Which version created each of the wanted rows, by row id, as far as their ids are found."""
     from committerd.format.row_runs import Search
 
     search = Search(wanted)
@@ -315,7 +314,7 @@ def _created_versions(wanted: BitMap64, existing: Iterable[DataFragment]) -> Sea
 
 
 def _given_rows(fragment: DataFragment) -> int:
-    """How many of the rows came with their ids."""
+    """How many of the rows come with their ids."""
     return count_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=True)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio.from_thread
 
-from committerd.committer.beside import Beside
+from committerd.concurrency import Beside
 from committerd.edges.local import LocalStore
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
