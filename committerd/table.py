@@ -230,6 +230,14 @@ class Table:
             return Standing.GONE
         return Standing.SAME if self._ends.get(version) == _end(tail) else Standing.REPLACED
 
+    async def is_another_below(self, version: int) -> bool:
+        """Whether the highest version below this one that was read or made here is another one by now.
+
+        False also where none of them was.
+        """
+        known = [number for number in await self.versions() if number < version and number in self._ends]
+        return bool(known) and await self.standing(known[-1]) is Standing.REPLACED
+
     async def transaction(self, file: ManifestFile) -> Transaction | None:
         """The transaction that made a version: inline, else from its file; None when neither can
         be used.

@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import anyio
 
@@ -43,6 +44,7 @@ _AT_ONCE_SECONDS = 1.0
 """How long a put may take for what was read beside it to speak of the table that it met."""
 _WITHDRAWN_SECONDS_MAX = 10.0
 """How long after its put a version may be withdrawn: later another committer may have answered its records."""
+_DATA_FILES_LOOKED_AT = 16
 _QUICK_CONFIRMED_SECONDS = 0.1
 """How old the last look at the version below may be before a put onto a store where a look takes next to no time."""
 
@@ -224,24 +226,19 @@ class Putter:
     async def _withdraw(self, drafts: Sequence[Draft], view: View, standing: Standing, *, sent_at: float) -> None:
         """Delete versions that landed in another table than the one they were built on: no reader could open it.
 
-        Only when it is certain: the version below is another one, or it is gone together with its data. Only within
-        `_WITHDRAWN_SECONDS_MAX` of the put: later a cleanup may have removed the version below, and another committer
-        may have answered the records. Never when another writer has built on them.
+        Only when it is certain: the version below is another one, it is gone together with its data, or a version
+        further below is another one. Only within `_WITHDRAWN_SECONDS_MAX` of the put: later a cleanup may have removed
+        the version below, and another committer may have answered the records. Never when another writer has built on
+        them.
         """
-        table, made = view.table, [draft.prepared for draft in drafts]
-        withdrawn = False
-        try:
-            certain = view.monotonic() - sent_at <= _WITHDRAWN_SECONDS_MAX
-            certain = certain and not isinstance(table.store, ExternallyDecided)
-            certain = certain and (standing is Standing.REPLACED or await self._data_is_gone(view))
-            if certain and await table.latest_version() == made[-1].version:
-                for prepared in reversed(made):
-                    # Those that were made before the table was deleted went with it: what is there now is not ours.
-                    if await _is_there(table, prepared):
-                        await table.store.delete(prepared.key)
-                withdrawn = True
-        except CommitterError as error:
-            self._tell(drafts[0], error)
+        made, withdrawn, backoff = [draft.prepared for draft in drafts], False, Backoff(self._dice)
+        while view.monotonic() - sent_at <= _WITHDRAWN_SECONDS_MAX:
+            try:
+                withdrawn = await self._taken_out(made, view, standing)
+                break
+            except CommitterError as error:
+                self._tell(drafts[0], error)
+                await backoff.wait()
         _log.error(
             "commit.astray",
             extra={
@@ -253,12 +250,34 @@ class Putter:
             },
         )
 
+    async def _taken_out(self, made: Sequence[Prepared], view: View, standing: Standing) -> bool:
+        """Delete these versions where they are there. False: it is not certain, or another writer has built on them."""
+        table = view.table
+        if isinstance(table.store, ExternallyDecided):
+            return False
+        if not (
+            standing is Standing.REPLACED
+            or await self._data_is_gone(view)
+            or await table.is_another_below(view.base)  # which has no data, perhaps
+        ):
+            return False
+        # Those that were made before the table was deleted went with it: what is there now is not ours.
+        there = [prepared for prepared in made if await _is_there(table, prepared)]
+        if there and await table.latest_version() != there[-1].version:
+            return False
+        for prepared in reversed(there):
+            await table.store.delete(prepared.key)
+        return True
+
     async def _data_is_gone(self, view: View) -> bool:
-        """Whether the first data file of the version that we have built on is not there any more."""
+        """Whether one of the first data files of the version that we have built on is not there any more.
+
+        One is enough, as no reader can open that version then. Some may be there again: producers can stage them twice.
+        """
         assert view.latest is not None
         files = (file for fragment in view.latest.fragments for file in fragment.files)
-        first = next((file.path for file in files if not file.HasField("base_id")), None)
-        return first is not None and await view.table.store.head(data_key(first)) is None
+        first = islice((file.path for file in files if not file.HasField("base_id")), _DATA_FILES_LOOKED_AT)
+        return any([await view.table.store.head(data_key(path)) is None for path in first])
 
     async def _complete(self, draft: Draft, view: View, found: Sequence[Found]) -> None:
         """See that the transaction files of what was found are there: only then its records may be answered."""

@@ -69,9 +69,10 @@ class Answered:
             self._first.append(min(offsets))
             self._last.append(max(offsets))
 
-    def reaches(self, offset: int) -> bool:
-        """Whether the last version that was added answers only what lies below this offset."""
-        return bool(self._last) and self._last[-1] < offset
+    @property
+    def oldest(self) -> int:
+        """The last version that was added; 0 = there is none."""
+        return self._versions[-1] if self._versions else 0
 
     def between(self, first: int, last: int) -> Iterator[int]:
         """The versions that may answer an offset from `first` to `last`, as they were added."""
@@ -130,7 +131,7 @@ class View:
         ledger = self.ledger
         if ledger.rules_out(uuid, after):
             return NOT_SEEN
-        unknown_at = ledger.floor if after < ledger.floor else None
+        unknown_at = ledger.floor if after < ledger.floor and await self._dropped_is_there() else None
         committed, maybe = ledger.committed_at(uuid, after)
         for version in maybe:
             settled = await self.table.settled(version)
@@ -148,6 +149,17 @@ class View:
             if settled is None:
                 unknown_at = version
         return Earlier(committed=committed, refusal=refusal, unknown_at=unknown_at)
+
+    async def _dropped_is_there(self) -> bool:
+        """Whether the newest version that the ledger has dropped can still be read.
+
+        The readable history goes from the latest version down to the first number that is missing. Once a cleanup has
+        removed that version, neither it nor those below it belong to the history, as after a restart.
+        """
+        if await self.table.standing(self.ledger.floor) is not Standing.GONE:
+            return True
+        self.ledger.nothing_is_dropped()
+        return False
 
     async def reload(self) -> list[Found]:
         """Read the versions above `base` and take them in; returns them ascending. Raises as `peek` and `learn` do."""
@@ -323,7 +335,7 @@ class View:
             position = highest(one.position for one in told if one.position is not None)
             if self.latest is None:
                 break
-            if full and not carries and (position is None or answered.reaches(owed_from(position))):
+            if full and not carries and (position is None or await self._reaches(answered.oldest, owed_from(position))):
                 break
             if self.monotonic() - reported > _PROGRESS_SECONDS:
                 reported = self.monotonic()
@@ -335,6 +347,15 @@ class View:
         for one in told:
             merge_marks(self.marks, one.marks)
         self.ever_carried = self.position is not None
+
+    async def _reaches(self, version: int, owed: int) -> bool:
+        """Whether neither this version nor one below it answers a record from offset `owed` on.
+
+        Its own position tells: what was settled ahead may stand in a version far below those of the offsets around it.
+        """
+        found = await self._read_old(version) if version else None
+        position = found.position if found is not None else None
+        return position is not None and position.next_offset <= owed and all(o < owed for o in position.settled)
 
 
 def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:

@@ -188,6 +188,13 @@ class Ledger:
         own = max(self._hashed.floor, self._refused.floor)
         return own if self._below is None else self._below.floor
 
+    def nothing_is_dropped(self) -> None:
+        """What was dropped is not readable any more: nothing that can be read is unknown."""
+        if self._below is not None:
+            self._below.nothing_is_dropped()
+            return
+        self._hashed.floor = self._refused.floor = 0
+
     @property
     def bytes(self) -> int:
         """What the ledger takes, about."""
@@ -345,13 +352,16 @@ def dedupe(
         seen = version
     if seen is not None:
         return _duplicate("uuid_seen", f"transaction {asked.uuid} is in the table at version {seen}", seen)
-    if asked.app is not None and (answer := _marked(asked.app, marks.get(asked.app.app_id))):
-        return answer
+    marked = _marked(asked.app, marks.get(asked.app.app_id)) if asked.app is not None else None
+    if marked is not None and marked.status is Status.DUPLICATE:
+        return marked
     refusal = None
     if not asked.is_replay:
         refusal = earlier.refusal or next((r for r in refusals if r.uuid == asked.uuid and r.status != DUPLICATE), None)
     if refusal is not None:
         return again(refusal)
+    if marked is not None:
+        return marked
     if earlier.unknown_at is not None and asked.app is None:
         return _undecided(asked, earlier.unknown_at)
     return None

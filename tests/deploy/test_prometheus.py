@@ -20,7 +20,7 @@ from harness.s3 import S3Endpoint
 from harness.scene import until
 from tests.deploy import alerts
 from tests.deploy.observed import Members, let_everything_happen, two_members
-from tests.deploy.promql import metrics, operands, seconds_for_minutes
+from tests.deploy.promql import metrics, operands, shortened
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.dynamodb, pytest.mark.pylance, pytest.mark.slow]
 
@@ -50,12 +50,12 @@ class Observed:
 
 
 def quick_rules(name: str) -> str:
-    """The alerts with seconds for minutes; a record is late after two of them."""
+    """The alerts with a thirtieth of their durations; a record is late after two seconds."""
     text = alerts.ALERTS.read_text(encoding="utf-8")
     groups = yaml.safe_load(text)["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
-        rule["expr"] = seconds_for_minutes(rule["expr"]).replace("> 60\n", "> 2\n")
-        rule["for"] = seconds_for_minutes(rule["for"])
+        rule["expr"] = shortened(rule["expr"]).replace("> 60\n", "> 2\n")
+        rule["for"] = shortened(rule["for"])
     expected = {"namespace": "lake", "dataset": name}
     rules = [
         {**one, "labels": expected if "expected" in one["record"] else {"namespace": "lake"}} for one in alerts.listed()
@@ -128,7 +128,7 @@ def test_every_vector_of_every_alert_returns_data(observed: Observed) -> None:
         return numbers(observed.prometheus.query_range(expr, start=observed.began, end=observed.ended))
 
     for rule in alerts.alerts():
-        for operand in operands(seconds_for_minutes(rule["expr"])):
+        for operand in operands(shortened(rule["expr"])):
             assert values(operand), f"{rule['alert']}: nothing came of {operand}"
         for metric in metrics(rule["expr"]):
             assert values(metric), f"{rule['alert']}: there is no {metric}"

@@ -82,6 +82,15 @@ class TestDedupe:
         assert (answer.status, answer.reason) == (Status.INVALID, "app_id_in_use")
         assert "committerd app release spark" in answer.message
 
+    def test_what_was_refused_before_another_run_began_gets_the_same_answer_again(self) -> None:
+        app = AppUnit(app_id="spark", version=0, run="q2")
+        answer = dedupe(asked("bad", app=app), Earlier(refusal=BAD), MARKS, version=50)
+        assert answer is not None
+        assert answer.reason == "path_invalid"
+        answer = dedupe(asked("bad", app=app, is_replay=True), Earlier(refusal=BAD), MARKS, version=50)
+        assert answer is not None
+        assert answer.reason == "app_id_in_use"
+
     def test_a_released_or_unknown_application_may_start_anew(self) -> None:
         released = {"spark": AppMark(run="", version=-1, uuid="u7", table_version=40, used_ms=0, life=1)}
         app = AppUnit(app_id="spark", version=0, run="q2")

@@ -99,6 +99,10 @@ class Auditor:
     """The table is another one, and the operator has not taken the queue on for it yet."""
     _astray: set[int] = field(default_factory=set)
     """Versions that a committer has made in that table meanwhile."""
+    _crossed: set[int] = field(default_factory=set)
+    """Those of them that nobody could notice: sent before the table was swapped, or given up before they arrived."""
+    beyond: str = ""
+    """What is wrong because one of these stays there. Nobody promises to notice that; so it ends here."""
     _rolled_back: bool = False
     """The log has lost records that a committer may have read before."""
     _told: set[tuple[Place, str]] = field(default_factory=set)
@@ -181,10 +185,19 @@ class Auditor:
         return (place, asked.uuid if asked is not None else "") in self._told
 
     @property
+    def is_over(self) -> bool:
+        """Whether there is no use in going on."""
+        return bool(self.violations or self.beyond)
+
+    @property
     def latest(self) -> int:
         return next(reversed(self.versions), 0)
 
     def fail(self, what: str) -> None:
+        if self._crossed:
+            self.note(f"BEYOND {what}")
+            self.beyond = self.beyond or what
+            return
         self.note(f"VIOLATION {what}")
         self.violations.append(what)
 
@@ -199,6 +212,7 @@ class Auditor:
         if change == "deleted":
             self._there.discard(name.version)
             self._astray.discard(name.version)
+            self._crossed.discard(name.version)
             return
         if change == "replaced":
             self.fail(f"version {name.version} was replaced")
@@ -251,6 +265,8 @@ class Auditor:
             return False
         self.note(f"version {version} goes astray")
         self._astray.add(version)
+        if self.bucket.crossing:
+            self._crossed.add(version)
         return True
 
     def _committed(self, seen: Seen) -> None:
@@ -260,7 +276,9 @@ class Auditor:
             self.fail(f"version {version} carries no position")
             return
         self._dated(seen)
-        new_life = before is None or position.era > before.era
+        # An operator names an era that nobody was told of; a table that is gone may have had the same one.
+        by_hand = seen.file.transaction is not None and REASON_KEY in seen.file.transaction.transaction_properties
+        new_life = before is None or position.era > before.era or by_hand
         if before is not None and position.era < before.era:
             self.fail(f"version {version}: the era went down from {before.era} to {position.era}")
         if not new_life and before is not None:

@@ -24,6 +24,10 @@ class Bucket:
         self._folders: dict[str, list[str]] = {}
         self.life = 0
         """Grows when the folders are deleted, too: those that are made next are others."""
+        self.swaps = 0
+        """How often all was deleted."""
+        self.crossing = False
+        """Whether what is being created was sent before the last time, or its sender has given up."""
 
     def put(self, key: str, body: bytes) -> None:
         change: Change = "replaced" if key in self.objects else "created"
@@ -49,6 +53,7 @@ class Bucket:
         for key in list(self.objects):
             self.delete(key)
         self.life += with_folders
+        self.swaps += 1
 
     def spoil(self, key: str, body: bytes) -> None:
         """An object is another one, and nobody has written it."""
@@ -97,13 +102,21 @@ class FakeStore:
         await self._read("put", key, lambda: self._bucket.put(key, body))
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        swaps, given_up = self._bucket.swaps, False
+
+        def put() -> Created | Exists | StoreUnavailable:
+            self._bucket.crossing = given_up or swaps != self._bucket.swaps
+            try:
+                return self._put_if_absent(key, body)
+            finally:
+                self._bucket.crossing = False
+
         try:
-            answer, fate = await self._weather.journey(
-                f"store.put_if_absent {key}", lambda: self._put_if_absent(key, body)
-            )
+            answer, fate = await self._weather.journey(f"store.put_if_absent {key}", put)
         except Refused as refused:
             raise StoreUnavailable(str(refused)) from refused
         except Lost as lost:
+            given_up = True
             raise OutcomeUnknown(str(lost)) from lost
         if isinstance(answer, StoreUnavailable):
             raise answer

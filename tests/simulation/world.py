@@ -163,7 +163,7 @@ class World:
     async def _settled(self) -> None:
         """Wait until every record has its answer and that is acknowledged."""
         until = anyio.current_time() + CALM_SECONDS
-        while not self.auditor.violations:
+        while not self.auditor.is_over:
             unanswered = self.auditor.unanswered()
             # A lost offset comes back with the next answer only, and one that came late is outdone by it.
             acknowledged = self.broker.group is None or self.auditor.acknowledged == self.broker.log_end
@@ -179,7 +179,7 @@ class World:
 
     async def _watch(self) -> None:
         """End at the first violation; see every refusal to run."""
-        while not self.auditor.violations:
+        while not self.auditor.is_over:
             for process in self.processes:
                 self._within_memory(process)
                 if process.committer is not None and process.committer.state.name == "refused":
@@ -227,6 +227,8 @@ class Report:
 
     seed: int
     violation: str | None
+    beyond: str
+    """What nobody promises was met, and so the run ended early; empty = it was not."""
     trace: Sequence[str]
     digest: str
     world: World
@@ -253,10 +255,17 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
         with patch.object(pipeline, "_RUN_SECONDS", run_seconds):
             run_virtual(main)
     except* Violated:
-        violation = made[0].auditor.violations[0]
+        violation = next(iter(made[0].auditor.violations), None)
     except* (Deadlock, Livelock, TurnTooLong) as group:
         violation = repr(group.exceptions[0])
     world = made[0]
     if violation is None and world.auditor.violations:
         violation = world.auditor.violations[0]
-    return Report(seed=seed, violation=violation, trace=world.trace, digest=world.digest(), world=world)
+    return Report(
+        seed=seed,
+        violation=violation,
+        beyond=world.auditor.beyond,
+        trace=world.trace,
+        digest=world.digest(),
+        world=world,
+    )
