@@ -1,7 +1,7 @@
 """The rules of the conflict table: each says when one operation of ours may pass one of theirs.
 
-A rule is a function of the two footprints. Its docstring says when they conflict, and where that
-comes from; `conflicts.MATRIX` says which pairs it is for.
+A rule is a function of the two footprints. Its docstring says when they conflict, and where that comes from;
+`conflicts.MATRIX` says for which pairs it is.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from committerd.rules.footprint import Footprint, IndexFootprint
 
 
 class Verdict(IntEnum):
-    """How ours stands to theirs, from harmless to fatal."""
+    """Whether ours may be committed after theirs, from harmless to fatal."""
 
     COMPATIBLE = 0
-    """Nothing to do."""
+    """Yes, as it is."""
     REBASABLE = 1
-    """Ours can be changed so that it applies on top of theirs."""
+    """Yes, changed so that it applies on top of theirs."""
     RETRYABLE = 2
-    """The writer has to do its work again on the latest version."""
+    """No; its writer has to do the work again on the latest version."""
     INCOMPATIBLE = 3
-    """Doing it again would not help."""
+    """No; doing the work again would not help."""
 
 
 Rule = Callable[[Footprint, Footprint], Verdict]
@@ -56,7 +56,7 @@ def frg(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def row(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Same fragment: merge the deletion vectors, unless more than deleted rows changed in it.
+    """Same fragment: rebase by merging the deletion vectors; retry when more than deleted rows changed in it.
 
     Whether both deleted the same row shows when the vectors are merged. Lance: transaction.md,
     Delete and Update; conflict_resolver.rs, check_delete_txn.
@@ -74,7 +74,7 @@ def row(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def upd(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Update: inserted keys first, then merged generations, then as `row`.
+    """Update over Update: retry when both may have inserted the same key; otherwise the worse of `wal` and `row`.
 
     Lance: conflict_resolver.rs, check_update_txn. That two updates must not merge the same MemWAL
     generation is our own addition; Lance asks it of an UpdateMemWalState only.
@@ -87,7 +87,7 @@ def upd(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def key(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Append: with a key filter, any appended row may have a key that we inserted.
+    """Update over Append: retry when it inserted keys, since any appended row may have one of them.
 
     Lance: conflict_resolver.rs, check_update_txn.
     """
@@ -104,7 +104,7 @@ def nul(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def upj(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Project: the columns that it rewrote in place must still be there; then as `nul`.
+    """Update over Project: retry when a column that it rewrote in place is gone; otherwise as `nul`.
 
     Lance 14: conflict_resolver.rs, check_update_txn; 4.0.0 lets them pass.
     """
@@ -122,7 +122,7 @@ def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def dpr(ours: Footprint, theirs: Footprint) -> Verdict:
-    """DataReplacement over Project: the replaced column must still be there; then as `nul`.
+    """DataReplacement over Project: incompatible when the replaced column is gone; otherwise as `nul`.
 
     Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass. A Project that
     says nothing of nullability, as those of older writers, is retried before its columns are looked
@@ -135,8 +135,7 @@ def dpr(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def ddl(ours: Footprint, theirs: Footprint) -> Verdict:
-    """DataReplacement over Delete: a fragment that is gone takes no new data; a deleted row does no
-    harm.
+    """DataReplacement over Delete: incompatible when the fragment is gone; deleted rows do no harm.
 
     Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass.
     """
@@ -200,8 +199,7 @@ def idx(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over Rewrite: retry when the index covers a fragment that is gone, or covers one
-    can't say what.
+    """CreateIndex over Rewrite: retry when the index covers a fragment that is gone, or does not say what it covers.
 
     Not when the Rewrite brought a fragment reuse entry younger than the index: readers then follow
     its rows. An index of reuse entries itself is given theirs. Lance: conflict_resolver.rs,
@@ -239,8 +237,7 @@ def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def rew(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Rewrite over Rewrite: as `frg`; also when both deferred indices, as there is one list of
-    reuse entries.
+    """Rewrite over Rewrite: as `frg`; retry also when both deferred indices, since there is one list of reuse entries.
 
     Lance: conflict_resolver.rs, check_rewrite_txn.
     """
@@ -248,8 +245,7 @@ def rew(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def prn(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over Update: our index does not cover what the update rewrote in place; take that
-    out of it.
+    """CreateIndex over Update: rebase the index, which no longer covers what the update rewrote in place.
 
     Lance 14: conflict_resolver.rs, check_create_index_txn; 4.0.0 leaves it in.
     """
@@ -269,8 +265,7 @@ def mwi(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def iwl(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over UpdateMemWalState: the MemWAL index takes their generations; no other index
-    passes.
+    """CreateIndex over UpdateMemWalState: rebase the MemWAL index with their generations; incompatible for others.
 
     Lance: conflict_resolver.rs, check_create_index_txn.
     """
@@ -278,8 +273,7 @@ def iwl(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def wal(ours: Footprint, theirs: Footprint) -> Verdict:
-    """A MemWAL region is merged once for each generation: retry below ours, incompatible from ours
-    on.
+    """Both merged one MemWAL region: incompatible when theirs is our generation or a later one; otherwise retry.
 
     Lance: conflict_resolver.rs, check_merged_generations_conflict.
     """
@@ -295,8 +289,7 @@ def wal(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def ovw(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Overwrite over Overwrite: retry, so that a person or program decides; incompatible with one
-    config key.
+    """Overwrite over Overwrite: retry, so that its writer decides; incompatible when both set the same config key.
 
     Lance: conflict_resolver.rs, check_overwrite_txn.
     """
@@ -304,7 +297,7 @@ def ovw(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def cfg(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Overwrite over UpdateConfig: incompatible with one config key.
+    """Overwrite over UpdateConfig: incompatible when both change the same config key.
 
     Lance: conflict_resolver.rs, check_overwrite_txn.
     """
@@ -312,8 +305,7 @@ def cfg(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def ovc(ours: Footprint, theirs: Footprint) -> Verdict:
-    """UpdateConfig over Overwrite: the schema that its metadata was meant for is gone; else as
-    `cfg`.
+    """UpdateConfig over Overwrite: incompatible when it changes metadata of the replaced schema; otherwise as `cfg`.
 
     Lance: conflict_resolver.rs, check_update_config_txn.
     """
@@ -323,8 +315,7 @@ def ovc(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def ucc(ours: Footprint, theirs: Footprint) -> Verdict:
-    """UpdateConfig over UpdateConfig: incompatible with one config key, field, or schema metadata
-    on both sides.
+    """UpdateConfig over UpdateConfig: incompatible when both change the same config key or the same metadata.
 
     Lance: conflict_resolver.rs, check_update_config_txn. For table metadata too, by key or when
     either replaces all of it: Lance 14; with 4.0.0 the last writer wins.
@@ -362,7 +353,7 @@ def mtx(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def bas(ours: Footprint, theirs: Footprint) -> Verdict:
-    """UpdateBases over UpdateBases: incompatible with one id, one path, or one name that is set.
+    """UpdateBases over UpdateBases: incompatible when both add the same id, path or name.
 
     Lance: conflict_resolver.rs, check_add_bases_txn.
     """
