@@ -1,7 +1,7 @@
-"""What an operator may set: values only, in groups, each with a unit in its name and a sentence.
+"""What an operator may set: values only, in groups, each with its unit in its name and a description.
 
-Read from a TOML file (`--config`, or `COMMITTERD_CONFIG`) and from the environment, which wins:
-`COMMITTERD_KAFKA__BOOTSTRAP_SERVERS` is `bootstrap_servers` in group `kafka`. A name that is not known is an error.
+They are read from a TOML file (`--config`, or `COMMITTERD_CONFIG`) and from the environment, which wins:
+`COMMITTERD_KAFKA__BOOTSTRAP_SERVERS` is `bootstrap_servers` in group `kafka`. An unknown name is an error.
 """
 
 from __future__ import annotations
@@ -73,12 +73,13 @@ class DatasetSettings(_Group):
     )
     uri: str = Field(
         min_length=1,
-        description="Where the table lies: a path, a file:// URI, s3://bucket/path or "
-        "s3+ddb://bucket/path?ddbTableName=TABLE. It need not exist yet; a staged create makes it.",
+        description="URI of the table: a path, a file:// URI, s3://bucket/path or "
+        "s3+ddb://bucket/path?ddbTableName=TABLE. The table need not exist yet; a staged create makes it.",
     )
     aliases: Listed = Field(
         default=(),
-        description="Other URIs by which producers may name this table in header `dataset`; any other one is INVALID.",
+        description="Other URIs that producers may use for this table in the header `dataset`; any other URI is "
+        "INVALID.",
     )
 
     @field_validator("uri")
@@ -97,101 +98,103 @@ class CommitSettings(_Group):
 
     coalesce_appends: bool = Field(
         default=True,
-        description="Commit a run of waiting Appends as one version. false: a version each, and far fewer commits a "
-        "second.",
+        description="Commit a run of waiting Appends as one version. false: one version for each, and far fewer "
+        "commits a second.",
     )
-    group_records_max: int = Field(default=1000, ge=1, le=10_000, description="Transactions in one version, at most.")
+    group_records_max: int = Field(default=1000, ge=1, le=10_000, description="Most transactions in one version.")
     group_bytes_max: int = Field(
         default=16 * MIB,
         ge=1,
-        description="Bytes of staged transactions in one version, at most (one always fits).",
+        description="Most bytes of staged transactions in one version (a single transaction always fits).",
     )
     group_fragments_max: int = Field(
         default=10_000,
         ge=1,
-        description="New fragments in one version, at most (one transaction always fits).",
+        description="Most new fragments in one version (a single transaction always fits).",
     )
     interval_seconds_min: float = Field(
         default=0.0,
         ge=0,
         le=3600,
-        description="Least time between two versions; 0 = as fast as the store takes them.",
+        description="Shortest time between two versions; 0 = as fast as the store takes them.",
     )
     refusal_interval_seconds: float = Field(
         default=1.0,
         ge=0,
         le=60,
-        description="Least time between two versions that only record refusals; under load they ride along with "
-        "commits.",
+        description="Shortest time between two versions that only record refusals; under load, refusals ride along "
+        "with commits.",
     )
     hold_seconds_max: float = Field(
         default=2.0,
         ge=0,
         le=60,
-        description="After refusing a re-execution: how long nothing else is committed while its next try is awaited; "
-        "a quarter of the time in all, and so long refusals may wait to be told, up to about 8 times this. 0 = never.",
+        description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
+        "next try arrives, or this time is over. Holds take at most a quarter of the time, and a producer may learn "
+        "of a refusal late because of them, by up to about 8 times this. 0 = no holds.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",
-        description="Check, before a transaction is committed, that its files exist and have the size that it says; "
-        "otherwise no reader could open the table. always: for each record, while it waits. stale: only for records "
-        "older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: trust the producers.",
+        description="Which records' files to check before the commit: do they exist, and with the size that the record "
+        "says? Otherwise no reader could open the table. always: those of each record, while it waits. stale: only "
+        "of records older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: none.",
     )
     transaction_files_max: int = Field(
         default=100_000,
         ge=1,
         le=10_000_000,
-        description="Data files and index files that one transaction may bring. A transaction with more is INVALID. "
-        "Applies where commit.verify_files checks files.",
+        description="Most data files and index files that one transaction may bring; with more it is INVALID. "
+        "Applies when commit.verify_files checks the files.",
     )
     named_bytes_max: int = Field(
         default=64 * MIB,
         ge=1024,
-        description="Bytes of deletion files that one transaction may bring. A transaction with more is INVALID. "
-        "Applies where commit.verify_files checks files.",
+        description="Most bytes of deletion files that one transaction may bring; with more it is INVALID. "
+        "Applies when commit.verify_files checks the files.",
     )
     allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
         default=DEFAULT_OPERATIONS,
-        description="Operations that are committed; any other is UNSUPPORTED. Names as in the Transaction message.",
+        description="Operations to commit, named as in the Transaction message; any other one is UNSUPPORTED.",
     )
     allowed_bases: Listed = Field(
         default=(),
-        description="URI prefixes that a transaction may name outside the table (Clone, UpdateBases, initial "
-        "bases). The daemon's own credentials are used there, so the default is none.",
+        description="URI prefixes outside the table that a transaction may name (Clone, UpdateBases, initial "
+        "bases). committerd uses its own credentials there, so the default is none.",
     )
     transaction_bytes_max: int = Field(
         default=64 * MIB,
         ge=1024,
-        description="A larger staged transaction is INVALID, inline or by claim check.",
+        description="Most bytes of one staged transaction, inline or by claim check; with more it is INVALID.",
     )
     record_seconds_max: float = Field(
         default=20.0,
         gt=0,
         le=3600,
-        description="Processor time that each step of work on a record may take (check, rebase, build). A record that "
+        description="Most processor time for each step of the work on one record (check, rebase, build). A record that "
         "needs more is INVALID. Small Appends and the like are exempt: they take a few milliseconds.",
     )
     record_memory_factor: int = Field(
         default=20,
         ge=1,
-        description="Memory that each step of work on a record may take, as a multiple of the record's bytes. A record "
-        "that needs more is INVALID.",
+        description="Most memory for each step of the work on one record, as a multiple of the record's bytes. A "
+        "record that needs more is INVALID.",
     )
     record_memory_bytes_min: int = Field(
         default=192 * MIB,
         ge=16 * MIB,
-        description="Memory that each step of work on a record may take in any case, however small the record is.",
+        description="Memory that each step of the work on one record may always take, however small the record is.",
     )
     app_marks_max: int = Field(
         default=1000,
         ge=1,
         le=100_000,
-        description="Application ids remembered in the table; beyond it the oldest go.",
+        description="Most application ids that the table remembers; with more, those unused for the longest time are "
+        "dropped.",
     )
     republish_max: int = Field(
         default=10_000,
         ge=0,
-        description="Answers published again at start when the consumer group has no offset.",
+        description="Most outcomes to publish again at a start when the consumer group has no offset.",
     )
 
     @field_validator("allowed_bases")
@@ -201,20 +204,20 @@ class CommitSettings(_Group):
 
 
 class MemorySettings(_Group):
-    """What is kept in memory of the table's history. The defaults fit 512 MiB, however long the history."""
+    """What committerd keeps in memory of the table's history. The defaults fit 512 MiB, however long the history."""
 
     ledger_bytes: int = Field(
         default=128 * MIB,
         ge=MIB,
         description="Memory for the uuids of the readable history: 8 bytes for each record, so the default is enough "
-        "for 14 million records. When it is full, the oldest versions are dropped, and a record without app-id whose "
-        "read version is older than what is left is UNDECIDED.",
+        "for 14 million records. When it is full, committerd drops the oldest versions, and a record without app-id "
+        "whose read version is older than the rest is UNDECIDED.",
     )
     footprint_bytes: int = Field(
         default=64 * MIB,
         ge=MIB,
-        description="Memory for the footprints of committed versions (what each touched), to find conflicts. What "
-        "does not fit is read from the store again when a record needs it.",
+        description="Memory for the footprints of committed versions (what each touched), to find conflicts. "
+        "committerd reads the others from the store again when a record needs them.",
     )
 
 
@@ -223,20 +226,20 @@ class StoreSettings(_Group):
 
     durable: bool = Field(
         default=True,
-        description="Local files: sync file and folder before a commit counts as done. false survives a crash of the "
-        "process, not of the machine.",
+        description="Local files: sync file and folder before a commit counts as done. With false, commits survive a "
+        "crash of the process, but not of the machine.",
     )
     recheck_seconds: float = Field(
         default=10.0,
         gt=0,
         le=60,
-        description="How old the knowledge of the latest version may be when a commit is sent, and how often an idle "
-        "committer looks for foreign versions.",
+        description="How long ago the committer may have last looked for the latest version when it puts a new one, "
+        "and how often an idle committer looks for foreign versions.",
     )
     probe: bool = Field(
         default=True,
-        description="At start: prove that the store lets only one of several writers create an object, and refuse to "
-        "run on one that doesn't. false = trust it, as after `committerd probe` said that it may be.",
+        description="At start: test that the store lets only one of several writers create an object, and refuse to "
+        "run on a store that doesn't. false = trust the store, for example because `committerd probe` has tested it.",
     )
 
 
@@ -248,20 +251,20 @@ class HttpSettings(_Group):
         default=9464,
         ge=0,
         le=65535,
-        description="Port to listen on; 0 = a free one, named in the log.",
+        description="Port to listen on; 0 = a free port, which the log names.",
     )
 
 
 class LogSettings(_Group):
     """What goes to standard output."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity of a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest severity to log.")
     format: Literal["json", "text"] = Field(
-        default="json", description="json: one object a line; text: for a terminal."
+        default="json", description="json: one object on each line; text: for a terminal."
     )
     transactions: Literal["refused", "all"] = Field(
         default="refused",
-        description="A line for each transaction that was not committed, or for each.",
+        description="refused: a line for each transaction that was not committed; all: a line for each transaction.",
     )
 
 
@@ -271,13 +274,13 @@ class DaemonSettings(_Group):
     drain_seconds: float = Field(
         default=20.0,
         gt=0,
-        description="After SIGTERM: time to finish the commit in flight and publish its answers. Keep it below "
+        description="After SIGTERM: time to finish the commit in flight and publish its outcomes. Keep it below "
         "Kubernetes' terminationGracePeriodSeconds.",
     )
     refused_retry_seconds: float = Field(
         default=10.0,
         gt=0,
-        description="After refusing to run: time until table and topic are looked at again.",
+        description="After a refusal to run: time until the committer looks at table and topic again.",
     )
 
 
@@ -314,7 +317,7 @@ class _Sources(BaseSettings):
 
 
 class StorageSettings(_Sources):
-    """What it takes to open a table: for commands that need neither dataset nor Kafka."""
+    """What opening a table takes: for commands that need neither dataset nor Kafka."""
 
     model_config = SettingsConfigDict(extra="ignore")
 
@@ -339,12 +342,12 @@ class Settings(_Sources):
 
 
 def load_settings(**given: Mapping[str, Any]) -> Settings:
-    """The settings of file and environment. Raises `SettingsError` that names each wrong one and how it is spelt."""
+    """The settings of file and environment. Raises `SettingsError`, which names each wrong one and how it is spelt."""
     return _load(Settings, given)
 
 
 def load_storage_settings() -> StorageSettings:
-    """Those that opening a table takes. Raises as `load_settings`; what other groups hold is not looked at."""
+    """Those that opening a table takes. Raises as `load_settings`, and ignores the other groups."""
     return _load(StorageSettings, {})
 
 
@@ -374,9 +377,9 @@ def all_settings() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Variables that look like ours and are not: pydantic-settings would pass over them in silence.
+    """Variables that look like ours and are not: pydantic-settings would ignore them silently.
 
-    Names of other shapes with our prefix are left alone: Kubernetes makes COMMITTERD_SERVICE_HOST and the like.
+    Other names with our prefix are left alone: Kubernetes makes COMMITTERD_SERVICE_HOST and the like.
     """
     known = [name for name, _ in all_settings()]
     groups = tuple(f"{ENV_PREFIX}{group}_".upper() for group in Settings.model_fields)

@@ -1,7 +1,7 @@
 """Group `kafka` of the settings: where Kafka is, how to log in, how its topics are made.
 
-Names are those of kafka-python (and mostly of Kafka itself) wherever it has one, so that what its
-documentation says applies. Times are in milliseconds, as everywhere in Kafka.
+Names are those of kafka-python (and mostly of Kafka itself) wherever it has one, so that its
+documentation applies. Times are in milliseconds, as everywhere in Kafka.
 """
 
 from __future__ import annotations
@@ -44,20 +44,19 @@ class KafkaSettings(BaseModel):
 
     bootstrap_servers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
         min_length=1,
-        description="Brokers to ask first, host:port, separated by commas; they name the others.",
+        description="Brokers to contact first, host:port, separated by commas; they name the others.",
     )
     topic_prefix: str = Field(
         default="",
         pattern=_NAME_PART,
         max_length=100,
-        description="Put before the dataset's name in the names of its three topics, "
-        "{prefix}{name}.staged, .outcomes and .dead.",
+        description="Prefix of the names of the dataset's three topics: {prefix}{name}.staged, .outcomes and .dead.",
     )
     group_prefix: str = Field(
         default="committerd.",
         pattern=_NAME_PART,
         max_length=100,
-        description="Put before the dataset's name in the name of its consumer group. Committers "
+        description="Prefix of the name of the dataset's consumer group, {prefix}{name}. Committers "
         "of one dataset must share the group: one of them is active, the others stand by.",
     )
 
@@ -65,24 +64,24 @@ class KafkaSettings(BaseModel):
     topics_mode: Literal["create", "check"] = Field(
         default="create",
         description="At start: create the topics that are missing and check the others, or only "
-        "check. What endangers data (a second partition, compaction, short retention) is refused.",
+        "check. committerd refuses what endangers data (a second partition, compaction, short retention).",
     )
     outcome_partitions: int = Field(
         default=8,
         ge=1,
         le=1000,
-        description="Partitions of an outcomes topic that is created; each producer reads one.",
+        description="Partitions of the outcomes topic when it is created; each producer reads one.",
     )
     replication_factor: int | None = Field(
         default=None,
         ge=1,
         le=100,
-        description="Copies of each topic that is created; unset: three, or as many as there are brokers.",
+        description="Replicas of each topic that is created; unset: three, or as many as there are brokers.",
     )
     staged_retention_ms: int = Field(
         default=14 * DAY_MS,
         ge=DAY_MS // 24,
-        description="How long staged records are kept, whether committed or not. It must exceed "
+        description="How long Kafka keeps staged records, whether committed or not. It must exceed "
         "the longest outage: a record that Kafka deletes unread is lost.",
     )
     outcomes_retention_ms: int = Field(
@@ -103,72 +102,72 @@ class KafkaSettings(BaseModel):
     session_timeout_ms: int = Field(
         default=10_000,
         ge=1_000,
-        description="A committer that Kafka hasn't heard of for so long has lost the topic to a "
+        description="If Kafka does not hear of a committer for this long, it gives the topic to a "
         "standby. Kafka's own lower limit is 6000 (group.min.session.timeout.ms).",
     )
     heartbeat_interval_ms: int = Field(
         default=300,
         ge=100,
-        description="Time between heartbeats: a third of the session, or less. A standby learns at its next heartbeat "
-        "that it has to take over.",
+        description="Time between heartbeats: at most a third of the session timeout. A standby learns at its next "
+        "heartbeat that it has to take over.",
     )
     max_poll_interval_ms: int = Field(
         default=300_000,
         ge=10_000,
-        description="A committer whose Kafka thread has hung for so long leaves the group.",
+        description="If the Kafka thread of a committer hangs for this long, the committer leaves the group.",
     )
 
     # Fetching, and how much may wait
     fetch_max_wait_ms: int = Field(
         default=500,
         ge=1,
-        description="How long a broker holds back an answer when there is nothing new. A new "
-        "record is delivered at once.",
+        description="How long a broker waits before it replies that there is nothing new. It delivers a new "
+        "record at once.",
     )
-    fetch_max_bytes: int = Field(default=50 * MIB, ge=MIB, description="Bytes in one answer of a broker, about.")
+    fetch_max_bytes: int = Field(default=50 * MIB, ge=MIB, description="Approximate bytes in one reply of a broker.")
     outstanding_records_max: int = Field(
         default=10_000,
         ge=4,
-        description="Stop fetching while so many delivered records are unanswered; go on below a quarter.",
+        description="Stop fetching while this many delivered records have no outcome; go on below a quarter.",
     )
     outstanding_bytes_max: int = Field(
         default=64 * MIB,
         ge=MIB,
-        description="Stop fetching while so many delivered bytes are unanswered; go on below a quarter.",
+        description="Stop fetching while delivered records of this many bytes have no outcome; go on below a quarter.",
     )
 
     # Time limits
     bootstrap_timeout_ms: int = Field(
         default=60_000,
         ge=1_000,
-        description="How long a start waits for a broker to answer and for the topics to be ready; then the process "
+        description="How long a start waits for a broker to answer and for the topics to be ready, before the process "
         "ends with an error.",
     )
     request_timeout_ms: int = Field(
         default=7_000,
         ge=1_000,
-        description="How long one request to a broker may take. When an answer is lost, whatever waits for it waits "
+        description="How long one request to a broker may take. If a reply is lost, whatever waits for it waits "
         "this long.",
     )
     delivery_timeout_ms: int = Field(
         default=30_000,
         ge=2_000,
-        description="How long publishing may take, repetitions included, before it counts as failed and is tried anew.",
+        description="How long publishing may take, with its retries, before it counts as failed and starts anew.",
     )
     metadata_max_age_ms: int = Field(
-        default=60_000, ge=1_000, description="Ask again about brokers and topics after so long."
+        default=60_000, ge=1_000, description="Time after which to ask again about brokers and topics."
     )
     topics_recheck_seconds: float = Field(
         default=300.0,
         ge=1,
         le=86_400,
-        description="Time between two checks of the topics' settings while a committer runs; problems are logged and "
-        "counted.",
+        description="Time between two checks of the topics' settings while a committer runs. The committer logs and "
+        "counts problems.",
     )
     reconnect_backoff_ms: int = Field(
         default=50,
         ge=1,
-        description="Wait before connecting again to a broker that failed; doubles.",
+        description="First wait before connecting again to a broker that failed; it doubles each time.",
     )
     reconnect_backoff_max_ms: int = Field(
         default=1_000, ge=1, description="Longest wait before connecting again to a broker that failed."
@@ -176,7 +175,7 @@ class KafkaSettings(BaseModel):
     connections_max_idle_ms: int = Field(
         default=540_000,
         ge=10_000,
-        description="Close a connection that was idle for so long; below the broker's own limit.",
+        description="Close a connection after this much idle time; keep it below the broker's own limit.",
     )
 
     # Security
@@ -222,7 +221,7 @@ class KafkaSettings(BaseModel):
         default=None,
         min_length=2,
         max_length=3,
-        description="Version of the brokers, such as 3.9, where they must not be asked for it.",
+        description="Version of the brokers, such as 3.9, if they must not be asked for it.",
     )
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
-"""Group `s3` of the settings: which S3 server, which credentials, how patient.
+"""Group `s3` of the settings: which S3 server, which credentials, how long to wait.
 
-Whatever is left unset is looked for where every AWS SDK looks: environment, profile, web identity (IRSA), container and
+What is unset comes from where every AWS SDK looks: environment, profile, web identity (IRSA), container and
 instance metadata.
 """
 
@@ -36,12 +36,12 @@ class S3Settings(BaseModel):
     region: str | None = Field(
         default=None,
         min_length=1,
-        description="Region of the bucket; unset: AWS_REGION, AWS_DEFAULT_REGION, or the profile's. With endpoint_url "
-        "us-east-1 where none of them says.",
+        description="Region of the bucket; unset: AWS_REGION, AWS_DEFAULT_REGION, or the profile's; with endpoint_url, "
+        "us-east-1 if none of them is set.",
     )
     addressing_style: Literal["auto", "path", "virtual"] = Field(
         default="auto",
-        description="Whether the bucket is in the path or in the host's name. Most S3-compatible servers need path.",
+        description="Whether URLs name the bucket in the path or in the host. Most S3-compatible servers need path.",
     )
     access_key_id: SecretStr | None = Field(
         default=None,
@@ -50,14 +50,16 @@ class S3Settings(BaseModel):
     )
     secret_access_key: SecretStr | None = Field(default=None, description="Secret of access_key_id.")
     session_token: SecretStr | None = Field(
-        default=None, description="Session token of temporary credentials; they end, and only the chain renews them."
+        default=None,
+        description="Session token of temporary credentials; they expire, and only the AWS chain renews them.",
     )
     profile: str | None = Field(
         default=None, min_length=1, description="Profile of the AWS configuration files; unset: AWS_PROFILE."
     )
-    tls_verify: bool = Field(default=True, description="Check the server's certificate; false is for tests.")
+    tls_verify: bool = Field(default=True, description="Check the server's certificate; use false only in tests.")
     ca_bundle: str | None = Field(
-        default=None, description="PEM file of the authorities that signed it; unset: AWS_CA_BUNDLE, or the usual ones."
+        default=None,
+        description="PEM file of the authorities that signed the certificate; unset: AWS_CA_BUNDLE, or the usual ones.",
     )
     connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
     read_timeout_seconds: float = Field(
@@ -67,10 +69,10 @@ class S3Settings(BaseModel):
         default=5,
         ge=1,
         le=20,
-        description="Tries of one request that may be repeated, with growing random waits between them. The put of a "
-        "manifest is tried once: the commit reads back before it tries again.",
+        description="Most tries of a request that is safe to repeat, with growing random waits between them. The put "
+        "of a manifest is tried once: the commit reads back before it tries again.",
     )
-    connections_max: int = Field(default=128, ge=1, le=1000, description="Connections kept to the server.")
+    connections_max: int = Field(default=128, ge=1, le=1000, description="Most open connections to the server.")
 
     @field_validator("endpoint_url")
     @classmethod
