@@ -36,8 +36,8 @@ class _Commands(click.Group):
 def cli() -> None:
     """Queued commits for Lance tables.
 
-    Producers stage lance.table.Transaction messages in Kafka; `committerd run` commits them to one table, in order, and
-    answers each on the outcomes topic. The table stays plain Lance: other writers may commit to it at any time.
+    Producers stage lance.table.Transaction messages in Kafka. `committerd run` commits them to one table, in order, and
+    publishes an outcome for each. The table stays plain Lance: other writers may commit to it at any time.
 
     Settings come from the environment (COMMITTERD_GROUP__NAME) and from a TOML file; `committerd run --help` lists
     them.

@@ -24,13 +24,13 @@ def app() -> None:
 @click.argument("app_id")
 @config_option
 @json_option
-@click.option("--reason", default="", help="Why, in your words; it is kept in the version. Required with --apply.")
+@click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
 def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
     """Let a new run of APP_ID count from 0 again.
 
-    For an application whose checkpoint was lost or left behind on purpose. Its next records are committed, even
-    where an earlier run has committed the same work: make sure that it does not read its input from the start.
+    For an application that has lost its checkpoint, or has given it up on purpose. Its next records are committed even
+    if an earlier run has committed the same work: make sure that it does not read its input from the start.
     """
     configured = settings()
 

@@ -1,4 +1,4 @@
-"""`committerd audit`: prove from the table and the topics that nothing was lost, doubled or answered falsely."""
+"""`committerd audit`: prove from the table and the topics that nothing was lost, doubled or reported falsely."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _EVERYTHING_MS = 2**62
 @click.option(
     "--versions",
     type=click.IntRange(1),
-    help="Read only so many versions, the newest: each is read whole. Without it, all that are there.",
+    help="How many versions to read, from the newest on; without it, all. Each is read as a whole.",
 )
 @config_option
 @json_option
 def audit(versions: int | None, as_json: bool) -> None:
-    """Prove from the table and the topics that nothing was lost, doubled or answered falsely.
+    """Prove from the table and the topics that nothing was lost, doubled or reported falsely.
 
-    Every staged record that the table's position has passed must be answered by exactly one version, every outcome
+    Exactly one version must give each staged record below the table's position its outcome, every published outcome
     must say what that version says, no transaction and no version of an application may be committed twice, and
-    positions never go back. Versions that were cleaned up, and records and outcomes that have expired, can't be
-    checked; they are counted. Committers may be at work meanwhile. Nothing is written.
+    positions must not go back. Versions that were cleaned up, and records and outcomes that have expired, can't be
+    checked; the audit counts them. Committers may run meanwhile. The audit writes nothing.
 
     It takes less than 100 MiB of memory, and a temporary file of up to 150 bytes for each record (in TMPDIR).
 
-    The exit code is 1 when anything was found.
+    The exit code is 1 if anything was found.
     """
     report = anyio.run(_audit, settings(), versions)
     _print(report, as_json=as_json)
@@ -213,7 +213,7 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
         echo_counts(report.unchecked)
     click.echo("")
     if not report.findings:
-        click.echo("Nothing was found: what could be checked is neither lost, doubled nor answered falsely.")
+        click.echo("Nothing was found: what could be checked is neither lost, doubled nor reported falsely.")
         return
     total = sum(report.by_code.values())
     shown = report.findings[:_SHOWN_MAX]

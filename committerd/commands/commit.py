@@ -35,14 +35,16 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
     "--options",
     "options_json",
     default="{}",
-    help="JSON for creates, as header create-options: "
+    help="JSON for creates, as in the header create-options: "
     "enable_stable_row_ids, enable_v2_manifest_paths, data_storage_version.",
 )
-@click.option("--create-only", is_flag=True, help="A table that exists is a retryable conflict (header create-only).")
+@click.option(
+    "--create-only", is_flag=True, help="If the table exists, refuse with a retryable conflict (header create-only)."
+)
 @click.option(
     "--verify-files/--no-verify-files",
     default=True,
-    help="Look whether the staged files are there, of the size that is said, before committing; the default.",
+    help="Check before the commit that the staged files exist and have the size that is said; the default.",
 )
 @click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
 @click.option(
@@ -63,9 +65,9 @@ def commit(
     """Commit STAGED files to the table at DATASET, without Kafka.
 
     Each file holds one serialized lance.table.Transaction, as a staged record's value or a .txn file does. They are
-    committed in the order given, each on its own. Nothing of the queue is written into the table.
+    committed in the order given, each on its own. The queue's position in the table stays as it is.
 
-    The exit code is 0 when each is in the table now (committed or duplicate), else 1.
+    The exit code is 0 if each is in the table now (committed or duplicate), else 1.
     """
     options = PrepareOptions(
         allowed=ANYTHING,

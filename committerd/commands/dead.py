@@ -25,19 +25,19 @@ from committerd.settings import Settings
 _LINE_CHARS_MAX = 200
 
 _reason_option = click.option(
-    "--reason", "reasons", multiple=True, help="Only letters with this reason (snake case); may be given again."
+    "--reason", "reasons", multiple=True, help="Only letters with this reason (snake case); may be given several times."
 )
 _since_option = click.option(
-    "--since", help="Only letters from that long ago on (90m, 12h, 3d), or from a time (2026-05-31T12:00:00Z) on."
+    "--since", help="Only letters of the last 90m, 12h or 3d, or since a time (2026-05-31T12:00:00Z)."
 )
 
 
 @click.group()
 def dead() -> None:
-    """Look at the dead letters of a dataset, and deal with them.
+    """Show the dead letters of a dataset, stage them again, or delete them.
 
-    A record that can never be committed is answered INVALID or UNSUPPORTED and kept in the topic {prefix}{name}.dead,
-    as it was, with the reason. The offsets that these commands print and take are those of that topic.
+    A record that can never be committed gets INVALID or UNSUPPORTED. The topic {prefix}{name}.dead keeps it as it was,
+    with the reason. The offsets that these commands print and take are those of that topic.
     """
 
 
@@ -45,7 +45,11 @@ def dead() -> None:
 @_reason_option
 @_since_option
 @click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Print so many at most, the newest."
+    "--limit",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="How many to print at most, from the newest on.",
 )
 @config_option
 @json_option
@@ -67,17 +71,18 @@ def show(offset: int, as_json: bool) -> None:
 @click.argument("offsets", nargs=-1, type=click.IntRange(0))
 @_reason_option
 @_since_option
-@click.option("--apply", is_flag=True, help="Stage them. Without it, only say what would be staged.")
+@click.option("--apply", is_flag=True, help="Stage the letters. Without it, only say what would be staged.")
 @config_option
 @json_option
 def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None, apply: bool, as_json: bool) -> None:
-    """Stage dead letters again, those at OFFSETS or those that the options choose: they are judged anew.
+    """Stage the dead letters at OFFSETS again, or those that the options choose. The committer judges them anew.
 
-    The same key, bytes and headers are staged, with header replay-of. A letter is refused, and nothing staged for it,
-    when its transaction was committed since, when its application has come as far, when a replay of it waits, when
-    its deadline has passed, or when it would be refused again for what it is. Without --apply nothing is staged.
+    The command stages the same key, bytes and headers, with the header replay-of. It refuses a letter if its
+    transaction was committed since, if its application has already come as far, if a replay of it waits, if its
+    deadline has passed, or if the committer would refuse it again for what it contains. Without --apply it stages
+    nothing.
 
-    The exit code is 1 when any letter was refused.
+    The exit code is 1 if any letter was refused.
     """
     if not offsets and not reasons and since is None:
         raise click.UsageError("say which: OFFSETS, --reason or --since")
@@ -87,15 +92,15 @@ def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None
 
 @dead.command()
 @click.option(
-    "--below", type=click.IntRange(0), required=True, help="The first offset to keep: all letters below it go."
+    "--below", type=click.IntRange(0), required=True, help="The first offset to keep; all letters below it are deleted."
 )
-@click.option("--apply", is_flag=True, help="Delete them. Without it, only say what would be deleted.")
+@click.option("--apply", is_flag=True, help="Delete the letters. Without it, only say what would be deleted.")
 @config_option
 @json_option
 def drop(below: int, apply: bool, as_json: bool) -> None:
     """Delete the oldest dead letters for good: all below an offset.
 
-    Kafka can delete from the front of a topic only, so single letters can't be dropped. Letters go by themselves
+    Kafka can delete only from the front of a topic, so single letters can't be dropped. Kafka itself deletes letters
     after kafka.dead_retention_ms.
     """
     anyio.run(_drop, settings(), below, apply, as_json)

@@ -32,13 +32,13 @@ KEY = "heartbeat"
     type=click.FloatRange(0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds for all of it. What is not answered by then is not committed later either.",
+    help="Seconds for all of it. A change without an outcome by then is not committed later.",
 )
 def heartbeat(as_json: bool, timeout: float) -> None:
-    """Stage one change of the dataset's table and await its answer: a producer's way through Kafka and the committer.
+    """Stage one change of the dataset's table, as a producer does, and await its outcome.
 
-    The change sets key `heartbeat` of the table's metadata to the time, and makes one version. The table must exist.
-    Run it after a change to brokers, credentials or policies; `helm test` does.
+    The change sets the key `heartbeat` of the table's metadata to the time, and makes one version. The table must
+    exist. Run the command after a change to brokers, credentials or policies; `helm test` does.
     """
     configured = settings()
     started = time.monotonic()

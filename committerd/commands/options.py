@@ -21,15 +21,13 @@ def config_option(command: F) -> F:
         expose_value=False,
         is_eager=True,
         callback=_use_config,
-        help=f"TOML file with settings, a table for each group; the environment wins. Also {CONFIG_VARIABLE}.",
+        help=f"TOML file with settings, one table for each group; the environment wins. Also {CONFIG_VARIABLE}.",
     )(command)
 
 
 def json_option(command: F) -> F:
     """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not text for people.")(
-        command
-    )
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
 def settings() -> Settings:

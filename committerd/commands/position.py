@@ -35,10 +35,10 @@ class _Change:
 
 @click.group()
 def position() -> None:
-    """Look at a table's position in its queue, or set it by hand.
+    """Show a table's position in its queue, or set it by hand.
 
-    The position says which staged records the table has answered. A committer refuses to run where table and topic
-    contradict each other; these commands are the way out. They change nothing without --apply.
+    The position says which staged records the table has settled. If table and topic contradict each other, a committer
+    refuses to run; these commands are the way out. They change nothing without --apply.
     """
 
 
@@ -55,15 +55,17 @@ def show(as_json: bool) -> None:
 @config_option
 @json_option
 @click.option(
-    "--offset", type=click.IntRange(0), help="Next offset to read; without it, where the cause of the refusal says."
+    "--offset",
+    type=click.IntRange(0),
+    help="Next offset to read; without it, the one that follows from the cause of the refusal.",
 )
-@click.option("--reason", default="", help="Why, in your words; it is kept in the version. Required with --apply.")
+@click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
 def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
-    """Take on the topic as it is now, and go on at an offset of it.
+    """Accept the topic as it is now, and go on at an offset of it.
 
     For a topic that was deleted and made again, a log that lost records, or a table that lost its position. Records
-    below the offset that have no answer are passed without being committed, and answered UNDECIDED.
+    below the offset that have no outcome get UNDECIDED and are not committed.
     """
     change = _Change(choose=lambda found: operate.adopted(found, offset), reason=reason, apply=apply)
     anyio.run(_set, settings(), change, as_json)
@@ -73,13 +75,13 @@ def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
 @config_option
 @json_option
 @click.option("--offset", type=click.IntRange(0), required=True, help="Next offset to read.")
-@click.option("--reason", default="", help="Why, in your words; it is kept in the version. Required with --apply.")
+@click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
 def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
-    """Go back to an offset: the records from there on are judged again.
+    """Go back to an offset: the committer judges the records from there on again.
 
     For a table that was restored to an older state. Records whose uuid or application version the readable history
-    knows are DUPLICATE; the others are committed again, and get a second answer.
+    contains are DUPLICATE; the others are committed again, and get a second outcome.
     """
     change = _Change(choose=lambda found: operate.rewound(found, offset), reason=reason, apply=apply)
     anyio.run(_set, settings(), change, as_json)

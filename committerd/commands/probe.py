@@ -25,12 +25,12 @@ from committerd.settings import Settings, StorageSettings, load_storage_settings
 def probe(uri: str | None, as_json: bool) -> None:
     """Try out whether the store at URI (default: the dataset's) keeps a table safe.
 
-    Several writers put one new key at the same time: exactly one may be told that it created it. Then reading a range
-    and the end of an object, the order of a listing, copying and deleting. The objects are made in the table's
-    _versions folder, under names that no reader of Lance takes for a manifest, and deleted afterwards. The table need
-    not exist. `committerd run` does the same at its start.
+    Several writers put one new key at the same time: the store may tell exactly one that it created it. The probe then
+    reads a range and the end of an object, and tries the order of a listing, copies and deletes. It creates its objects
+    in the table's _versions folder, under names that no reader of Lance takes for a manifest, and deletes them
+    afterwards. The table need not exist. `committerd run` does the same when it starts.
 
-    The exit code is 0 when the store did everything right, else 1.
+    The exit code is 0 if the store did everything right, else 1.
     """
     sys.exit(anyio.run(_main, uri, as_json))
 

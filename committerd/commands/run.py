@@ -37,11 +37,11 @@ class _WithSettings(click.Command):
 def run() -> None:
     """Commit the staged transactions of one dataset until SIGTERM.
 
-    Start as many as you like for one dataset: one is active, the others stand by and take over. What a table has
-    answered is recorded in the table itself, so a committer may be killed at any moment.
+    Start as many as you like for one dataset: one is active, the others stand by and take over. The table itself
+    records what was settled, so a committer may be killed at any moment.
 
-    Required are COMMITTERD_DATASET__NAME and COMMITTERD_DATASET__URI (which table), and
-    COMMITTERD_KAFKA__BOOTSTRAP_SERVERS (where Kafka is). Metrics, /livez and /readyz are served on port 9464.
+    COMMITTERD_DATASET__NAME, COMMITTERD_DATASET__URI (which table) and COMMITTERD_KAFKA__BOOTSTRAP_SERVERS (where
+    Kafka is) are required. Port 9464 serves /metrics, /livez and /readyz.
     """
     configured = settings()
     logs.configure(configured.log.level, configured.log.format)

@@ -41,17 +41,18 @@ class _Status:
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="How many versions to look at: the position, answers and growth are those of them.",
+    help="How many versions to read; position, outcomes and growth come from them.",
 )
 @config_option
 @json_option
 def status(versions: int, as_json: bool) -> None:
     """Print where a dataset stands: version, position, lag, age of what waits, last commits, growth, members.
 
-    Reads only; committers may be at work meanwhile. Where Kafka or the store can't be reached, the rest is printed.
+    The command only reads, and committers may run meanwhile. If Kafka or the store can't be reached, it prints what
+    the other says.
 
-    The exit code is 0 when all could be learnt and nothing is wrong, else 1. It is wrong that no committer runs, that
-    one would refuse to run, and that topics are not as they must be.
+    The exit code is 0 if everything was found out and nothing is wrong, else 1. It is wrong if no committer runs, if
+    one would refuse to run, or if settings of the topics are wrong.
     """
     found = anyio.run(_look, settings(), versions)
     if as_json:
@@ -178,7 +179,7 @@ def _print(found: _Status) -> None:
         )
         answers = found.table.answers()
         if answers:
-            click.echo("\nAnswers in these versions:")
+            click.echo("\nOutcomes in these versions:")
             echo_counts({f"{status.value} {reason}".rstrip(): count for (status, reason), count in answers.items()})
     if found.queue is not None and found.queue.refusal is not None:
         click.echo(f"\nA committer refuses to run: {found.queue.refusal}")

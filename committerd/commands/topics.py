@@ -21,9 +21,9 @@ from committerd.settings import Settings
 
 @click.group()
 def topics() -> None:
-    """Make a dataset's three topics, or check them, as `committerd run` does at start; end open Kafka transactions.
+    """Create a dataset's three topics, or check them, as `committerd run` does at start; abort open Kafka transactions.
 
-    No topic is ever deleted or altered: what is wrong is named with the command that mends it.
+    The commands never delete or alter a topic: they name each problem with the command that corrects it.
     """
 
 
@@ -33,7 +33,7 @@ def topics() -> None:
 def create(as_json: bool) -> None:
     """Create the topics that are missing (whatever topics_mode says), then check all three.
 
-    The exit code is 0 when nothing is wrong with them, else 1.
+    The exit code is 0 if nothing is wrong with them, else 1.
     """
     _survey(settings(), create=True, as_json=as_json)
 
@@ -42,27 +42,27 @@ def create(as_json: bool) -> None:
 @config_option
 @json_option
 def check(as_json: bool) -> None:
-    """Compare the topics with what the settings ask for: partitions, retention, copies, clock.
+    """Compare the topics with the settings: partitions, retention, replicas, timestamps.
 
-    The exit code is 0 when nothing is wrong with them, else 1.
+    The exit code is 0 if nothing is wrong with them, else 1.
     """
     _survey(settings(), create=False, as_json=as_json)
 
 
 @topics.command()
-@click.option("--abort", "producer_id", type=int, help="End the open transaction of this producer.")
-@click.option("--apply", is_flag=True, help="Do it. Without this, nothing is changed.")
+@click.option("--abort", "producer_id", type=int, help="Abort the open transaction of this producer.")
+@click.option("--apply", is_flag=True, help="Abort it. Without it, only say what would be done.")
 @config_option
 @json_option
 def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
-    """List the Kafka transactions that hold back staged records, and end one.
+    """List the Kafka transactions that hold back staged records, or abort one.
 
-    What a producer wrote in a Kafka transaction, and all that came behind it, can be read when it has ended: committed
-    or aborted by the producer, or aborted when its timeout is over. One that no coordinator knows any more stays open
-    until an operator ends it. What was written in a transaction that is aborted here is never delivered, and its
-    producer, if it still runs, gets an error.
+    Nobody can read what a producer wrote in a Kafka transaction, nor anything after it, until the transaction ends: the
+    producer commits or aborts it, or Kafka aborts it when its timeout is over. A transaction that no coordinator knows
+    any more stays open until an operator aborts it. Records of a transaction that is aborted here are never delivered,
+    and its producer, if it still runs, gets an error.
 
-    The exit code is 0 when none is open, or the one named was ended, else 1.
+    The exit code is 0 if none is open, or the one named was aborted, else 1.
     """
     sys.exit(anyio.run(_transactions, settings(), producer_id, apply, as_json))
 
