@@ -107,11 +107,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    # By name: pyarrow before 16 has no views, and nothing that asks for them.
+    return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or str(kind) == "binary_view")
 
 
 def _nulls(array: pa.Array, field: pa.Field, name: str) -> Iterator[str]:

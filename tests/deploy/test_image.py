@@ -110,7 +110,7 @@ def test_it_holds_the_locked_packages_and_no_tools(image: Image) -> None:
     done = image.run("python", "-c", script)
     installed = {canonicalize_name(name): version for name, version in json.loads(done.stdout).items()}
     locked = lock_image.locked((lock_image.FOLDER / "committerd.txt").read_text(encoding="utf-8"))
-    assert installed == {**locked, "committerd": committerd.__version__}
+    assert installed == {**locked, **dict.fromkeys(("committerd", "committerd-client"), committerd.__version__)}
     assert not (image.root / "source").exists()
     assert not list((image.root / "var" / "lib" / "apt" / "lists").iterdir())
     for tool in ("pip", "pip3", "gcc", "git"):
@@ -119,8 +119,8 @@ def test_it_holds_the_locked_packages_and_no_tools(image: Image) -> None:
 
 def test_no_file_of_the_tree_comes_along_that_the_dockerfile_does_not_name(image: Image) -> None:
     packages = image.root / "opt" / "committerd" / "lib" / "python3.13" / "site-packages"
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    ours = {Path(package).name for package in wheel["packages"]}
+    projects = [tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in ("", "producers")]
+    ours = {package for one in projects for package in one["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     names = {path.name for path in packages.iterdir()}
     assert ours <= names
     assert not {"harness", "tests", "scripts", "helm", "deploy"} & names

@@ -16,6 +16,14 @@ the version at which it is open: open it anew for each execution.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+if find_spec("pyroaring") is None:
+    raise ModuleNotFoundError(
+        "committerd_client.staging needs pylance and pyroaring: pip install 'committerd-client[lance]'",
+        name="pyroaring",
+    )
+
 from committerd_client.staging.columns import Alteration, add_columns, alter_columns, drop_columns
 from committerd_client.staging.compaction import (
     Compacted,

@@ -126,9 +126,11 @@ def _values(column: pa.Array) -> Iterator[bytes]:
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
+    ):  # pyarrow 14 has no views
         return (_prefixed(None if one is None else one.encode()) for one in column.to_pylist())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or str(kind) == "binary_view":
         return (_prefixed(one) for one in column.to_pylist())
     if pa.types.is_boolean(kind):
         return (_prefixed(None if one is None else bytes([one])) for one in column.to_pylist())

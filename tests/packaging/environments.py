@@ -1,0 +1,150 @@
+"""Fresh environments of Python, with a wheel and the lowest or the highest versions of what it asks for.
+
+uv resolves and installs. Its cache and the versions that it chose are kept in the cache of built parts: the second time
+nothing is downloaded, and the same is installed. Interpreters are those of this machine: `python3.N` on the PATH,
+pyenv's, and those that COMMITTERD_TEST_PYTHONS names (paths, separated as in PATH).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from harness import cache_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMITTER, CLIENT = ROOT, ROOT / "producers"
+"""Folders of the two distributions."""
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+"""Versions that the client may be run on."""
+
+Resolution = Literal["lowest-direct", "highest"]
+"""Whether the requirements come in their lowest or their highest versions. What they need in turn is the highest."""
+
+_INSPECT = "import sys, venv; print(*sys.version_info[:2], sep='.')"
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """The table `project` of a distribution's pyproject.toml."""
+    table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+@cache
+def interpreters() -> Mapping[str, Path]:
+    """The first interpreter found of each version in `PYTHONS`, this one among them."""
+    found = {_version(Path(sys.executable)): Path(sys.executable)}
+    for candidate in _candidates():
+        version = _version(candidate) if candidate.is_file() else ""
+        if version in PYTHONS:
+            found.setdefault(version, candidate)
+    return {version: found[version] for version in PYTHONS if version in found}
+
+
+def _candidates() -> Iterator[Path]:
+    yield from (Path(one) for one in os.environ.get("COMMITTERD_TEST_PYTHONS", "").split(os.pathsep) if one)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for version in PYTHONS:
+        yield from sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
+    for folder, version in itertools.product(os.environ.get("PATH", "").split(os.pathsep), PYTHONS):
+        yield Path(folder, f"python{version}")
+
+
+def _version(python: Path) -> str:
+    """Such as 3.12; empty for what is no usable interpreter, as pyenv's shims of versions that are not active."""
+    done = subprocess.run([python, "-c", _INSPECT], capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def build_wheel(folder: Path, target: Path) -> Path:
+    """Build a distribution's wheel into `target`."""
+    _uv("build", "--wheel", "--quiet", "--out-dir", target, folder)
+    (wheel,) = target.glob(f"{project(folder)['name'].replace('-', '_')}-[0-9]*.whl")
+    return wheel
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A fresh environment. Programs run in it see nothing of the repository."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def versions(self) -> dict[str, str]:
+        """What is installed, by name."""
+        listed = _uv("pip", "list", "--format", "json", "--python", self.python)
+        return {one["name"]: one["version"] for one in json.loads(listed)}
+
+    def check(self) -> None:
+        """Everything that is installed has what it asks for."""
+        _uv("pip", "check", "--quiet", "--python", self.python)
+
+    def run(
+        self, *words: str | Path, environment: Mapping[str, str] | None = None, warnings: str = "default"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python with these arguments. `warnings`: as `-W`; `error` lets none pass."""
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COMMITTERD_"))}
+        return subprocess.run(
+            [self.python, "-I", "-W", warnings, *words],
+            env=bare | {"LANCE_LOG": "error"} | dict(environment or {}),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+
+
+def make_environment(
+    folder: Path, python: Path, *, wheels: Sequence[Path], requirements: Sequence[str], resolution: Resolution
+) -> Environment:
+    """An environment in `folder`, with these requirements and the wheels; what the wheels ask for is not looked at."""
+    _uv("venv", "--quiet", "--no-project", "--python", python, folder)
+    made = Environment(folder)
+    pinned = _pinned(python, requirements, resolution)
+    _uv("pip", "install", "--quiet", "--python", made.python, "--no-deps", "--requirement", pinned, *wheels)
+    return made
+
+
+def _pinned(python: Path, requirements: Sequence[str], resolution: Resolution) -> Path:
+    """The file that pins what uv chose for these requirements, the first time that anybody asked."""
+    asked = json.dumps([_version(python), resolution, sorted(requirements)])
+    file = cache_folder() / "resolved" / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.txt"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            source, chosen = Path(scratch, "requirements.in"), Path(scratch, "chosen.txt")
+            source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+            _uv(
+                "pip", "compile", "--quiet", source, "--python", python, "--resolution", resolution,
+                "--only-binary", ":all:", "--output-file", chosen, "--no-header", "--no-emit-index-url",
+            )  # fmt: skip
+            chosen.replace(file)
+    return file
+
+
+def _uv(*words: str | Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", *words],
+        env=os.environ | {"UV_CACHE_DIR": str(cache_folder() / "uv"), "UV_PYTHON_DOWNLOADS": "never"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"uv {' '.join(str(word) for word in words)}:\n{done.stderr}"
+    return done.stdout

@@ -1,0 +1,27 @@
+"""What each package that producers install may import: this list, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+import grimp
+import pytest
+
+ALLOWED = {
+    "committerd_common": {"exceptiongroup", "google", "numpy", "pyroaring", "typing_extensions"},
+    "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "pyarrow", "pyroaring"},
+    "committerd_spark": {"committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
+}
+"""Beside itself and the standard library. numpy, pyroaring, pylance (lance) and pyspark come with extras."""
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_nothing_is_imported_that_is_not_on_the_list(package: str) -> None:
+    graph = grimp.build_graph(package, include_external_packages=True, cache_dir=None)
+    importing: dict[str, set[str]] = {}
+    for module in graph.modules:
+        for imported in graph.find_modules_directly_imported_by(module):
+            importing.setdefault(imported.split(".")[0], set()).add(module)
+    of_others = {name: modules for name, modules in importing.items() if name != package}
+    foreign = {name: modules for name, modules in of_others.items() if name not in sys.stdlib_module_names}
+    assert foreign.keys() == ALLOWED[package], {name: foreign.get(name) for name in foreign.keys() ^ ALLOWED[package]}

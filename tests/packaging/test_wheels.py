@@ -1,0 +1,139 @@
+"""Each wheel alone, in a fresh environment, with the lowest and the highest versions that it allows: it commits."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.daemon import Daemon
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import s3_place
+from harness.s3 import S3Endpoint
+from harness.scene import QUICK
+from tests.packaging.environments import (
+    CLIENT,
+    COMMITTER,
+    Resolution,
+    interpreters,
+    make_environment,
+    project,
+)
+
+COMMIT = Path(__file__).parent / "programs" / "commit.py"
+RESOLUTIONS: tuple[Resolution, ...] = ("lowest-direct", "highest")
+OF_PYARROW = "numpy<2; python_version < '3.13'"
+"""pyarrow before 16 is built for numpy 1 and does not ask for it by itself. Python 3.13 has newer ones only."""
+OLDEST, *_, NEWEST = [*interpreters()] * 2
+OF_THE_COMMITTER = {"aiobotocore", "aiohttp", "click", "prometheus_client", "pydantic", "pydantic_settings"}
+
+pytestmark = pytest.mark.kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A dataset that a committer serves."""
+
+    kafka: str
+    dataset: str
+    uri: str
+
+    def arguments(self, name: str) -> list[str | Path]:
+        return [COMMIT, self.kafka, self.dataset, self.uri, name]
+
+
+@pytest.fixture(scope="module")
+def queue(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
+    """Served by the committer of this environment."""
+    folder = tmp_path_factory.mktemp("queue")
+    made = Queue(kafka.bootstrap_servers, f"packaging-{folder.parent.name}", str(folder / "table.lance"))
+    with Daemon(name=made.dataset, uri=made.uri, kafka=made.kafka, settings=QUICK, log=folder / "committerd.log"):
+        yield made
+
+
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+@pytest.mark.parametrize("version", sorted({OLDEST, NEWEST}))
+def test_the_client_alone_commits(
+    queue: Queue, client_wheel: Path, tmp_path: Path, version: str, resolution: Resolution
+) -> None:
+    asked = list(project(CLIENT)["dependencies"])
+    if resolution == "lowest-direct":
+        asked.append(OF_PYARROW)
+    made = make_environment(
+        tmp_path / "environment",
+        interpreters()[version],
+        wheels=[client_wheel],
+        requirements=asked,
+        resolution=resolution,
+    )
+    made.check()
+    name = f"{resolution}-{version}"
+    done = made.run(*queue.arguments(name))
+    assert done.returncode == 0, done.stderr
+    assert not re.findall(r"^.*committerd_.*Warning.*$", done.stderr, re.MULTILINE), "others may warn, we may not"
+    said = json.loads(done.stdout)
+    assert said["statuses"] == ["COMMITTED", "DUPLICATE"]
+    assert not OF_THE_COMMITTER & set(said["modules"])
+    without = made.run("-c", "from committerd_client import staging")
+    assert "pip install 'committerd-client[lance]'" in without.stderr
+
+
+@pytest.mark.pylance
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+@pytest.mark.parametrize("version", interpreters())
+def test_the_client_with_pylance_changes_rows(
+    queue: Queue, client_wheel: Path, tmp_path: Path, version: str, resolution: Resolution
+) -> None:
+    about = project(CLIENT)
+    made = make_environment(
+        tmp_path / "environment",
+        interpreters()[version],
+        wheels=[client_wheel],
+        requirements=[*about["dependencies"], *about["optional-dependencies"]["lance"]],
+        resolution=resolution,
+    )
+    made.check()
+    done = made.run(*queue.arguments(f"rows-{resolution}-{version}"), "--pylance")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["numbers"] == [1, 3, 12]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+def test_the_committer_serves_a_table_in_a_bucket(
+    kafka: KafkaBroker | RunningKafka,
+    s3: S3Endpoint,
+    dataset: str,
+    client_wheel: Path,
+    committer_wheel: Path,
+    tmp_path: Path,
+    resolution: Resolution,
+) -> None:
+    own = [one for one in project(COMMITTER)["dependencies"] if not one.startswith("committerd-client")]
+    made = make_environment(
+        tmp_path / "environment",
+        Path(sys.executable),
+        wheels=[client_wheel, committer_wheel],
+        requirements=[*own, *project(CLIENT)["dependencies"]],
+        resolution=resolution,
+    )
+    made.check()
+    assert "pylance" not in made.versions()
+    place = s3_place(s3)
+    daemon = Daemon(
+        name=dataset,
+        uri=place.uri,
+        kafka=kafka.bootstrap_servers,
+        settings=QUICK | dict(place.settings),
+        log=tmp_path / "committerd.log",
+        command=[str(made.python), "-I", "-m", "committerd", "run"],
+    )
+    with daemon:
+        done = made.run(*Queue(kafka.bootstrap_servers, dataset, place.uri).arguments(resolution))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["statuses"] == ["COMMITTED", "DUPLICATE"]
