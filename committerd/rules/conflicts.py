@@ -1,12 +1,12 @@
 """The conflict table: may our transaction pass one that was committed since it was read?
 
-One cell for each pair of operations, ours by row and theirs by column. A cell is a rule: a function
-of the two footprints whose docstring says when they conflict and where that comes from. `Update
-over Rewrite` is row `update`, column `Rewr`: `frg`.
+It has one cell for each pair of operations, ours by row and theirs by column. A cell is a rule: a function of the two
+footprints, whose docstring says when they conflict and where that comes from. `Update over Rewrite` is row `update`,
+column `Rewr`: `frg`.
 
-Where Lance 4.0.0 and 14.0.2 answer differently the stricter answer counts, and the rule says so.
-Being stricter only makes a writer do its work again; it never changes what readers see. The worst
-verdict over all committed versions counts, so their order doesn't matter.
+Where Lance 4.0.0 and 14.0.2 answer differently, the stricter answer counts, and the rule says so. Being stricter only
+makes a writer do its work again; it never changes what readers see. The worst verdict over all committed versions
+counts, so their order doesn't matter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from committerd.rules.kind import Kind
 
 
 class Row(NamedTuple):
-    """The rules of one operation of ours, by theirs."""
+    """The rules for one operation of ours, a cell for each operation of theirs."""
 
     append: Rule
     delete: Rule
@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """The rows, by ours."""
+    """The rows, one for each operation of ours."""
 
     append: Row
     delete: Row
@@ -126,7 +126,7 @@ MATRIX = Matrix(
 
 @cache
 def rule(ours: Kind, theirs: Kind) -> Rule:
-    """The cell of the two operations. Found once: a transaction may be held against a thousand versions."""
+    """The cell of two operations. Cached, since a transaction may be compared with a thousand versions."""
     row_of_ours: Row = getattr(MATRIX, ours.value)
     cell: Rule = getattr(row_of_ours, theirs.value)
     return cell
@@ -145,21 +145,20 @@ class Unreadable(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One committed version that ours was held against."""
+    """What came of comparing ours with one committed version."""
 
     version: int
     theirs: Kind | None
     rule: str
-    """Name of the cell, or of what stood in for one."""
+    """Name of the rule in the cell; where there is no cell, why not: an `Unreadable` in lower case."""
     verdict: Verdict
 
 
 def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Checked:
-    """Hold ours against one committed version.
+    """Compare ours with one committed version.
 
-    One whose operation we don't know is incompatible with everything, as for pylance 14.0.2. What
-    can't be read in full can be passed by nothing that was read before it, but by the same work
-    done again after it.
+    A version whose operation we don't know is incompatible with everything, as for pylance 14.0.2. One that can't be
+    read in full is retryable for everything that was read before it: the same work done again after it may pass.
     """
     if isinstance(theirs, Unreadable):
         unknown = theirs is Unreadable.UNKNOWN_OPERATION
@@ -180,15 +179,15 @@ def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Chec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What came of holding a transaction against committed versions, ascending and without a hole."""
+    """What came of comparing a transaction with committed versions, in ascending order and without a gap."""
 
     through: int = 0
-    """The last of them; 0 = there was none."""
+    """The last of these versions; 0 = there was none."""
     checked: tuple[Checked, ...] = ()
     conflicts: tuple[Checked, ...] = ()
-    """Those of `checked` with a verdict other than compatible."""
+    """Those of `checked` whose verdict is not compatible."""
     deciding: Checked | None = None
-    """As `worst` finds it."""
+    """The version that decides, as `worst` finds it."""
 
 
 NOTHING_FOUND = Findings()
@@ -197,7 +196,7 @@ NOTHING_FOUND = Findings()
 def hold(
     ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Findings = NOTHING_FOUND
 ) -> Findings:
-    """Hold ours against versions that follow those of `before`, which was found for the same footprint."""
+    """Compare ours with the versions that follow those of `before`, which was found for the same footprint."""
     checked = tuple([check(ours, version, theirs) for version, theirs in committed])
     if not checked:
         return before
@@ -211,12 +210,12 @@ def hold(
 
 
 def reason(name: str) -> str:
-    """What a rule says, in one sentence; `name` as in `Checked.rule`."""
+    """What a rule says, in one sentence; `name` is that in `Checked.rule`."""
     return _REASONS.get(name, "")
 
 
 def worst(checked: Iterable[Checked]) -> Checked | None:
-    """The one that decides: of the worst verdict, the earliest version. None when there is none."""
+    """The version that decides: the earliest one with the worst verdict. None when there is none."""
     return max(checked, key=lambda one: (one.verdict, -one.version), default=None)
 
 

@@ -1,8 +1,7 @@
 """What must hold of a version, whatever operation made it.
 
-`require_sound` is asked of every version before it is put, about what changed;
-`require_sound_table` of a whole version, at start and in tests. A violation is a bug of ours or
-damage done before us: nothing is written.
+`require_sound` checks what changed, in every version before it is put; `require_sound_table` checks a whole version
+that exists already. A violation is a bug of ours or earlier damage: nothing is written.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from committerd.rules.manifest import NextVersion
 
 
 def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
-    """Return when the version may follow `current`. Looks at what changed, at one fragment of each kind.
+    """Return when the version may follow `current`. It looks at what changed: at one fragment of each kind.
 
-    As strong as looking at all, given that `current` is sound, and by what `Chunk.samples` says of a kind. Fragments
-    that were kept are there byte for byte, and what the invariants say of a single one (its rows, files, bases, row
-    ids) hangs on nothing else that an operation changes without looking at all: bases are only added, and whether rows
-    have ids is inherited. What they say of all together (ids are distinct and counted, flags match) is asked of the
-    kept ones' ids and facts too.
+    If `current` is sound, that is as strong as looking at everything (`Chunk.samples` says what a kind is). Fragments
+    that were kept are there byte for byte. What must hold of a single one (rows, files, bases, row ids) depends on
+    nothing that changes without all being looked at: bases are only added, and whether rows have stable ids is
+    inherited. What must hold of all together (ids are distinct and counted, flags match) is checked with the ids and
+    facts of the kept ones too.
 
     Raises `CorruptTable`; the code is the first violated invariant, the message has all.
     """
@@ -49,8 +48,9 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
 
 
 def require_sound_table(file: ManifestFile) -> None:
-    """Return when a whole version is sound. Linear in fragments, but quick where all are of few kinds, and in row ids'
-    segments. Raises as `require_sound`.
+    """Return when a whole version is sound. Raises as `require_sound`.
+
+    The cost is linear in fragments and in segments of row ids, and low where the fragments are of few kinds.
     """
     violations = [
         *_ids(file.outline, file.fragments),
@@ -76,7 +76,7 @@ OF_CONTENT = frozenset(
         "unknown_base",
     }
 )
-"""Codes of what a transaction may bring into a sound version; the others are never a producer's doing."""
+"""Codes of the violations that a transaction can bring into a sound version; no producer causes the others."""
 
 Violation = tuple[str, str]
 
@@ -88,7 +88,7 @@ def _raise(violations: Sequence[Violation], version: int) -> None:
 
 
 def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violation]:
-    """Ids that were given out are not given again."""
+    """Ids that were given out are not given out again."""
     if current is None:
         return
     if manifest.version != current.version + 1:
@@ -106,7 +106,7 @@ def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violatio
 
 
 def _ids(manifest: Manifest, *lists: FragmentList) -> Iterator[Violation]:
-    """Of the fragments of all lists together."""
+    """Fragment ids of all lists together are distinct and counted; so are field ids distinct."""
     distinct = reduce(operator.or_, (some.facts.ids for some in lists))
     if len(distinct) != sum(map(len, lists)):
         times = Counter(fragment.id for some in lists for fragment in some)
@@ -127,7 +127,7 @@ def _touched(built: NextVersion) -> FragmentList:
 
 
 def _look_into(manifest: Manifest, *, row_versions: bool = False) -> Callable[[DataFragment], Iterator[Violation]]:
-    """What a single fragment of this version may break."""
+    """A function that finds what a single fragment of this version violates."""
     bases, stable = {base.id for base in manifest.base_paths}, has_stable_row_ids(manifest)
 
     def look(fragment: DataFragment) -> Iterator[Violation]:
@@ -177,7 +177,7 @@ def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
 
 
 def _row_versions(fragment: DataFragment) -> Iterator[Violation]:
-    """They can be decoded: the next update of these rows has to."""
+    """The sequences of versions can be decoded, since the next update of these rows has to decode them."""
     sequences = (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions)
     for sequence in filter(None, sequences):
         try:
@@ -207,8 +207,8 @@ def _indices(indices: Sequence[IndexMetadata]) -> Iterator[Violation]:
 
 
 def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Iterator[Violation]:
-    """No index loses its field by our doing. pylance itself leaves some without, as when a column
-    is dropped while an index on it is made; those stay.
+    """We leave no index without its field. pylance does, for example when a column is dropped while an index on it is
+    built; such an index stays.
     """
     if current is None:
         return

@@ -1,7 +1,6 @@
-"""Which primary keys a merge-insert inserted: two inserts of one key must not both commit.
+"""Which primary keys a merge-insert inserted: two inserts of one key must not both be committed.
 
-The filter is exact (hashes) or a split block Bloom filter. It may answer "perhaps" wrongly, never
-"no".
+The filter is exact (hashes) or a split block Bloom filter. A "perhaps" of it may be wrong, a "no" never is.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _PRECISION_MAX = {"128": 38, "256": 76}
 
 
 def require_readable(schema: Sequence[Field]) -> None:
-    """Return when Lance can make sense of a schema: with any other it can't even open the table.
+    """Return when Lance can read a schema. With any other it can't even open the table.
 
     Raises `InvalidRequest` with code `schema`.
     """
@@ -62,17 +62,17 @@ def require_readable(schema: Sequence[Field]) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a schema when its next field is looked at."""
+    """What is known of a schema before its next field."""
 
     children: Mapping[int, int]
-    """How many fields each field has below it, those that come later too."""
+    """How many children each field has, by id, in the whole schema."""
     fields: dict[int, Field] = dataclass_field(default_factory=dict)
-    """Those before it, by id."""
+    """The fields before it, by id."""
     depths: dict[int, int] = dataclass_field(default_factory=lambda: {-1: 0})
     names: set[tuple[int, str]] = dataclass_field(default_factory=set)
-    """Each with the id of the field above it."""
+    """Parent id and name of each field before it."""
     begun: set[int] = dataclass_field(default_factory=set)
-    """Ids of fields with one below them already."""
+    """Ids of the fields of which a child came before it."""
 
     def add(self, field: Field) -> None:
         self.fields[field.id] = field
@@ -130,7 +130,7 @@ def _wrong_children(field: Field, seen: _Seen) -> str:
 
 
 def _levels(logical_type: str) -> int:
-    """How deep a type is in itself: 1, or more for a list whose element is part of its type; 0 where it is none.
+    """How many levels a type has: 1, or more for a list whose type includes that of its elements; 0 = it is no type.
 
     Lance: datatypes.rs, LogicalType to DataType; field.rs, data_type.
     """
@@ -160,12 +160,11 @@ def _is_leaf(logical_type: str) -> bool:
 
 
 def may_tighten_nullability(before: Iterable[Field], after: Iterable[Field]) -> bool:
-    """Whether data written for `before` may break `after`: some field is no longer nullable, or new
-    and required.
+    """Whether data written for schema `before` may break schema `after`: a field is no longer nullable, or new and
+    required.
 
-    Lance 14 has writers assert this (`preserves_nullability`); comparing the schemas needs no
-    assertion. A required child of a new parent does no harm: where the parent is null or left out
-    there is nothing to require.
+    In Lance 14 writers assert the opposite (`preserves_nullability`); comparing the schemas needs no assertion. A
+    required child of a new parent does no harm: where the parent is null or missing, its child is not required.
     """
     nullable_before = {field.id: field.nullable for field in before}
     return any(

@@ -1,7 +1,7 @@
-"""A version is only put if another one can be built on it.
+"""A version is put only if another one can be built on it.
 
-A transaction may be well-formed and still make every later build fail. This is checked before the version is put, when
-one record can be refused for it, and not afterwards, when the table would be damaged.
+A well-formed transaction may still make every later build fail. That is checked before its version is put, when one
+record can be refused for it; afterwards the table would be damaged.
 """
 
 from __future__ import annotations
