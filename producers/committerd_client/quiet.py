@@ -12,7 +12,11 @@ import threading
 from committerd_client.connection import RecentWarnings
 from committerd_common.repeats import RepeatFilter
 
-_client_ids: set[str] = set()
+_OWN_THREADS = ("sender", "reader", "diagnosis")
+_KAFKA_CLIENTS = ("staged", "outcomes", "diagnosis")
+"""What a `CommitClient` calls its threads and its Kafka clients, behind its client id."""
+
+_threads: set[str] = set()
 
 
 class _Quiet(RepeatFilter):
@@ -27,8 +31,7 @@ class _Quiet(RepeatFilter):
 
 
 def _ours() -> bool:
-    name = threading.current_thread().name
-    return any(one in name for one in _client_ids)
+    return threading.current_thread().name in _threads
 
 
 _quiet = _Quiet(_ours)
@@ -36,7 +39,8 @@ _quiet = _Quiet(_ours)
 
 def quieten_kafka(client_id: str) -> None:
     """From now on, for the threads of clients of that name. Costs nothing when it is called again."""
-    _client_ids.add(client_id)
+    _threads.update(f"{client_id}-{name}" for name in _OWN_THREADS)
+    _threads.update(f"kafka-io-{client_id}-{name}" for name in _KAFKA_CLIENTS)  # as kafka-python names its threads
     below = [name for name in logging.root.manager.loggerDict if name.startswith("kafka.")]
     for name in ("kafka", *below):
         logging.getLogger(name).addFilter(_quiet)  # once, however often it is added

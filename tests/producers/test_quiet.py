@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from committerd_client import CommitClient, KafkaUnavailable
+from committerd_client import CommitClient, KafkaUnavailable, quiet
 from committerd_client.quiet import quieten_kafka
 from harness.server import free_port
 
@@ -31,10 +31,31 @@ def test_a_line_of_the_clients_threads_is_not_repeated(caplog: pytest.LogCapture
     assert len(caplog.records) == 1
 
 
-def test_an_applications_own_kafka_clients_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["the-applications-consumer", "quiet-test-2-etl", "of-quiet-test-2-staged"])
+def test_an_applications_own_kafka_clients_are_left_alone(caplog: pytest.LogCaptureFixture, name: str) -> None:
     quieten_kafka("quiet-test-2")
-    _say(50, thread="kafka-io-the-applications-consumer")
+    _say(50, thread=f"kafka-io-{name}")
     assert len(caplog.records) == 50
+
+
+async def test_every_thread_of_a_client_that_can_not_connect_is_known() -> None:
+    before, found, ended = set(threading.enumerate()), set[str](), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            found.update(one.name for one in set(threading.enumerate()) - before)
+
+    looking = threading.Thread(target=look, name="looks")
+    looking.start()
+    with pytest.raises(KafkaUnavailable):
+        await CommitClient(
+            f"127.0.0.1:{free_port()}", dataset="events", connect_timeout=1, client_id="quiet-test-5"
+        ).start()
+    ended.set()
+    looking.join()
+    of_client = {name for name in found if "quiet-test-5" in name}
+    assert of_client
+    assert of_client <= quiet._threads, of_client - quiet._threads
 
 
 def test_handlers_and_levels_stay_as_the_application_set_them() -> None:
