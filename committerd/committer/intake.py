@@ -6,6 +6,7 @@ earlier assignment, and wakes whoever waits for a change.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from committerd.errors import QueueUnavailable
 from committerd.format.records import record_sha256, record_size
@@ -118,26 +120,42 @@ class Intake:
         self.arrived = 0
         """Records that have ever arrived."""
         self._last: _Last | None = None
+        self._begun = 0
+        """How often all that was delivered was forgotten."""
 
     async def run(self) -> None:
         """Take events until cancelled."""
-        while True:
-            event = await self._queue.next_event()
-            match event:
-                case Assigned(generation=generation):
-                    self.generation = generation
-                    self.clear()
-                case Revoked(generation=generation):
-                    if generation == self.generation:
-                        self.generation = None
-                        self.clear()
-                case FetchFailed(generation=generation, reason=reason):
-                    if generation == self.generation:
-                        self.fetch_failure = reason
-                case Fetched(generation=generation):
-                    if generation == self.generation:
-                        await self._take_what_follows(event)
-            self.notify()
+        # To compare records with the log may take long, and whoever loses the partition has to know at once. How many
+        # wait is bounded by what the queue delivers without an answer.
+        send, receive = anyio.create_memory_object_stream[tuple[int, Fetched]](math.inf)
+        with send, receive:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._take_in_turn, receive)
+                while True:
+                    event = await self._queue.next_event()
+                    match event:
+                        case Assigned(generation=generation):
+                            self.generation = generation
+                            self.clear()
+                        case Revoked(generation=generation):
+                            if generation == self.generation:
+                                self.generation = None
+                                self.clear()
+                        case FetchFailed(generation=generation, reason=reason):
+                            if generation == self.generation:
+                                self.fetch_failure = reason
+                        case Fetched(generation=generation):
+                            if generation == self.generation:
+                                send.send_nowait((self._begun, event))
+                                continue
+                    self.notify()
+
+    async def _take_in_turn(self, fetched: MemoryObjectReceiveStream[tuple[int, Fetched]]) -> None:
+        """Take what was fetched, but for what came before everything was forgotten."""
+        async for begun, event in fetched:
+            if begun == self._begun:
+                await self._take_what_follows(event)
+                self.notify()
 
     def owns(self, generation: int | None) -> bool:
         """Whether the assignment of that number is still this member's."""
@@ -149,6 +167,7 @@ class Intake:
         self._retries.clear()
         self.fetch_failure = None
         self._last = None
+        self._begun += 1
 
     def begin_behind(self, position: Position) -> None:
         """What comes next has to follow the last record that this position has passed."""
@@ -268,7 +287,7 @@ class Intake:
         A log that lost its end and was written anew has other records at the same offsets: those below the next one
         would be passed over. Its leader has another epoch then, or was out of touch. So the record before is compared.
         """
-        unbroken, records = fetched.unbroken, fetched.records
+        unbroken, records, begun = fetched.unbroken, fetched.records, self._begun
         parts = [list(records)]
         if records and records[0].leader_epoch != records[-1].leader_epoch:
             parts = [list(part) for _, part in groupby(records, key=_epoch_of)]
@@ -276,7 +295,7 @@ class Intake:
             last = self._last
             if last is not None and not (unbroken and part and part[0].leader_epoch == last.leader_epoch):
                 problem = await self._rewritten(last)
-                if self._last is not last:  # begun anew meanwhile
+                if self._begun != begun:  # begun anew meanwhile
                     return
                 if problem:
                     self.fetch_failure = problem
