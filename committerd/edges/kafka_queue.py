@@ -110,13 +110,6 @@ class KafkaQueue:
         """End of the staged partition, at most some seconds old; None before it was ours."""
         return self._member.end_offset
 
-    def lag(self) -> int | None:
-        """Records that are staged and not acknowledged; None while that isn't known."""
-        end = self._member.end_offset
-        if end is None or self._acknowledged is None:
-            return None
-        return max(0, end - self._acknowledged)
-
     def unread_since_ms(self) -> int | None:
         """When the oldest record that is not acknowledged was staged, as looked up some seconds ago.
 

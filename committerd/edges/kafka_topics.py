@@ -189,11 +189,6 @@ def survey_topics(
     return TopicSurvey(checks=tuple(checks(plans, found, settings)), created=tuple(created), found=found)
 
 
-def deviations(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[str]:
-    """What is wrong with the topics as they are, a sentence with its remedy each."""
-    return (check.problem for check in checks(plans, found, settings) if check.problem)
-
-
 def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[TopicCheck]:
     """Everything that is asked of the topics, and how they are."""
     for plan in plans:

@@ -129,14 +129,6 @@ BOUNDS: dict[str, dict[str, Bounds]] = {
 }
 """By the message's name without its package; of a map the bounds of its keys."""
 
-_NUMBERS = frozenset(
-    {
-        FieldDescriptor.CPPTYPE_INT32,
-        FieldDescriptor.CPPTYPE_INT64,
-        FieldDescriptor.CPPTYPE_UINT32,
-        FieldDescriptor.CPPTYPE_UINT64,
-    }
-)
 _WHOLE = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -159,13 +151,6 @@ def name_of(descriptor: Descriptor) -> str:
     """The name of a message in `BOUNDS`: without its package."""
     package = descriptor.file.package
     return descriptor.full_name.removeprefix(f"{package}.")
-
-
-def is_number(field: Any) -> bool:
-    """Whether a field, or the keys of a map, are numbers that have bounds."""
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return field.message_type.fields_by_name["key"].cpp_type in _NUMBERS
-    return field.cpp_type in _NUMBERS
 
 
 _Number: TypeAlias = tuple[str, int, int, Bounds]

@@ -11,7 +11,6 @@ era wins however low its offset is, and what was acknowledged or answered in a l
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +25,6 @@ APP_KEY_PREFIX = "committerd.app."
 FORMAT = 1
 """Of our keys; a table with a higher one was written by a newer committerd, and is refused."""
 
-APP_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
 """A mark that no commit has used for 30 days goes."""
 

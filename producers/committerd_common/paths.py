@@ -24,7 +24,7 @@ from uuid import UUID
 
 from committerd_common.backports import StrEnum
 from committerd_common.malformed import MalformedError, blamed
-from committerd_common.messages import BasePath, DeletionFile
+from committerd_common.messages import DeletionFile
 
 VERSIONS = "_versions/"
 TRANSACTIONS = "_transactions/"
@@ -110,13 +110,6 @@ def parse_staging_name(name: str) -> ManifestName | None:
     return parse_manifest_name(found["name"]) if found else None
 
 
-def detached_key(version: int) -> str:
-    """Key of a detached version, which has bit 63 set."""
-    if not VERSION_MAX < version <= _U64_MAX:
-        raise ValueError(f"{version} is no detached version")
-    return f"{VERSIONS}d{version}.manifest"
-
-
 def is_detached(version: int) -> bool:
     return version > VERSION_MAX
 
@@ -180,15 +173,6 @@ def deletion_key(fragment_id: int, file: DeletionFile, *, staged: bool) -> str:
 def index_prefix(uuid: bytes) -> str:
     """Folder of an index, by the 16 bytes of `IndexMetadata.uuid`."""
     return f"{INDICES}{UUID(bytes=uuid)}/"
-
-
-def uri_in_base(base: BasePath, key: str) -> str:
-    """Full URI of what would have `key` in the table's own folder, but lies in another base.
-
-    A base that is no table's folder holds the files directly: `data/x` is `{path}/x`.
-    """
-    inside = key if base.is_dataset_root else key.partition("/")[2]
-    return f"{base.path.rstrip('/')}/{inside}"
 
 
 def unstorable(path: str, room: int = KEY_BYTES_MAX) -> str:

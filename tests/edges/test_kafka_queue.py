@@ -314,19 +314,6 @@ async def test_the_tail_of_each_partition_is_its_last_records_in_order(settings:
     assert [v for v in tail if not int(v) % 2] == [b"34", b"36", b"38"]
 
 
-async def test_tells_how_far_behind_it_is(settings: KafkaSettings, dataset: str) -> None:
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        assert queue.lag() is None
-        await queue.acknowledge(generation, 0, "")
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
-        await until(lambda: queue.lag() == 20)
-        await queue.acknowledge(generation, 15, "")
-        assert queue.lag() == 5
-
-
 async def test_knows_the_end_of_the_topic_while_nothing_is_fetched(settings: KafkaSettings, dataset: str) -> None:
     async with open_kafka_queue(settings, dataset) as queue:
         await assignment(queue)  # and no seek: no table yet, or a refusal to run

@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from committerd.edges.kafka_admin import TopicAdmin
 from committerd.edges.kafka_options import topics_of
 from committerd.edges.kafka_queue import open_kafka_queue
-from committerd.edges.kafka_topics import FoundTopic, deviations, planned_topics, prepare_topics
+from committerd.edges.kafka_topics import FoundTopic, checks, planned_topics, prepare_topics
 from committerd.errors import SettingsError
 from committerd.settings_kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
@@ -39,7 +39,7 @@ def with_configs(topic: FoundTopic, **configs: str) -> FoundTopic:
 
 def wrong(found: dict[str, FoundTopic], settings: KafkaSettings = SETTINGS, *, brokers: int = 3) -> list[str]:
     plans = planned_topics(settings, topics_of(settings, "t"), brokers=brokers)
-    return list(deviations(plans, found, settings))
+    return [check.problem for check in checks(plans, found, settings) if check.problem]
 
 
 # What is planned, and what counts as wrong

@@ -4,12 +4,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 
-from committerd.format.bounds import BOUNDS, OutOfBounds, is_number, name_of, numbers_out_of_bounds
+from committerd.format.bounds import BOUNDS, OutOfBounds, name_of, numbers_out_of_bounds
 from committerd.format.messages import FragmentReuseIndexDetails, MemWalIndexDetails, Message, Transaction
 
 ROOTS = (Transaction, FragmentReuseIndexDetails, MemWalIndexDetails)
 # What stands for ids, rows and bytes that need not be: refused whole, or decoded elsewhere.
+NUMBERS = frozenset(
+    {
+        FieldDescriptor.CPPTYPE_INT32,
+        FieldDescriptor.CPPTYPE_INT64,
+        FieldDescriptor.CPPTYPE_UINT32,
+        FieldDescriptor.CPPTYPE_UINT64,
+    }
+)
 
 
 def descriptors() -> Iterator[Any]:
@@ -26,6 +35,13 @@ def descriptors() -> Iterator[Any]:
 
 def found(message: Message) -> list[str]:
     return [str(one) for one in numbers_out_of_bounds(message)]
+
+
+def is_number(field: Any) -> bool:
+    """Whether a field, or the keys of a map, are numbers that have bounds."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return field.message_type.fields_by_name["key"].cpp_type in NUMBERS
+    return field.cpp_type in NUMBERS
 
 
 def test_every_number_of_every_message_has_bounds() -> None:

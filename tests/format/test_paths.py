@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable, InvalidRequest
-from committerd.format.messages import BasePath, DeletionFile
+from committerd.format.messages import DeletionFile
 from committerd.format.paths import (
     NamingScheme,
     manifest_key,
@@ -94,23 +94,15 @@ def test_a_staging_name_says_its_version(name: str, expected: tuple[int, NamingS
     assert parse_staging_name(name) == expected
 
 
-def test_a_detached_version_has_a_key_of_its_own() -> None:
-    version = 0xEF4426D745B242EC
-    assert paths.is_detached(version)
-    assert paths.detached_key(version) == "_versions/d17240947979510235884.manifest"
+def test_a_detached_version_has_bit_63_set() -> None:
+    assert paths.is_detached(0xEF4426D745B242EC)
+    assert not paths.is_detached(1)
 
 
 @pytest.mark.parametrize("version", [-1, 2**63, 2**64])
 def test_a_version_of_a_history_fits_63_bits(version: int) -> None:
     with pytest.raises(ValueError, match="no version of a history"):
         manifest_name(version, V2)
-
-
-@pytest.mark.parametrize("version", [1, 2**63 - 1, 2**64])
-def test_a_detached_version_has_bit_63_set(version: int) -> None:
-    with pytest.raises(ValueError, match="no detached version"):
-        paths.detached_key(version)
-    assert not paths.is_detached(1)
 
 
 def test_keys_are_where_pylance_puts_the_files() -> None:
@@ -165,11 +157,3 @@ def test_a_deletion_file_of_unknown_type_has_no_key(staged: bool, error: type[Ex
     with pytest.raises(error, match="fragment 3: its deletion file is of type 7") as caught:
         paths.deletion_key(3, unknown, staged=staged)
     assert getattr(caught.value, "code", None) == "deletion_file_type"
-
-
-def test_a_base_is_a_tables_folder_or_holds_the_files_directly() -> None:
-    table = BasePath(id=1, is_dataset_root=True, path="s3://bucket/other/")
-    files = BasePath(id=2, path="s3://bucket/files")
-    assert paths.uri_in_base(table, "data/a.lance") == "s3://bucket/other/data/a.lance"
-    assert paths.uri_in_base(files, "data/a.lance") == "s3://bucket/files/a.lance"
-    assert paths.uri_in_base(files, "_deletions/1-2-3.bin") == "s3://bucket/files/1-2-3.bin"
