@@ -30,9 +30,10 @@ from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
 from committerd_client.in_flight import Room, Submission, Submissions, closed, timed_out
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
+from committerd_client.outcomes import interpret
 from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
-from committerd_client.results import CommitResult, interpret
+from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
 from committerd_common.backports import UTC, Self, Unpack
 from committerd_common.messages import Outcome
@@ -227,7 +228,7 @@ class CommitClient:
             raise self._timed_out(submission, seconds)
         if not submission.acknowledged and isinstance(submission.answer, ClientError) and submission.offset is None:
             raise submission.answer
-        return CommitHandle(self, submission, bookmark)
+        return CommitHandle(submission, bookmark, self._outcome)
 
     async def resume(
         self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT
@@ -345,7 +346,8 @@ class CommitClient:
             raise too_large(record, self._claim_check_above)
         return await claim_check.check(record, self._write_claim)
 
-    async def _outcome(self, submission: Submission, seconds: float | None) -> CommitResult:
+    async def _outcome(self, submission: Submission, timeout: Timeout) -> CommitResult:
+        seconds = self._seconds(timeout)
         answer = await self._answer(submission, seconds, _until(seconds))
         if isinstance(answer, ClientError):
             raise answer

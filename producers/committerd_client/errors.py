@@ -27,13 +27,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from committerd_client.results import CommitResult
 from committerd_common.backports import ExceptionGroup, Self
 from committerd_common.errors import CommitterError
-
-if TYPE_CHECKING:
-    from committerd_client.results import CommitResult
 
 
 class ClientError(CommitterError):

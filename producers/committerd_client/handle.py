@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from committerd_client.in_flight import Submission
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
 
-if TYPE_CHECKING:
-    from committerd_client.client import CommitClient
-
 
 class CommitHandle:
     """A transaction that Kafka holds. Dropping the handle does not take it back."""
 
-    __slots__ = ("_client", "_submission", "bookmark")
+    __slots__ = ("_submission", "_wait", "bookmark")
 
-    def __init__(self, client: CommitClient, submission: Submission, bookmark: Bookmark) -> None:
-        self._client = client
+    def __init__(
+        self, submission: Submission, bookmark: Bookmark, wait: Callable[[Submission, Timeout], Awaitable[CommitResult]]
+    ) -> None:
+        """`wait`: how the client waits for the outcome of a submission."""
         self._submission = submission
+        self._wait = wait
         self.bookmark = bookmark
         """For `CommitClient.resume`: the answer comes at this place or later."""
 
@@ -40,7 +40,7 @@ class CommitHandle:
 
     async def outcome(self, *, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """Wait for the answer; may be called again, from several tasks too. Raises as `CommitClient.commit` does."""
-        return await self._client._outcome(self._submission, self._client._seconds(timeout))
+        return await self._wait(self._submission, timeout)
 
     def __repr__(self) -> str:
         return f"<CommitHandle {self.uuid} offset={self.offset} {'done' if self.done() else 'pending'}>"

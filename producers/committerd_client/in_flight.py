@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 from committerd_client.diagnosis import Finding
 from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, InFlightFull
 from committerd_client.headers import StagedRecord
-from committerd_client.results import CommitResult, interpret
+from committerd_client.outcomes import interpret
+from committerd_client.results import CommitResult
 from committerd_common.messages import Outcome
 
 _EARLY_MAX = 1_000

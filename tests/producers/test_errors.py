@@ -39,7 +39,7 @@ from committerd_client import (
     UnsupportedTransaction,
     errors,
 )
-from committerd_client.results import interpret
+from committerd_client.outcomes import interpret
 from tests.producers.old_pylance import ROOT, old_pylance
 
 ERRORS = {
