@@ -220,7 +220,7 @@ def _existence(operation: Operation, latest: ManifestFile | None, options: Prepa
         if operation.target is not Target.EXISTING:
             return None
         raise InvalidRequest(
-            f"there is no table, and {operation.kind} does not make one; stage an Overwrite first",
+            f"there is no table, and {operation.kind} does not create one; stage an Overwrite first",
             code="no_table",
         )
     if operation.target is Target.NEW or (operation.target is Target.ANY and options.create_only):
@@ -421,7 +421,7 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
 async def _with_source(case: _Case, judged: Judged) -> Judged:
     clone = judged.transaction.clone
     if case.world.open_store is None:
-        raise UnsupportedRequest("clones can't be made from here", code="clone_unsupported")
+        raise UnsupportedRequest("committerd can't make clones here", code="clone_unsupported")
     try:
         store = case.world.open_store(clone.ref_path)
     except SettingsError as error:

@@ -108,7 +108,7 @@ def create_options(wish: Mapping[str, Any]) -> CreateOptions:
     options = CreateOptions(**wish)
     if options.data_storage_version not in (None, *DATA_FORMATS):
         raise InvalidRequest(
-            f"data_storage_version {options.data_storage_version!r} is none of {', '.join(DATA_FORMATS)}",
+            f"data_storage_version {options.data_storage_version!r} is not one of {', '.join(DATA_FORMATS)}",
             code="create_options",
         )
     return options

@@ -136,7 +136,9 @@ class _Trial:
 
         async def tries() -> None:
             if not await store.conditions_hold():
-                raise _Fault("an entry that was there was put again, so one commit would replace another")
+                raise _Fault(
+                    "a put that must only create replaced an entry that existed, so one commit would replace another"
+                )
 
         return "manifest_store", tries
 
@@ -154,7 +156,7 @@ class _Trial:
     async def _races(self) -> None:
         proved = [await self._race(self._key(f"race-{number}")) for number in range(ROUNDS)]
         if not any(proved):
-            raise StoreUnavailable("the store gave no answer to any of several puts that must only create")
+            raise StoreUnavailable("the store replied to none of several puts that must only create")
 
     async def _race(self, key: str) -> bool:
         """Several puts of one new key at once, then one more; False when too few were answered to tell."""
@@ -178,9 +180,9 @@ class _Trial:
         if stands is None and unknown and not winners:
             return False
         if stands not in (winners or unknown):
-            raise _Fault("an object holds other bytes than those of the writer that was told it had created it")
+            raise _Fault("an object contains other bytes than those of the writer that was told it had created it")
         if await self._put(key, b"too late") == Created() or await self._store.get(key) != stands:
-            raise _Fault("an object that was there was replaced by a put that must only create")
+            raise _Fault("a put that must only create replaced an object that existed")
         return True
 
     async def _reads(self) -> None:
@@ -236,7 +238,7 @@ class _Trial:
                 continue
             # Taken by our own earlier try, perhaps.
             return Created() if unknown and await self._store.get(key) == body else answer
-        raise StoreUnavailable(f"the store gives no answer to a put: {unknown}")
+        raise StoreUnavailable(f"the store does not reply to a put: {unknown}")
 
     def _key(self, name: str) -> str:
         self._made.add(self._prefix + name)

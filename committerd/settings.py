@@ -51,9 +51,9 @@ class _Group(BaseModel):
 def _checked_uri(uri: str) -> str:
     """Raises `ValueError`, which does not repeat what may be a password."""
     if not uri.strip():
-        raise ValueError("an empty URI names nothing")
+        raise ValueError("the URI is empty")
     if uri != uri.strip():
-        raise ValueError("a URI does not begin or end with a space")
+        raise ValueError("a URI must not begin or end with a space")
     scheme, _, rest = uri.partition("://")
     user = rest.partition("/")[0].rpartition("@")[0]
     if user and (":" in user or scheme not in _CONTAINER_BEFORE_AT):

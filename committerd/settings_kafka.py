@@ -228,12 +228,12 @@ class KafkaSettings(BaseModel):
     def _fits_together(self) -> Self:
         if any("@" in server for server in self.bootstrap_servers):
             raise ValueError(
-                "bootstrap_servers: no user or password belongs there (before the @): set sasl_plain_username and "
+                "bootstrap_servers: must not contain a user or password (before the @): set sasl_plain_username and "
                 "sasl_plain_password"
             )
         wrong = [server for server in self.bootstrap_servers if not _is_server(server)]
         if wrong:
-            raise ValueError(f"bootstrap_servers: {wrong[0]!r} is no host:port")
+            raise ValueError(f"bootstrap_servers: {wrong[0]!r} is not host:port")
         if self.reconnect_backoff_ms > self.reconnect_backoff_max_ms:
             raise ValueError(
                 f"reconnect_backoff_ms ({self.reconnect_backoff_ms}) must be at most reconnect_backoff_max_ms "

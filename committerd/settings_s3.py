@@ -18,7 +18,7 @@ def checked_endpoint(url: str | None) -> str | None:
         return None
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        raise ValueError("no user or password belongs into the URL: set s3.access_key_id and s3.secret_access_key")
+        raise ValueError("the URL must not contain a user or password: set s3.access_key_id and s3.secret_access_key")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError("an endpoint is http://host:port or https://host:port")
     return url
@@ -82,11 +82,11 @@ class S3Settings(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key belong together")
+            raise ValueError("access_key_id and secret_access_key belong together: set both or none")
         if self.session_token is not None and self.access_key_id is None:
             raise ValueError("session_token needs access_key_id and secret_access_key")
         if self.profile is not None and self.access_key_id is not None:
-            raise ValueError("profile and access_key_id exclude each other")
+            raise ValueError("profile and access_key_id exclude each other: set one of them")
         if self.ca_bundle is not None and not self.tls_verify:
-            raise ValueError("ca_bundle says nothing while tls_verify is false")
+            raise ValueError("ca_bundle has no effect while tls_verify is false")
         return self

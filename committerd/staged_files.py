@@ -271,7 +271,7 @@ async def require_files(
 def _require_few(named: Sequence[Named], limits: FileLimits) -> None:
     if len(named) > limits.files:
         raise InvalidRequest(
-            f"the transaction brings {len(named)} files, more than the {limits.files} that are allowed (setting "
+            f"the transaction brings {len(named)} files, but at most {limits.files} are allowed (setting "
             "commit.transaction_files_max): commit in smaller parts",
             code="too_many_files",
         )
@@ -293,7 +293,7 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
     )
     more = f", and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
     raise InvalidRequest(
-        f"files of the transaction differ in size from what it says: {told}{more}. Were they still being "
+        f"files of the transaction have other sizes than it says: {told}{more}. Were they still being "
         "written, or replaced? Write new files, and stage a new transaction",
         code="file_size",
     )

@@ -87,10 +87,10 @@ def test_a_wrong_value_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> Non
     ("name", "value", "said"),
     [
         ("DATASET__URI", "s3://key:s3cret@lake/t.lance", "dataset.uri (COMMITTERD_DATASET__URI)"),
-        ("DATASET__URI", "  ", "names nothing"),
+        ("DATASET__URI", "  ", "the URI is empty"),
         ("DATASET__ALIASES", "s3://lake/t.lance,s3a://key:s3cret@lake/t.lance", "dataset.aliases"),
         ("COMMIT__ALLOWED_BASES", "s3://key:s3cret@lake", "commit.allowed_bases (COMMITTERD_COMMIT__ALLOWED_BASES)"),
-        ("KAFKA__BOOTSTRAP_SERVERS", "me:s3cret@a:9092", "bootstrap_servers: no user or password"),
+        ("KAFKA__BOOTSTRAP_SERVERS", "me:s3cret@a:9092", "bootstrap_servers: must not contain a user or password"),
         ("KAFKA__HEARTBEAT_INTERVAL_MS", "10000", "heartbeat_interval_ms (10000) must be at most a third"),
         ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs sasl_mechanism"),
         ("KAFKA__SASL_PLAIN_PASSWORD", "s3cret", "sasl_plain_password need security_protocol"),

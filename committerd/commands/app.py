@@ -44,7 +44,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
             mark = view.marks.get(app_id)
             operate.released(view.marks, app_id)
             if apply and not reason:
-                raise SettingsError("--apply needs --reason: it is kept in the version, for whoever asks later")
+                raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
             version = None
             if apply:
                 version = await operate.write(

@@ -137,7 +137,7 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
             raise SettingsError(f"there is no table at {found.view.table.uri}: create it first, then set its position")
         target = change.choose(found)
         if change.apply and not change.reason:
-            raise SettingsError("--apply needs --reason: it is kept in the version, for whoever asks later")
+            raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
         version = None
         if change.apply:
             version = await operate.write(

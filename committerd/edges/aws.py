@@ -323,7 +323,7 @@ class AwsClient:
                         f"{self._service}: {error}; see the settings s3.profile and s3.region"
                     ) from error
                 except (BotoCoreError, ValueError, OSError) as error:
-                    raise SettingsError(f"{self._service}: there can be no client: {error}") from error
+                    raise SettingsError(f"{self._service}: the client can't be created: {error}") from error
             return self._client
 
     async def _read_credentials_again(self) -> None:

@@ -68,7 +68,7 @@ def dynamo_place(uri: str) -> DynamoPlace | None:
     location, _, query = rest.partition("?")
     given = parse_qsl(query, keep_blank_values=True)
     if [name for name, _ in given] != ["ddbTableName"] or not given[0][1]:
-        raise SettingsError(f"{uri!r}: it must have exactly one parameter, with a value; {_FORM}")
+        raise SettingsError(f"{uri!r}: the URI must have exactly one parameter, with a value; {_FORM}")
     objects = s3_place(f"s3://{location}")
     if objects is None or not objects.prefix:
         raise SettingsError(f"{uri!r}: a table at the root of a bucket has no name in the manifest store; {_FORM}")
@@ -130,7 +130,7 @@ class DynamoStore:
                 if failure.code == _CONDITION_FAILED:
                     return Exists()
                 if failure.may_have_landed:
-                    raise OutcomeUnknown(f"{what} may have been made: {failure}") from failure
+                    raise OutcomeUnknown(f"{what} may have been written: {failure}") from failure
                 if failure.fault is not Fault.THROTTLED or attempt == _THROTTLED_TRIES:
                     raise StoreUnavailable(str(failure)) from failure
                 await self._client.wait(failure, attempt=attempt)
@@ -172,8 +172,8 @@ class DynamoStore:
             if found != _KEYS:
                 told = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
                 raise SettingsError(
-                    f"the DynamoDB table {self._table} is no manifest store: its key is {told}; Lance needs base_uri "
-                    "(HASH, type S) and version (RANGE, type N). Name another table in ddbTableName, or "
+                    f"the DynamoDB table {self._table} is not a manifest store: its key is {told}; Lance needs "
+                    "base_uri (HASH, type S) and version (RANGE, type N). Name another table in ddbTableName, or "
                     f"make one with {_MAKE}"
                 )
             self._checked = True
@@ -208,7 +208,7 @@ class DynamoStore:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptTable(
-                f"an item of {self._where} is none of Lance's ({error!r}): it needs version and size of type N and "
+                f"an item of {self._where} is not one of Lance's ({error!r}): it needs version and size of type N and "
                 "path of type S",
                 code="manifest_entry",
             ) from error

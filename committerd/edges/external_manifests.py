@@ -146,7 +146,7 @@ class ExternalManifests:
             try:
                 answers.append(await self._entries.put_if_absent(latest))
             except OutcomeUnknown as lost:
-                raise StoreUnavailable(f"the manifest store gives no answer to a put: {lost}") from lost
+                raise StoreUnavailable(f"the manifest store does not reply to a put: {lost}") from lost
 
         await for_each([put] * _TRIAL_PUTS, lambda request: request())
         return not any(isinstance(answer, Created) for answer in answers)
@@ -296,7 +296,8 @@ def _place(entry: ManifestEntry) -> str:
     named = parse_manifest_name(name) or parse_staging_name(name)
     if named is None or named.version != entry.version or not entry.key.startswith(VERSIONS):
         raise CorruptTable(
-            f"the manifest store's entry of version {entry.version} names {entry.key!r}, which is no manifest of it",
+            f"the manifest store's entry of version {entry.version} names {entry.key!r}, which is not a manifest of "
+            "that version",
             code="manifest_entry",
         )
     return manifest_key(*named)

@@ -145,7 +145,7 @@ class TopicAdmin:
                 raise self.failed(f"asking for the configuration of {topic}", error) from error
         entry = described.get("topic", {}).get(topic, {}).get("retention.ms")
         if entry is None or entry["value"] is None:
-            raise QueueUnavailable(f"Kafka does not tell the retention of {topic}")
+            raise QueueUnavailable(f"Kafka does not report the retention of {topic}")
         kept = int(entry["value"])
         return None if kept < 0 else kept
 

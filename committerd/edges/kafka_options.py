@@ -70,7 +70,7 @@ def topics_of(settings: KafkaSettings, name: str) -> Topics:
     longest = f"{settings.topic_prefix}{name}.outcomes"
     if len(longest) > 249:  # Kafka: Topic.java, MAX_NAME_LENGTH
         raise SettingsError(
-            f"topic name {longest!r} has {len(longest)} characters and Kafka takes 249: shorten "
+            f"topic name {longest!r} has {len(longest)} characters, and Kafka allows 249: shorten "
             "topic_prefix or the dataset's name"
         )
     stem = f"{settings.topic_prefix}{name}"

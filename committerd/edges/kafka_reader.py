@@ -97,7 +97,7 @@ def read_batches(
                 yield batch
                 heard_at = time.monotonic()  # whoever reads may have taken their time
             if (time.monotonic() - heard_at) * 1000 > options["request_timeout_ms"]:
-                raise QueueUnavailable(f"nothing came of {', '.join(_shown(ends))}")
+                raise QueueUnavailable(f"no records came from {', '.join(_shown(ends))}")
 
 
 @contextmanager

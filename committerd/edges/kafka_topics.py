@@ -173,7 +173,7 @@ def survey_topics(
     if version < _BROKER_MIN:
         shown = ".".join(map(str, version))
         raise SettingsError(
-            f"Kafka {shown} does not tell topic ids; committerd needs 2.8 or newer, to notice a "
+            f"Kafka {shown} does not report topic ids; committerd needs 2.8 or newer, to notice a "
             "topic that was deleted and created again"
         )
     try:

@@ -71,13 +71,13 @@ def s3_place(uri: str) -> S3Place | None:
     bucket, _, path = rest.partition("/")
     if "@" in bucket:
         raise SettingsError(
-            "a URI of a table holds no credentials: it is s3://bucket/path, and keys are settings of s3"
+            "a table's URI contains no credentials: write s3://bucket/path, and set the keys in the settings of s3"
         )
     if "?" in rest or "#" in rest:
         raise SettingsError(f"{uri!r} has a query or a fragment; a table on S3 is s3://bucket/path")
     segments = [segment for segment in unquote(path).split("/") if segment]
     if not bucket or any(segment in (".", "..") for segment in segments):
-        raise SettingsError(f"{uri!r} names no place in a bucket; a table on S3 is s3://bucket/path")
+        raise SettingsError(f"{uri!r} names no path in a bucket; a table on S3 is s3://bucket/path")
     if bucket.endswith(_EXPRESS):
         raise SettingsError(
             f"{uri!r} is in a directory bucket (S3 Express One Zone), whose listings have no order: the latest version "
@@ -134,7 +134,7 @@ class S3Store:
                 return None
             raise _unread(failure) from failure
         if "ContentLength" not in answer:
-            raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not tell the object's size")
+            raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not report the object's size")
         return int(answer["ContentLength"])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
@@ -242,7 +242,7 @@ class S3Store:
                 code="path_invalid",
             )
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
-            raise InvalidRequest(f"{key[:200]!r} is longer than S3 takes: {_KEY_BYTES_MAX} bytes", code="path_invalid")
+            raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full
 
 

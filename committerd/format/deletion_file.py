@@ -33,7 +33,7 @@ def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> Bi
         elif file.file_type == DeletionFile.BITMAP:
             rows = _decode_bitmap(body)
         else:
-            raise MalformedError(f"it is of type {file.file_type}, unknown to us")
+            raise MalformedError(f"it is of type {file.file_type}, which committerd does not know")
         if file.num_deleted_rows and len(rows) != file.num_deleted_rows:
             raise MalformedError(f"it deletes {len(rows)} rows where the fragment says {file.num_deleted_rows}")
         if rows and 0 < fragment.physical_rows <= rows.max():
@@ -53,7 +53,7 @@ def _decode_bitmap(body: bytes) -> BitMap:
         # Checks the containers too; fails with IndexError for no bytes at all.
         return BitMap.deserialize(body)
     except (ValueError, IndexError) as error:
-        raise MalformedError(f"it is no portable 32-bit Roaring bitmap: {error}") from error
+        raise MalformedError(f"it is not a portable 32-bit Roaring bitmap: {error}") from error
 
 
 def _decode_arrow(body: bytes) -> BitMap:
@@ -68,7 +68,7 @@ def _decode_arrow(body: bytes) -> BitMap:
             batch = reader.get_batch(0)
             batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise MalformedError(f"it is no Arrow file: {error}") from error
+        raise MalformedError(f"it is not an Arrow file: {error}") from error
     column = batch.column(0)
     if column.null_count:
         raise MalformedError(f"{column.null_count} of its row offsets are null")

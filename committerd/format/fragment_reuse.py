@@ -40,7 +40,7 @@ def reuse_content(index: IndexMetadata) -> Content | ExternalContent:
     """
     if index.index_version > 0:
         raise UnsupportedTable(
-            f"index {index.name} has version {index.index_version}; we know version 0",
+            f"index {index.name} has version {index.index_version}; committerd knows version 0",
             code="fragment_reuse_version",
         )
     details = unpack_details(index, FragmentReuseIndexDetails)
@@ -73,11 +73,11 @@ def _known(content: Content) -> Content:
     unknown = unknown_fields(content)
     if unknown:
         raise UnsupportedTable(
-            f"the fragment reuse index has what is unknown to us: {', '.join(unknown)}",
+            f"the fragment reuse index has unknown fields: {', '.join(unknown)}",
             code="fragment_reuse_version",
         )
     if wrong := numbers_out_of_bounds(content):
-        raise CorruptTable(f"the fragment reuse index has numbers that can't be: {wrong[0]}", code="index_details")
+        raise CorruptTable(f"the fragment reuse index has impossible numbers: {wrong[0]}", code="index_details")
     return content
 
 
@@ -92,7 +92,7 @@ def require_addresses(content: Content) -> None:
                 BitMap64.deserialize(group.changed_row_addrs)
             except (ValueError, IndexError) as error:
                 raise CorruptTable(
-                    f"the fragment reuse index has changed_row_addrs that are no 64-bit Roaring bitmap: {error}",
+                    f"the fragment reuse index has changed_row_addrs that are not a 64-bit Roaring bitmap: {error}",
                     code="index_details",
                 ) from error
 
@@ -111,7 +111,7 @@ def _external(index: IndexMetadata, details: FragmentReuseIndexDetails) -> Exter
         )
     if leaves_its_folder(file.path) or unstorable(file.path):
         raise CorruptTable(
-            f"index {index.name} has its content in {file.path[:200]!r}, no file of its folder",
+            f"index {index.name} has its content in {file.path[:200]!r}, which is not a file of its folder",
             code="index_details",
         )
     return ExternalContent(index_file_key(index.uuid.uuid, file.path), file.offset, file.offset + file.size)

@@ -130,7 +130,7 @@ async def test_an_item_that_is_none_of_lances_is_refused(
     table = dynamodb.make_table()
     item = {"base_uri": {"S": BASE}, "version": {"N": "1"}, "path": {"S": f"{BASE}/_versions/1.manifest"}, **broken}
     dynamodb.client().put_item(TableName=table, Item=item)
-    with pytest.raises(CorruptTable, match="none of Lance's") as raised:
+    with pytest.raises(CorruptTable, match="not one of Lance's") as raised:
         await opened.store(table).latest()
     assert raised.value.code == "manifest_entry"
 

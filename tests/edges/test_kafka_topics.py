@@ -171,7 +171,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
     settings = KafkaSettings(bootstrap_servers=("localhost:9092",), topic_prefix="p" * 50)
     longest = "n" * (249 - 50 - len(".outcomes"))
     assert len(topics_of(settings, longest).outcomes) == 249
-    with pytest.raises(SettingsError, match="has 250 characters and Kafka takes 249"):
+    with pytest.raises(SettingsError, match="has 250 characters, and Kafka allows 249"):
         topics_of(settings, longest + "n")
 
 

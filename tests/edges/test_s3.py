@@ -433,12 +433,12 @@ async def test_no_secret_in_what_is_shown_or_logged(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"endpoint_url": "https://me:hunter2@host"}, "no user or password"),
+        ({"endpoint_url": "https://me:hunter2@host"}, "must not contain a user or password"),
         ({"endpoint_url": "host:9000"}, "http://host:port"),
         ({"access_key_id": "a"}, "belong together"),
         ({"session_token": "hunter2"}, "session_token needs"),
         ({"access_key_id": "a", "secret_access_key": "hunter2", "profile": "p"}, "exclude each other"),
-        ({"ca_bundle": "/ca.pem", "tls_verify": False}, "ca_bundle says nothing"),
+        ({"ca_bundle": "/ca.pem", "tls_verify": False}, "ca_bundle has no effect"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_without_telling_secrets(
@@ -463,7 +463,7 @@ async def test_real_servers_refuse_wrong_credentials_and_we_say_what_to_do(
 
 async def test_a_head_that_does_not_tell_the_size_is_no_empty_object(store: S3Store, server: FakeS3) -> None:
     server.script.append(Answer(status=200, headers={"Transfer-Encoding": "chunked"}))
-    with pytest.raises(StoreUnavailable, match="does not tell the object's size"):
+    with pytest.raises(StoreUnavailable, match="does not report the object's size"):
         await store.head("o")
 
 

@@ -116,10 +116,10 @@ def test_an_empty_file_deletes_nothing() -> None:
         (arrow_file([1], [2]), "it has 2 batches; one is needed"),
         (arrow_file(), "it has 0 batches"),
         (arrow_file([1, 1, 2, 1]), "2 of its row offsets occur more than once"),
-        (b"", "it is no Arrow file"),
-        (b"ARROW1", "it is no Arrow file"),
-        (arrow_file([1, 2])[:-30], "it is no Arrow file"),
-        (WITHOUT_RUNS, "it is no Arrow file"),
+        (b"", "it is not an Arrow file"),
+        (b"ARROW1", "it is not an Arrow file"),
+        (arrow_file([1, 2])[:-30], "it is not an Arrow file"),
+        (WITHOUT_RUNS, "it is not an Arrow file"),
     ],
 )
 def test_an_arrow_file_that_pylance_would_refuse_is_refused(body: bytes, message: str) -> None:
@@ -148,14 +148,14 @@ def test_nulls_in_an_arrow_file_are_refused_whatever_its_schema_says() -> None:
     ],
 )
 def test_what_is_no_32_bit_bitmap_is_refused(body: bytes) -> None:
-    assert "it is no portable 32-bit Roaring bitmap" in fault(body, BITMAP)
+    assert "it is not a portable 32-bit Roaring bitmap" in fault(body, BITMAP)
 
 
 def test_a_damaged_compressed_file_is_refused() -> None:
     body = arrow_file(list(range(4000)), compression="zstd")
     magic = bytes.fromhex("28b52ffd")
     assert magic in body
-    assert "it is no Arrow file" in fault(body.replace(magic, bytes(4)), ARROW)
+    assert "it is not an Arrow file" in fault(body.replace(magic, bytes(4)), ARROW)
 
 
 def test_a_file_is_compared_with_what_the_fragment_says_of_it() -> None:
@@ -167,7 +167,7 @@ def test_a_file_is_compared_with_what_the_fragment_says_of_it() -> None:
 
 def test_a_file_of_unknown_type_is_refused() -> None:
     unknown = DataFragment(id=6, deletion_file=DeletionFile.FromString(b"\x08\x02"))
-    assert "it is of type 2, unknown to us" in fault(WITHOUT_RUNS, unknown)
+    assert "it is of type 2, which committerd does not know" in fault(WITHOUT_RUNS, unknown)
 
 
 def test_a_staged_file_is_the_producers_fault() -> None:

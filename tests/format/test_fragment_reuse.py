@@ -83,7 +83,7 @@ def digest(**numbers: int) -> Content:
     "content", [digest(id=2**32), digest(physical_rows=2**32), Content(versions=[Version(dataset_version=2**63)])]
 )
 def test_numbers_that_no_table_has_are_corrupt(content: Content) -> None:
-    with pytest.raises(CorruptTable, match="has numbers that can't be: versions") as caught:
+    with pytest.raises(CorruptTable, match="has impossible numbers: versions") as caught:
         reuse_content(index(FragmentReuseIndexDetails(inline=content)))
     assert caught.value.code == "index_details"
 
@@ -95,14 +95,14 @@ def test_addresses_that_no_reader_decodes_are_corrupt(addresses: bytes) -> None:
     content.versions[0].groups[0].changed_row_addrs = BitMap64([1 << 32]).serialize()
     require_addresses(content)
     content.versions[0].groups[0].changed_row_addrs = addresses
-    with pytest.raises(CorruptTable, match="no 64-bit Roaring bitmap") as caught:
+    with pytest.raises(CorruptTable, match="not a 64-bit Roaring bitmap") as caught:
         require_addresses(content)
     assert caught.value.code == "index_details"
 
 
 @pytest.mark.parametrize("path", ["", "../details.binpb", "/etc/details", "a/b", "x" * 256])
 def test_content_outside_the_folder_of_the_index_is_refused(path: str) -> None:
-    with pytest.raises(CorruptTable, match="no file of its folder") as caught:
+    with pytest.raises(CorruptTable, match="not a file of its folder") as caught:
         reuse_content(external(path))
     assert caught.value.code == "index_details"
 
@@ -118,7 +118,7 @@ def test_content_in_another_base_is_refused() -> None:
 def test_a_newer_version_is_refused_by_its_number() -> None:
     newer = index(FragmentReuseIndexDetails(inline=ONE_VERSION))
     newer.index_version = 1
-    with pytest.raises(UnsupportedTable, match="has version 1; we know version 0") as caught:
+    with pytest.raises(UnsupportedTable, match="has version 1; committerd knows version 0") as caught:
         reuse_content(newer)
     assert caught.value.code == "fragment_reuse_version"
 
