@@ -226,7 +226,9 @@ class TestProbe:
     async def test_of_one_that_does_not_is_a_reason_to_refuse(self, scene: Scene) -> None:
         await scene.process().put_if_absent(FINAL, b"one")
         store = ExternalManifests(FakeStore(scene.bucket), Forgetful(scene.shelf))
-        with pytest.raises(RefusedToRun, match="manifest_store: a put that must only create replaced an entry") as raised:
+        with pytest.raises(
+            RefusedToRun, match="manifest_store: a put that must only create replaced an entry"
+        ) as raised:
             await require_sound_store(store, now=EPOCH, new_uuid=uuid4)
         assert raised.value.code == "store_unsafe"
         scene.require_finished(b"one")
