@@ -27,20 +27,21 @@ async def for_each(
     group, as soon as all work under way has ended.
     """
     errors: list[CommitterError] = []
-    limit = anyio.CapacityLimiter(at_once)
+    given = list(items)
+    left = iter(given)
 
-    async def one(item: Item) -> None:
-        async with limit:
-            if errors:
-                return
+    async def take_turns() -> None:
+        for item in left:
             try:
                 await work(item)
             except CommitterError as error:
                 errors.append(error)
+            if errors:
+                return
 
     async with anyio.create_task_group() as tasks:
-        for item in items:
-            tasks.start_soon(one, item)
+        for _ in range(min(at_once, len(given))):
+            tasks.start_soon(take_turns)
     if errors:
         raise errors[0]
 

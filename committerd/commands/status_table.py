@@ -13,6 +13,9 @@ from committerd.rules.answers import Settled, Status
 from committerd.rules.position import Position, decode_position, highest
 from committerd.table import Table
 
+_AT_ONCE = 4
+"""Versions that are read together: each is whole in memory, and a manifest of 90,000 fragments has 6 MiB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionState:
@@ -79,7 +82,7 @@ async def look_at_table(table: Table, newest: int) -> TableState:
         if one is not None:
             found[version] = one
 
-    await for_each(versions, read)
+    await for_each(versions, read, at_once=_AT_ONCE)
     return TableState(
         uri=table.uri,
         versions=[found[version] for version in sorted(found, reverse=True)],

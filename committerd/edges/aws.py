@@ -23,7 +23,6 @@ import anyio
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
-from botocore.awsrequest import AWSRequest
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -42,6 +41,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
 
+from committerd.edges.plain_heads import Head, Otherwise, PlainHeads
 from committerd.errors import SettingsError
 from committerd.settings_s3 import S3Settings
 
@@ -142,22 +142,14 @@ class Answered:
     """Seconds that the server asks us to wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a server says of an object."""
-
-    size: int | None
-    """In bytes; None = there is none."""
+_heads_sent: ContextVar[list[Any] | None] = ContextVar("_heads_sent", default=None)
+"""The SDK's requests for an object's head that this task sends."""
 
 
-_urls: ContextVar[list[str] | None] = ContextVar("_urls", default=None)
-"""Of the requests for an object's head that this task sends."""
-
-
-def _note_url(request: Any, **_: Any) -> None:
-    seen = _urls.get()
-    if seen is not None:
-        seen.append(request.url)
+def _note_head(request: Any, **_: Any) -> None:
+    sent = _heads_sent.get()
+    if sent is not None:
+        sent.append(request)
 
 
 class _PlainSession(AIOHTTPSession):  # type: ignore[misc]  # untyped
@@ -201,8 +193,8 @@ class AwsClient:
         self._advice = {**_ADVICE, **advice}
         self._failed = failed
         self._dice = dice
-        self._hosts: dict[str, str] = {}
-        """By bucket: the URL under which its objects are."""
+        self._plain_heads: dict[str, PlainHeads] = {}
+        """By bucket."""
         self._heads = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
         """The others are left to writes."""
         self._opening = anyio.Lock()
@@ -247,45 +239,35 @@ class AwsClient:
         return await self.once(operation, where, **parameters)
 
     async def head(self, where: str, *, bucket: str, key: str) -> dict[str, Any]:
-        """As `repeated` of a `head_object`, and remembers where objects of the bucket are asked for."""
-        seen: list[str] = []
-        token = _urls.set(seen)
+        """As `repeated` of a `head_object`, and learns from it how `head_quickly` can ask for objects of the bucket."""
+        sent: list[Any] = []
+        token = _heads_sent.set(sent)
         try:
             return await self.repeated("head_object", where, Bucket=bucket, Key=key)
         finally:
-            _urls.reset(token)
-            path = f"/{quote(key, safe=_UNQUOTED)}"
-            if bucket not in self._hosts and seen and seen[-1].endswith(path):
-                self._hosts[bucket] = seen[-1].removesuffix(path)
+            _heads_sent.reset(token)
+            if bucket not in self._plain_heads and sent:
+                learnt = await PlainHeads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
+                if learnt is not None:
+                    self._plain_heads[bucket] = learnt
 
     async def head_quickly(self, *, bucket: str, key: str) -> Head | None:
-        """The same by a request that costs a quarter of the processor time that the SDK's takes.
+        """The same without the SDK, which takes several times the processor time.
 
-        The SDK resolves the endpoint, serializes and parses anew for each request; here its URL, its signature and its
-        connections are used. None: `head` has to be asked, before the first of a bucket and where anything else than an
-        answer came.
+        None: `head` has to be asked, before the first of a bucket and where anything else than an answer came.
         """
-        host = self._hosts.get(bucket)
-        if not host:
+        if bucket not in self._plain_heads:
             return None
-        client = await self._opened()
-        request = AWSRequest(method="HEAD", url=f"{host}/{quote(key, safe=_UNQUOTED)}")
-        request.context["payload_signing_enabled"] = False
+        await self._opened()
         async with self._heads:
-            try:
-                with anyio.fail_after(self._seconds_max(b"")):
-                    await client._request_signer.sign("HeadObject", request)
-                    answer = await client._endpoint.http_session.send(request.prepare())
-                if answer.status_code == 200:
-                    return Head(int(answer.headers["Content-Length"]))
-                if answer.status_code == 404:
-                    return Head(None)
-                if 300 <= answer.status_code < 500 and answer.status_code != 429:
-                    # Perhaps of this object alone, perhaps of the way that it is asked for: learnt anew from the SDK.
-                    self._hosts.pop(bucket, None)
-            except (BotoCoreError, aiohttp.ClientError, OSError, KeyError, ValueError):
-                pass
-        return None
+            plain = self._plain_heads.get(bucket)
+            if plain is None:
+                return None
+            answer = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
+        if answer is Otherwise.REFUSED:
+            # Perhaps of this object alone, perhaps of the way that it is asked for: learnt anew from the SDK.
+            self._plain_heads.pop(bucket, None)
+        return answer if isinstance(answer, Head) else None
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next try: full jitter below a limit that doubles, and no less than the server asked for.
@@ -315,7 +297,7 @@ class AwsClient:
             if self._client is None:
                 try:
                     made = await self._stack.enter_async_context(self._made())
-                    made.meta.events.register("before-send.s3.HeadObject", _note_url)
+                    made.meta.events.register("before-send.s3.HeadObject", _note_head)
                     self._credentials_written = _written(self._session)
                     self._client = made
                 except (ProfileNotFound, NoRegionError) as error:

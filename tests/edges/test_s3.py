@@ -491,6 +491,21 @@ class TestAHead:
         assert quick.size == 5
         assert await client.head_quickly(bucket="other", key=place) is None
 
+    async def test_is_sent_without_the_sdk_once_the_way_is_known(self, store: S3Store, server: FakeS3) -> None:
+        for _ in range(3):
+            assert await store.head("o") is None
+        by_sdk = ["amz-sdk-invocation-id" in headers for headers in server.headers]
+        assert by_sdk == [True, False, False]
+        assert server.headers[0]["User-Agent"] == server.headers[1]["User-Agent"]
+
+    async def test_goes_by_the_sdk_where_that_signs_in_another_manner(
+        self, store: S3Store, client: AwsClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("committerd.edges.plain_heads._ALGORITHM", "AWS4-ECDSA-P256-SHA256")
+        for _ in range(2):
+            assert await store.head("o") is None
+        assert await client.head_quickly(bucket="bucket", key="a table/o") is None
+
     @pytest.mark.parametrize("answer", [Answer(status=503), DROPPED, Answer(status=500)])
     async def test_that_got_no_good_answer_goes_by_the_sdk(
         self, store: S3Store, server: FakeS3, answer: Answer

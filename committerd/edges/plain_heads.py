@@ -1,0 +1,189 @@
+"""HEAD requests for objects of one S3 bucket, without the SDK.
+
+The SDK resolves the endpoint, builds, signs and parses anew for each request: 0.4 to 0.9 ms of processor time, where a
+committer sends one for each file. Here the way is learnt from a request that the SDK has sent: the URL, the headers,
+and how it was signed (Signature Version 4, "Authenticating Requests: Using the Authorization Header" in the API
+reference of S3). It is used only if the signature that is made here equals the SDK's. Connections are the SDK's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NamedTuple, Self
+
+import aiohttp
+from botocore.exceptions import BotoCoreError
+from yarl import URL
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_SCOPE_END = "aws4_request"
+_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a server says of an object."""
+
+    size: int | None
+    """In bytes; None = there is none."""
+
+
+class Otherwise(Enum):
+    """What came instead of an answer."""
+
+    REFUSED = auto()
+    """A redirection, or a status from 400 to 499 but 404 and 429."""
+    FAILED = auto()
+
+
+class Credentials(NamedTuple):
+    """As the SDK has them for one request."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How to ask for the objects of one bucket."""
+
+    base: str
+    """The URL below which the objects are, without a slash at its end."""
+    payload: str
+    """Value of x-amz-content-sha256."""
+    region: str
+    service: str
+
+    @property
+    def host(self) -> str:
+        return self.base.partition("://")[2].partition("/")[0]
+
+    @property
+    def folder(self) -> str:
+        """Path of the URL, without a slash at its end."""
+        return self.base.partition("://")[2][len(self.host) :]
+
+
+class Signer:
+    """Signs HEAD requests that have neither query nor body. The key of a day is made once."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._made_of: tuple[str, str] | None = None
+        self._key = b""
+
+    def headers(self, name: str, credentials: Credentials, *, timestamp: str) -> dict[str, str]:
+        """For the object of this percent-encoded name, at a time as `20260131T235959Z`."""
+        way, day = self._way, timestamp[:8]
+        signed = {"host": way.host, "x-amz-content-sha256": way.payload, "x-amz-date": timestamp}
+        if credentials.token:
+            signed["x-amz-security-token"] = credentials.token
+        names = ";".join(signed)
+        lines = "".join(f"{header}:{value}\n" for header, value in signed.items())
+        canonical = f"HEAD\n{way.folder}/{name}\n\n{lines}\n{names}\n{way.payload}"
+        scope = f"{day}/{way.region}/{way.service}/{_SCOPE_END}"
+        to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        signature = hmac.digest(self._key_of(credentials.secret_key, day), to_sign.encode(), "sha256").hex()
+        del signed["host"]
+        signed["authorization"] = (
+            f"{_ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+        )
+        return signed
+
+    def _key_of(self, secret_key: str, day: str) -> bytes:
+        if self._made_of != (secret_key, day):
+            key = f"AWS4{secret_key}".encode()
+            for part in (day, self._way.region, self._way.service, _SCOPE_END):
+                key = hmac.digest(key, part.encode(), "sha256")
+            self._key, self._made_of = key, (secret_key, day)
+        return self._key
+
+
+class PlainHeads:
+    """Asks for objects of one bucket."""
+
+    def __init__(self, client: Any, session: aiohttp.ClientSession, way: Way, extra: dict[str, str]) -> None:
+        """`client`: the SDK's, for its credentials. `session`: its connections. `extra`: headers that stay unsigned."""
+        self._client = client
+        self._session = session
+        self._way = way
+        self._extra = extra
+        self._signer = Signer(way)
+
+    @classmethod
+    async def learn(cls, client: Any, sent: Any, name: str) -> Self | None:
+        """How to do what the SDK did when it sent this request for the object of this percent-encoded name.
+
+        None where that is not plain: by way of a proxy, unsigned, or signed in another manner.
+        """
+        headers = {key.lower(): _text(value) for key, value in sent.headers.items()}
+        http = client._endpoint.http_session
+        try:
+            credentials = await _credentials(client)
+        except BotoCoreError:
+            return None
+        scope = headers.get("authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
+        if (
+            credentials is None
+            or len(scope) < 5
+            or not sent.url.endswith(f"/{name}")
+            or http._proxy_config.proxy_url_for(sent.url)
+        ):
+            return None
+        way = Way(
+            base=sent.url.removesuffix(f"/{name}"),
+            payload=headers.get("x-amz-content-sha256", ""),
+            region=scope[-3],
+            service=scope[-2],
+        )
+        ours = Signer(way).headers(name, credentials, timestamp=headers.get("x-amz-date", ""))
+        if ours["authorization"] != headers["authorization"]:
+            return None
+        extra = {"accept-encoding": "identity"}
+        if "user-agent" in headers:
+            extra["user-agent"] = headers["user-agent"]
+        return cls(client, await http._get_session(None), way, extra)
+
+    async def ask(self, name: str, *, seconds_max: float) -> Head | Otherwise:
+        """For the object of this percent-encoded name."""
+        try:
+            credentials = await _credentials(self._client)
+            if credentials is None:
+                return Otherwise.FAILED
+            timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            headers = self._signer.headers(name, credentials, timestamp=timestamp)
+            headers.update(self._extra)
+            request = self._session.request(
+                "HEAD",
+                URL(f"{self._way.base}/{name}", encoded=True),
+                headers=headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=seconds_max),
+            )
+            async with request as answer:
+                if answer.status == 200:
+                    return Head(int(answer.headers["Content-Length"]))
+                if answer.status == 404:
+                    return Head(None)
+                refused = 300 <= answer.status < 500 and answer.status != 429
+                return Otherwise.REFUSED if refused else Otherwise.FAILED
+        except (BotoCoreError, aiohttp.ClientError, OSError, KeyError, ValueError):
+            return Otherwise.FAILED
+
+
+async def _credentials(client: Any) -> Credentials | None:
+    """Those that the SDK would sign with now; None where there are none."""
+    held = client._request_signer._credentials
+    if held is None:
+        return None
+    frozen = await held.get_frozen_credentials()
+    return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
