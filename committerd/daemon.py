@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 
 from committerd import __version__
+from committerd.backoff import Backoff
 from committerd.committer import Committer, Pace, Parts, State
 from committerd.committer.answering import Answerer
 from committerd.committer.clock import QueueClock
@@ -27,17 +28,16 @@ from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
 from committerd.committer.forming import Former, FormingOptions, Looking
 from committerd.committer.intake import Intake
+from committerd.committer.loading import Loading
 from committerd.committer.looking import Lookout
 from committerd.committer.publisher import Publisher
-from committerd.committer.putting import Backoff, Putter
+from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter, acknowledgement
-from committerd.committer.view import View
 from committerd.format.letter import OVERHEAD_BYTES
 from committerd.ports import ObjectStore, Queue, TakesSeveral
 from committerd.prepare import Allowed, World
 from committerd.probing import Prover
 from committerd.rules.grouping import GroupLimits
-from committerd.rules.ledger import Ledger
 from committerd.settings import CommitSettings, Settings
 from committerd.staged_files import FileLimits
 from committerd.table import Table
@@ -187,11 +187,8 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             clock=clock,
             intake=intake,
             answerer=answerer,
-            new_view=lambda: View(
-                table=Table(around.store, footprint_bytes_max=settings.memory.footprint_bytes),
-                monotonic=around.monotonic,
-                ledger=Ledger(bytes_max=settings.memory.ledger_bytes),
-            ),
+            new_table=lambda: Table(around.store, footprint_bytes_max=settings.memory.footprint_bytes),
+            loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
             containment=containment,

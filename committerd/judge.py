@@ -28,6 +28,7 @@ from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Manifest, Transaction
 from committerd.format.paths import VERSIONS
 from committerd.format.support import require_supported
+from committerd.history import History
 from committerd.ports import ObjectStore
 from committerd.refusals import Rejected, refused_by
 from committerd.rules.allowed import Allowed
@@ -114,7 +115,7 @@ class Judged:
 
 
 async def judge(
-    table: Table,
+    history: History,
     latest: ManifestFile | None,
     transaction: Transaction,
     *,
@@ -123,19 +124,18 @@ async def judge(
 ) -> Judged | Rejected:
     """Whether a transaction may be committed on top of `latest`, and as what. Writes nothing.
 
-    Raises `UnsupportedTable` or `CorruptTable` when nothing may be built upon `latest`, and
-    `StoreUnavailable`.
+    `latest` is the last version of `history`, and was vetted. Raises `StoreUnavailable`, and `CorruptTable` when the
+    table turns out to be damaged.
     """
-    vet(table, latest)
     found = NOTHING_FOUND
     try:
         size = heavy_size(transaction, latest)
-        valid = partial(_valid, transaction, latest, options.allowed, room=table.key_room)
+        valid = partial(_valid, transaction, latest, options.allowed, room=history.table.key_room)
         transaction, files, operation = await world.work(valid, size=size) if size else valid()
         refused = _existence(operation, latest, options)
         if refused is not None:
             return refused
-        case = _Case(table=table, latest=latest, operation=operation, options=options, world=world, size=size)
+        case = _Case(history=history, latest=latest, operation=operation, options=options, world=world, size=size)
         since = await _since_read(case, transaction)
         if isinstance(since, Rejected):
             return since
@@ -165,15 +165,14 @@ def _valid(
     return transaction, files, operation_of(transaction)
 
 
-def vet(table: Table, latest: ManifestFile | None) -> None:
-    """Return when a version may be built upon `latest`; looks at each version once.
+def vet(latest: ManifestFile | None) -> None:
+    """Return when a version may be built upon `latest`.
 
-    Raises `UnsupportedTable` or `CorruptTable`: that is the table's fault, and of no record.
+    Raises `UnsupportedTable` or `CorruptTable`: the table is at fault, and no record.
     """
-    if latest is not None and table.vetted is not latest:
+    if latest is not None:
         require_supported(latest)
         require_sound_table(latest)
-        table.vetted = latest
 
 
 def explain(checked: Iterable[Checked]) -> list[str]:
@@ -189,13 +188,17 @@ def explain(checked: Iterable[Checked]) -> list[str]:
 class _Case:
     """One transaction's surroundings. Not frozen, as that takes three times as long to make; nobody changes it."""
 
-    table: Table
+    history: History
     latest: ManifestFile | None
     operation: Operation
     options: PrepareOptions
     world: World
     size: int
     """Of the transaction in bytes, where work on it may take long; else 0."""
+
+    @property
+    def table(self) -> Table:
+        return self.history.table
 
     async def do(self, call: Callable[[], _T]) -> _T:
         """Do work that waits for nothing, on the spot where it can't take long."""
@@ -269,7 +272,7 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
         return None
     # What one Append of this read version has met, all of them meet.
     is_append = operation.kind is Kind.APPEND
-    before = case.table.met_by_appends(after) if is_append else NOTHING_FOUND
+    before = case.history.met_by_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
         return _Since(ours=AN_APPEND, read=None, then=None, theirs=(), found=before)
     read, then, ours = None, None, AN_APPEND
@@ -277,7 +280,7 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
         read = await case.table.readable(after) if Need.READ_VERSION in operation.needs else None
         read, then, ours = await case.do(partial(_footprint, transaction, read))
     found, last, theirs = before, None, list[Footprint]()
-    async for some in case.table.history(max(before.through, after), latest.version):
+    async for some in case.history.since(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
         found, last = hold(ours, [(one.version, one.footprint) for one in some], found), some[-1]

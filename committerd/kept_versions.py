@@ -1,7 +1,8 @@
-"""Versions of a table in memory, and how much they take of it.
+"""Manifests in memory, within a bound of bytes.
 
-A version of 100,000 fragments has all but a few chunks of them in common with the one before it (`FragmentList`). So
-what many versions take is not the sum of what each takes: a chunk counts once, however many have it.
+A version of 100,000 fragments shares all but a few chunks of them with the version before it (`FragmentList`). So
+several versions together take less memory than the sum of what each takes alone: a chunk counts once, however many
+versions have it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter, OrderedDict
 from committerd.format.manifest_file import ManifestFile
 
 _DECODED_FACTOR = 4
-"""Bytes that a decoded message takes for each one of its serialized form, and some for the objects around it."""
+"""Bytes that a decoded message takes for each byte of its serialized form, with the objects around it."""
 _REFERENCE_BYTES = 8
 
 
@@ -19,11 +20,11 @@ class KeptVersions:
     """The most recently used versions, within bounds."""
 
     def __init__(self, *, versions_max: int, bytes_max: int) -> None:
-        """`bytes_max`: of what the others take beside the version that was kept last, which stays whatever it takes."""
+        """`bytes_max` bounds all versions but the newest, which is always kept."""
         self._versions_max = versions_max
         self._bytes_max = bytes_max
         self._files: OrderedDict[int, ManifestFile] = OrderedDict()
-        """The least recently used first."""
+        """In the order of their last use."""
         self._sharers: Counter[int] = Counter()
         """How many of the versions have a chunk of fragments, by its `id`."""
         self._bytes = 0

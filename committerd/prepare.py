@@ -18,6 +18,7 @@ from committerd.format.manifest_file import Body, ManifestFile, assemble
 from committerd.format.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd.format.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 from committerd.format.support import DATA_FORMATS
+from committerd.history import History
 from committerd.judge import Judged, PrepareOptions, World, explain, judge, vet
 from committerd.refusals import Rejected, refused_by
 from committerd.rules.allowed import ANYTHING, Allowed
@@ -29,7 +30,7 @@ from committerd.rules.manifest import NextVersion, build
 from committerd.rules.succession import require_next
 from committerd.rules.transaction import reserved_range
 from committerd.staged_files import Copy, read_reuse
-from committerd.table import Table
+from committerd.table import Committed, Table, committed_by
 from committerd.working import heavy_size
 
 __all__ = [
@@ -66,8 +67,10 @@ class Prepared:
     found: Findings
     reserved: tuple[int, int]
     """First id and count of a ReserveFragments; (0, 0) for others."""
+    committed: Committed
+    """What the rules need of it once it is committed."""
     before: Manifest | None
-    """The version below it, without fragments."""
+    """The version below it, without fragments; None = it creates the table."""
 
     @property
     def version(self) -> int:
@@ -122,8 +125,12 @@ async def prepare(
     options: PrepareOptions,
     world: World,
 ) -> Prepared | Rejected:
-    """Judge and build one transaction on top of `latest` (None = there is no table)."""
-    judged = await judge(table, latest, transaction, options=options, world=world)
+    """Judge and build one transaction on top of `latest` (None = there is no table).
+
+    Raises `UnsupportedTable` or `CorruptTable` when no version may be built upon `latest`.
+    """
+    vet(latest)
+    judged = await judge(History(table), latest, transaction, options=options, world=world)
     if isinstance(judged, Rejected):
         return judged
     try:
@@ -166,8 +173,7 @@ async def build_version(
     async def do(call: Callable[[], _T]) -> _T:
         return await world.work(call, size=size) if size else call()
 
-    vetted = latest is None or table.vetted is latest
-    built = await do(lambda: _sound(latest, transaction, given, vetted=vetted))
+    built = await do(lambda: _sound(latest, transaction, given))
     scheme = table.scheme
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths
@@ -198,19 +204,21 @@ async def build_version(
         copies=judged.copies,
         found=judged.found,
         reserved=reserved_range(latest.outline if latest else None, transaction),
+        committed=committed_by(file, before=latest.outline if latest else None),
         before=latest.outline if latest else None,
     )
 
 
-def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given, *, vetted: bool) -> NextVersion:
-    """The next version. `vetted`: what is wrong with it is wrong with what the transaction brings."""
+def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
+    """The next version, or whose fault it is that it would not be sound."""
     built = build(latest, transaction, given)
     try:
         require_sound(latest, built)
     except CorruptTable as error:
-        if error.code in OF_CONTENT and vetted:
-            raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
-        raise
+        if error.code not in OF_CONTENT:
+            raise
+        vet(latest)  # raises where the damage lies in the table already
+        raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
     return built
 
 

@@ -1,9 +1,10 @@
-"""One table's versions, over the store port: find, read and write them.
+"""One table's versions, over the store port: find and read them.
 
-Nothing is decided here. A version that was read once is kept as what the rules need of it (its
-footprint and what it says of the queue), so a committer that has written or seen all versions since
-a read version judges without reading. Latest manifests themselves are kept within a bound; they share what they have
-in common.
+Nothing is decided here. The table keeps what the rules need of each version that was read or created (its footprint,
+and what it says of the queue). So a committer that has created or seen all versions since a read version judges without
+reading. The table keeps the manifests of recent versions too, within a bound; they share what they have in common.
+
+Only versions that exist are kept here. A version that is formed and not yet created is part of a `History`.
 """
 
 from __future__ import annotations
@@ -45,47 +46,49 @@ from committerd.format.unknown_fields import has_unknown_fields
 from committerd.kept_versions import KeptVersions
 from committerd.ports import ObjectStore, Tail
 from committerd.rules.answers import Settled, settled_by
-from committerd.rules.conflicts import NOTHING_FOUND, Findings, Unreadable
+from committerd.rules.conflicts import Findings, Unreadable
 from committerd.rules.footprint import Footprint, size_of
 from committerd.rules.ledger import names
 from committerd.rules.transaction import footprint_of_theirs, needs_version_below
 
 MANIFESTS_MAX = 4096
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-"""Manifests kept, by number and by the bytes that they take beside the one that was kept last."""
+"""How many manifests are kept, and how many bytes they may take besides the one that was kept last."""
 FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
-"""Of the footprints that are kept: 100,000 Appends, a day at one version a second."""
+"""How many bytes the kept footprints may take: 100,000 Appends, a day at one version a second."""
 
 _SETTLED_BYTES_MAX = 8 * 1024 * 1024
-"""Of what versions say of the queue: that is asked for again of the newest, and of those that hold duplicates."""
+"""How many bytes may be kept of what versions say of the queue: the newest versions are asked for it again, and those
+that hold duplicates.
+"""
 _READ_BYTES_MAX = 32 * 1024 * 1024
-"""Of transactions that are read at the same time."""
+"""How many bytes of transactions are read at the same time."""
 _DECODED_FACTOR = 6
-"""Bytes that decoded members take for each one of their text in the transaction."""
+"""Bytes that decoded members take for each byte of their text in the transaction."""
 
 _SKIMMED_FACTOR = 4
-"""Bytes that it takes to skim a manifest, for each one of it."""
+"""Bytes that it takes to skim a manifest, for each byte of it."""
 _ENTRY_BYTES = 600
-"""Of a version that says nothing else: the objects around it, and its uuid."""
+"""Bytes that a version takes which says nothing of the queue: the objects around it, and its uuid."""
 _KEPT_SHARE = 0.9
-"""Of the bound, once it was passed: so that sorting the versions is seldom."""
+"""The share of the bound that is left once the bound was passed: the versions are then sorted seldom."""
 _READ_VERSIONS_MAX = 32
-"""Read versions whose Appends' findings are kept: producers stage at few at a time."""
+"""How many read versions have their Appends' findings kept: producers stage at few read versions at a time."""
 _CHECKED_MAX = 1000
-"""Of what was looked at so far: one that stays at its read version for days has passed a million versions."""
+"""How many checked versions findings keep: a producer may keep its read version while a million versions pass."""
 _LISTED_FIRST = 16
-"""Enough to meet a manifest among what may lie before it: `.tmp` files of other writers."""
+"""Enough to find a manifest behind what may be listed before it: `.tmp` files of other writers."""
 _READERS_MAX = 16
 _END_BYTES = 4096
-"""Of the end of a manifest: its version, time and transaction lie there."""
+"""How many bytes at the end of a manifest tell it from others: its version, time and transaction lie there."""
 _ENDS_MAX = 4096
-"""Versions whose end is kept, to tell them from others of the same number. With more of them only the upper half stays:
-the version that is built upon is among the highest, however many below it are read.
+"""How many versions have their end kept. When there are more, the lower half goes: the version that is built upon is
+among the highest, however many versions below it are read.
 """
 
 
 class Standing(Enum):
-    """What became of a version that was read or made before."""
+    """What became of a version that was read or created before."""
 
     SAME = "same"
     GONE = "gone"
@@ -101,6 +104,16 @@ class Committed:
     uuid: str
     """Of the transaction that made it; empty when that can't be read."""
     footprint: Footprint | Unreadable
+
+
+def committed_by(file: ManifestFile, *, before: Manifest | None) -> Committed:
+    """What the rules need of a version whose transaction is inline. `before`: the version below it."""
+    transaction = file.transaction
+    return Committed(
+        version=file.version,
+        uuid=transaction.uuid if transaction is not None else "",
+        footprint=_footprint(transaction, file, before),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +139,26 @@ class Table:
         """How many bytes the keys of the table's objects may have."""
         self.scheme: NamingScheme | None = None
         """How the table names its manifests; None until `latest` found one."""
-        self.vetted: ManifestFile | None = None
-        """The version last found to be one that may be built upon."""
         self._footprint_bytes_max = footprint_bytes_max
         self._footprint_bytes = 0
         self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)
         self._newest: tuple[int, Tail] | None = None
         """The highest version kept so far, and how its object ends."""
+        self._gone = 0
+        """The highest version that was looked for and did not exist any more."""
         self._ends: dict[int, bytes] = {}
-        """A digest of the end and the size of versions that were read or made."""
+        """For versions that were read or created: a digest of size and end."""
         self._committed: dict[int, Committed] = {}
-        self._expected: dict[int, ManifestFile] = {}
-        """Versions of ours that are judged against, and not known to be there."""
-        self._met_by_appends: OrderedDict[int, Findings] = OrderedDict()
+        self._met_by_appends: OrderedDict[int, tuple[Findings, Committed]] = OrderedDict()
+        """By read version: what an Append met, and the last version that it was held against."""
         self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
-        """What versions say of the queue, and about how many bytes that takes; the least recently used first."""
+        """What versions say of the queue, and about how many bytes that takes, in the order of their last use."""
         self._settled_bytes = 0
         self._reading = Budget(_READ_BYTES_MAX)
 
     @property
     def footprint_bytes(self) -> int:
-        """What the kept footprints take, about."""
+        """About how many bytes the kept footprints take."""
         return self._footprint_bytes
 
     @property
@@ -221,7 +233,7 @@ class Table:
             return None
 
     async def standing(self, version: int) -> Standing:
-        """Whether a version that was read or made here is still there, and the same. One read of its end.
+        """Whether a version that was read or created here still exists, and is the same. Reads its end once.
 
         A table that was deleted and made again has other versions under the same numbers.
         """
@@ -229,6 +241,16 @@ class Table:
         if tail is None:
             return Standing.GONE
         return Standing.SAME if self._ends.get(version) == _end(tail) else Standing.REPLACED
+
+    async def is_gone(self, version: int) -> bool:
+        """Whether a version does not exist any more. Reads its end, unless that is known."""
+        if not self.is_known_gone(version) and await self.standing(version) is Standing.GONE:
+            self._gone = version
+        return self.is_known_gone(version)
+
+    def is_known_gone(self, version: int) -> bool:
+        """Whether `is_gone` has found that this version, or a higher one, does not exist any more."""
+        return version <= self._gone
 
     async def is_another_below(self, version: int) -> bool:
         """Whether the highest version below this one that was read or made here is another one by now.
@@ -368,10 +390,10 @@ class Table:
         return None
 
     async def history(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
-        """The versions in the half-open range from `after + 1` to `latest + 1`, ascending, some at a time.
+        """The versions above `after`, up to and including `latest`, ascending, a few at a time.
 
-        It ends with a `Gap` at the first that can't be read. What is not known is read, several at once. However many
-        there are, the caller need not have them in memory together.
+        They end with a `Gap` at the first that is unreadable. Versions that are not kept are read, several at once. The
+        caller never has all of them in memory.
         """
         for low in range(after + 1, latest + 1, _READERS_MAX):
             batch = await self._several(range(low, min(low + _READERS_MAX, latest + 1)))
@@ -385,27 +407,28 @@ class Table:
             yield Gap(low + gap)
             return
 
-    def met_by_appends(self, after: int) -> Findings:
-        """What an Append read at version `after` met in the versions behind it, as far as that was noted."""
-        return self._met_by_appends.get(after, NOTHING_FOUND)
+    def known(self, version: int) -> Committed | None:
+        """What is kept of a version that exists; None when nothing is."""
+        return self._committed.get(version)
+
+    def met_by_appends(self, after: int) -> tuple[Findings, Committed] | None:
+        """What an Append of read version `after` has met, and the last version that it was held against.
+
+        The caller makes sure that this version is one of its history.
+        """
+        return self._met_by_appends.get(after)
 
     def note_met_by_appends(self, after: int, found: Findings, last: Committed) -> None:
-        """Keep what an Append read at version `after` met, up to `last`, for others of that version.
-
-        Not where something else than `last` has turned out to be its version meanwhile.
-        """
-        if self._committed.get(found.through) is not last:
-            return
-        self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:])
+        """Keep what an Append of read version `after` has met, up to `last`, for others of that read version."""
+        self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
         self._met_by_appends.move_to_end(after)
         if len(self._met_by_appends) > _READ_VERSIONS_MAX:
             self._met_by_appends.popitem(last=False)
 
     async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
-        """The version above `after` that holds the transaction of this uuid, alone or as a member;
-        else None.
+        """The version above `after` that holds the transaction of this uuid, alone or as a member; None when none does.
 
-        Looks at what is readable: a hole ends the search.
+        The search goes down from `latest` and ends at the first version that is unreadable.
         """
         for high in range(latest, after, -_READERS_MAX):
             versions = range(high, max(after, high - _READERS_MAX), -1)
@@ -423,48 +446,22 @@ class Table:
                     return version
         return None
 
-    def remember(self, file: ManifestFile, body: Body, *, before: Manifest | None) -> None:
-        """Keep a version that we made, so that nothing has to be read of it. `before` is the version below it."""
+    def remember(self, file: ManifestFile, body: Body, committed: Committed) -> None:
+        """Keep a version that we have created, so that nothing has to be read of it."""
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
-        self.expect(file, before=before)
-        del self._expected[file.version]
-
-    def expect(self, file: ManifestFile, *, before: Manifest | None) -> None:
-        """Judge as if this version, which we are about to create, were there; until `expect_no_more`."""
-        if self._expected.get(file.version) is file:
-            return
-        self._expected[file.version] = self.vetted = file
-        self._note(
-            Committed(
-                version=file.version,
-                uuid=file.transaction.uuid if file.transaction is not None else "",
-                footprint=_footprint(file.transaction, file, before),
-            )
-        )
-
-    def expect_no_more(self) -> None:
-        """What was expected and not made by us since is not created, or not by us: what is there is read."""
-        if not self._expected:
-            return
-        first = min(self._expected)
-        for version in self._expected:
-            self._drop(version)
-        self._expected.clear()
-        for after in [after for after, found in self._met_by_appends.items() if found.through >= first]:
-            del self._met_by_appends[after]
+        self._note(committed)
 
     def forget(self) -> None:
         """Drop all that was read: what comes next is read anew."""
         self._kept.clear()
         self._newest = None
+        self._gone = 0
         self._ends.clear()
         self._committed.clear()
         self._footprint_bytes = 0
         self._settled.clear()
         self._settled_bytes = 0
-        self._expected.clear()
         self._met_by_appends.clear()
-        self.vetted = None
 
     async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
         found: dict[int, Committed | None] = {version: self._committed.get(version) for version in versions}

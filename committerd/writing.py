@@ -1,4 +1,4 @@
-"""A prepared version onto the store: first what it refers to, then its manifest, if the number is free."""
+"""Write a prepared version: first what it refers to, then its manifest, if the number is free."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
 
 
 async def put_in_turn(table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]) -> Sequence[Answer]:
-    """As `put` of each, up to the first that is not created; returns the answers of those that were tried.
+    """As `put` of each, up to the first that is not created; returns an answer for each one that was tried.
 
-    A second one is tried only where the store takes several at once, and as long as that says.
+    A second one is tried only where the store takes several at once, and only while `as_long_as` returns True.
     """
     if len(several) > 1 and isinstance(table.store, TakesSeveral):
         objects = [(prepared.key, prepared.body.parts) for prepared in several]
@@ -92,4 +92,4 @@ async def put_manifest(store: ObjectStore, key: str, body: Body) -> Created | Ex
 
 def _remember(table: Table, prepared: Prepared) -> None:
     table.scheme = prepared.scheme
-    table.remember(prepared.file, prepared.body, before=prepared.before)
+    table.remember(prepared.file, prepared.body, prepared.committed)

@@ -17,32 +17,31 @@ import anyio
 
 from committerd import daemon
 from committerd.commands import run
-from committerd.committer.view import View
+from committerd.committer.loading import Loading, load
 from committerd.edges.local import LocalStore
-from committerd.rules.ledger import LEDGER_BYTES, Ledger
+from committerd.rules.ledger import LEDGER_BYTES
 from committerd.table import Table
 
 IMPORTED = (daemon, run)
 
 
 async def start(folder: Path, *, ledger_bytes: int) -> dict[str, object]:
-    """Load the view."""
+    """Load the table."""
     before = resident_mib()
-    view = View(table=Table(LocalStore(folder)), monotonic=time.monotonic, ledger=Ledger(bytes_max=ledger_bytes))
     began, cpu = time.monotonic(), time.process_time()
     reports: list[str] = []
-    view.report = reports.append
-    await view.load()
+    how = Loading(monotonic=time.monotonic, ledger_bytes=ledger_bytes, report=reports.append)
+    loaded = await load(Table(LocalStore(folder)), how)
     return {
         "seconds": round(time.monotonic() - began, 2),
         "cpu_seconds": round(time.process_time() - cpu, 2),
         "resident_mib_before": round(before, 1),
         "resident_mib": round(resident_mib(), 1),
         "resident_mib_peak": round(peak_mib(), 1),
-        "version": view.base,
-        "next_offset": view.position.next_offset if view.position else None,
-        "ledger_bytes": view.ledger.bytes,
-        "ledger_floor": view.ledger.floor,
+        "version": loaded.version,
+        "next_offset": loaded.position.next_offset if loaded.position else None,
+        "ledger_bytes": loaded.ledger.bytes,
+        "ledger_floor": loaded.ledger.floor,
         "reports": len(reports),
     }
 

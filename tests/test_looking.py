@@ -18,9 +18,10 @@ from committerd.committer import looking
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
 from committerd.committer.forming import STALE_MS, Former, FormingOptions, Looking
+from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
+from committerd.committer.loading import Loading, load
 from committerd.committer.looking import Lookout
-from committerd.committer.view import View
 from committerd.edges.local import LocalStore
 from committerd.errors import StoreUnavailable
 from committerd.format.messages import Transaction
@@ -104,18 +105,14 @@ class Bench:
         self.next_offset += len(names)
         self.arrive(*records)
 
-    async def view(self) -> View:
-        view = View(table=Table(self.store), monotonic=anyio.current_time)
-        view.latest = await view.table.latest()
-        assert view.latest is not None
-        view.base = view.latest.version
-        view.position = Position(cluster_id="c", topic="t", topic_id="i", next_offset=0)
-        return view
+    async def head(self) -> Head:
+        loaded = await load(Table(self.store), Loading(monotonic=anyio.current_time))
+        return loaded.head(Position(cluster_id="c", topic="t", topic_id="i", next_offset=0))
 
     async def formed(self) -> tuple[list[int], list[str]]:
         """Offsets that the next version commits, and why others are refused."""
         with anyio.fail_after(5):
-            draft = await self.former.form(await self.view(), self.intake)
+            draft = await self.former.form(await self.head(), self.intake)
         assert draft is not None
         return [one.offset for one in draft.group.members], [one.reason for one in draft.group.refusals]
 

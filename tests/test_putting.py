@@ -9,19 +9,24 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.committer.putting import Draft, Putter, _Unknown
-from committerd.committer.view import StartAgain, View
+from committerd.committer.head import StartAgain
+from committerd.committer.loading import Loading, load
+from committerd.committer.putting import Draft, Putter
+from committerd.committer.view import View
 from committerd.edges.local import LocalStore
 from committerd.format.messages import Transaction
 from committerd.format.paths import manifest_key
-from committerd.ports import Created, Exists, Queue
+from committerd.ports import Created, Exists, Queue, TopicIdentity
 from committerd.prepare import Prepared, prepare
 from committerd.rules.grouping import Group
+from committerd.rules.position import start_of
 from committerd.rules.settle import Found
 from committerd.table import Table
 from committerd.telemetry import Telemetry
 from tests.rules.samples import column, fragment, manifest, transaction
 from tests.table.scene import ANY, Scene, append, world
+
+TOPIC = TopicIdentity(cluster_id="c", topic="t", topic_id="i")
 
 
 class Bench:
@@ -66,10 +71,13 @@ class Bench:
         assert isinstance(prepared, Prepared)
         telemetry = Telemetry(CollectorRegistry())
         putter = Putter(cast(Queue, None), telemetry, dice=random.Random(0), recheck_seconds=10.0)
-        view = View(table=table, monotonic=lambda: self.now, base=1, latest=latest)
-        draft = Draft(group=cast(Group, None), prepared=prepared, own=cast(Found, None))
+        loaded = await load(table, Loading(monotonic=lambda: self.now))
+        head = loaded.head(start_of(TOPIC, 0))
+        view = View(head, lambda: self.now)
+        own = cast(Found, None)
+        draft = Draft(group=cast(Group, None), prepared=prepared, own=own, after=head, identity=TOPIC)
         with pytest.raises(StartAgain):
-            await putter._create([draft], view, _Unknown(telemetry))
+            await putter.put([draft], view)
         return self.scene.versions()
 
     def happens(self) -> None:

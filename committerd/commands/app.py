@@ -10,7 +10,7 @@ import click
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import monotonic, stores_of, world
 from committerd.committer import operate
-from committerd.committer.view import View
+from committerd.committer.loading import Loading, load
 from committerd.errors import SettingsError
 from committerd.table import Table
 
@@ -37,18 +37,19 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
     async def main() -> None:
         async with stores_of(configured) as stores:
             store = stores.open(configured.dataset.uri)
-            view = View(table=Table(store), monotonic=monotonic)
-            await view.load()
-            if not view.base:
+            loading = Loading(monotonic=monotonic)
+            table = await load(Table(store), loading)
+            if not table.version:
                 raise SettingsError(f"there is no table at {store.uri}")
-            mark = view.marks.get(app_id)
-            operate.released(view.marks, app_id)
+            mark = table.marks.get(app_id)
+            operate.released(table.marks, app_id)
             if apply and not reason:
                 raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
             version = None
             if apply:
                 version = await operate.write(
-                    view,
+                    table,
+                    loading,
                     world(stores),
                     new_position=None,
                     change_marks=lambda marks: operate.released(marks, app_id),

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import click
 
+from committerd.backoff import Backoff
 from committerd.commands.options import config_option, json_option
 from committerd.commands.stores import Stores
 from committerd.commands.surroundings import world
 from committerd.committer import direct
-from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.format.request import decode_transaction
 from committerd.prepare import ANYTHING, PrepareOptions, World, create_options, explain

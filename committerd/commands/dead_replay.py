@@ -11,8 +11,9 @@ from committerd.commands.dead_letters import Wanted, read_letters
 from committerd.commands.printing import Progress
 from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
+from committerd.committer.head import StartAgain, earlier
 from committerd.committer.intake import Pending
-from committerd.committer.view import StartAgain, View
+from committerd.committer.loading import Loading, load
 from committerd.edges.kafka_operator import TopicOperator
 from committerd.errors import CommitterError
 from committerd.format.letter import Letter
@@ -20,6 +21,7 @@ from committerd.format.messages import DecodeError, Outcome
 from committerd.format.request import Request
 from committerd.ports import Record
 from committerd.rules.ledger import NOT_SEEN
+from committerd.rules.position import Position
 from committerd.rules.replay import Since, refuse_replay
 from committerd.settings import Settings
 from committerd.table import Table
@@ -56,25 +58,26 @@ async def replay_letters(configured: Settings, operator: TopicOperator, wanted: 
 async def _judged(configured: Settings, operator: TopicOperator, letters: Sequence[Letter]) -> list[Replay]:
     async with stores_of(configured) as stores:
         table = Table(stores.open(configured.dataset.uri))
-        view = View(table=table, monotonic=monotonic)
         try:
-            await view.load()
+            loaded = await load(table, Loading(monotonic=monotonic))
         except StartAgain as reason:
             raise CommitterError(f"{reason}: try again", code="contended") from reason
         decoder = Decoder(
             aliases=configured.dataset.aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
         )
         decoded = [await decoder.decode(_pending(letter.as_staged()), table) for letter in letters]
-        earlier = {one.uuid: await view.earlier(one.uuid, 0) for one in decoded if isinstance(one, Request)}
+        known = {
+            one.uuid: await earlier(loaded.ledger, table, one.uuid, 0) for one in decoded if isinstance(one, Request)
+        }
     outcomes = await _outcomes_of(operator, {one.uuid for one in decoded if isinstance(one, Request)})
-    waiting = await _waiting(operator, view)
+    waiting = await _waiting(operator, loaded.position)
     now_ms = int(wall_clock().timestamp() * 1000)
     replays, seen = [], dict[str, int]()
     for letter, one in zip(letters, decoded, strict=True):
         uuid = one.uuid if isinstance(one, Request) else ""
         since = Since(
-            earlier=earlier.get(uuid, NOT_SEEN),
-            marks=view.marks,
+            earlier=known.get(uuid, NOT_SEEN),
+            marks=loaded.marks,
             outcomes=outcomes.get(uuid, ()),
             waiting=waiting,
             now_ms=now_ms,
@@ -116,10 +119,9 @@ def _outcome(value: bytes) -> Outcome | None:
         return None
 
 
-async def _waiting(operator: TopicOperator, view: View) -> dict[str, int]:
+async def _waiting(operator: TopicOperator, position: Position | None) -> dict[str, int]:
     """Replays that the table has not answered: what header `replay-of` says, and where they lie."""
     start, end = (await operator.bounds(operator.topics.staged))[0]
-    position = view.position
     if position is not None:
         start = max(start, min(position.next_offset, end))
     found: dict[str, int] = {}

@@ -15,8 +15,8 @@ from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.stores import Stores
 from committerd.commands.surroundings import looking, monotonic, stores_of, world
 from committerd.committer import operate
+from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.operate import Situation
-from committerd.committer.view import View
 from committerd.edges.kafka_operator import open_operator
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.rules.position import Position
@@ -101,13 +101,12 @@ async def _show(configured: Settings, as_json: bool) -> None:
 async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_json: bool) -> None:
     """What the table alone says, where the staged topic is gone."""
     async with stores_of(configured) as stores:
-        view = View(table=Table(stores.open(configured.dataset.uri)), monotonic=monotonic)
-        await view.load()
+        loaded = await load(Table(stores.open(configured.dataset.uri)), Loading(monotonic=monotonic))
     if as_json:
         unknown = dict.fromkeys(("topic", "log_start", "log_end", "acknowledged"))
-        click.echo(json.dumps(_table_facts(view) | unknown | _refusal_json(gone), indent=2))
+        click.echo(json.dumps(_table_facts(loaded) | unknown | _refusal_json(gone), indent=2))
         return
-    rows = [*_table_rows(view), ("topic", "gone"), ("a committer", f"refuses: {gone.code}")]
+    rows = [*_table_rows(loaded), ("topic", "gone"), ("a committer", f"refuses: {gone.code}")]
     for name, value in rows:
         click.echo(f"{name + ':':<14} {value}")
     click.echo(f"\n{gone}")
@@ -119,7 +118,7 @@ def _print(found: Situation, as_json: bool) -> None:
         click.echo(json.dumps(_facts(found), indent=2))
         return
     rows = [
-        *_table_rows(found.view),
+        *_table_rows(found.loaded),
         ("topic", f"{facts.identity.topic}, id {facts.identity.topic_id}, cluster {facts.identity.cluster_id}"),
         ("log", f"offsets {facts.log_start} to {facts.log_end} (exclusive)"),
         ("acknowledged", "nothing" if facts.group_offset is None else f"below {facts.group_offset}"),
@@ -133,15 +132,18 @@ def _print(found: Situation, as_json: bool) -> None:
 
 async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
     async with _looked(configured) as (stores, found):
-        if not found.view.base:
-            raise SettingsError(f"there is no table at {found.view.table.uri}: create it first, then set its position")
+        if not found.loaded.version:
+            raise SettingsError(
+                f"there is no table at {found.loaded.table.uri}: create it first, then set its position"
+            )
         target = change.choose(found)
         if change.apply and not change.reason:
             raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
         version = None
         if change.apply:
             version = await operate.write(
-                found.view,
+                found.loaded,
+                Loading(monotonic=monotonic),
                 world(stores),
                 new_position=target,
                 change_marks=lambda marks: marks,
@@ -154,9 +156,9 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
 def _print_change(found: Situation, target: Position, version: int | None, *, as_json: bool) -> None:
     if as_json:
         written = {"version": version, "applied": version is not None}
-        click.echo(json.dumps({"before": _json(found.carried), "after": _json(target)} | written))
+        click.echo(json.dumps({"before": _json(found.loaded.position), "after": _json(target)} | written))
         return
-    click.echo(f"before:  {_text(found.carried)}")
+    click.echo(f"before:  {_text(found.loaded.position)}")
     click.echo(f"after:   {_text(target)}")
     passed = [o for o in range(found.facts.log_start, target.next_offset) if not _passes(found, o)]
     if passed:
@@ -172,13 +174,13 @@ async def _looked(configured: Settings) -> AsyncIterator[tuple[Stores, Situation
     """Table and queue as they stand; both stay open meanwhile."""
     async with looking(configured) as (stores, queue):
         store = stores.open(configured.dataset.uri)
-        yield stores, await operate.look(queue, lambda: View(table=Table(store), monotonic=monotonic))
+        yield stores, await operate.look(queue, Table(store), Loading(monotonic=monotonic))
 
 
 def _facts(found: Situation) -> dict[str, Any]:
     facts = found.facts
     return {
-        **_table_facts(found.view),
+        **_table_facts(found.loaded),
         "topic": {
             "topic": facts.identity.topic,
             "topic_id": facts.identity.topic_id,
@@ -191,22 +193,22 @@ def _facts(found: Situation) -> dict[str, Any]:
     }
 
 
-def _table_rows(view: View) -> list[tuple[str, str]]:
-    applications = ", ".join(f"{a} (version {m.version})" for a, m in sorted(view.marks.items()))
+def _table_rows(loaded: Loaded) -> list[tuple[str, str]]:
+    applications = ", ".join(f"{a} (version {m.version})" for a, m in sorted(loaded.marks.items()))
     return [
-        ("table", view.table.uri),
-        ("version", str(view.base) if view.base else "no table yet"),
-        ("position", _text(view.position)),
+        ("table", loaded.table.uri),
+        ("version", str(loaded.version) if loaded.version else "no table yet"),
+        ("position", _text(loaded.position)),
         ("applications", applications or "none"),
     ]
 
 
-def _table_facts(view: View) -> dict[str, Any]:
+def _table_facts(loaded: Loaded) -> dict[str, Any]:
     return {
-        "table": view.table.uri,
-        "version": view.base,
-        "position": _json(view.position),
-        "applications": {app_id: asdict(mark) for app_id, mark in sorted(view.marks.items())},
+        "table": loaded.table.uri,
+        "version": loaded.version,
+        "position": _json(loaded.position),
+        "applications": {app_id: asdict(mark) for app_id, mark in sorted(loaded.marks.items())},
     }
 
 
@@ -215,7 +217,7 @@ def _refusal_json(refusal: RefusedToRun | None) -> dict[str, Any]:
 
 
 def _passes(found: Situation, offset: int) -> bool:
-    carried = found.carried
+    carried = found.loaded.position
     return carried is not None and carried.identity == found.facts.identity and carried.passes(offset)
 
 

@@ -16,20 +16,22 @@ from datetime import datetime
 
 import anyio
 
+from committerd.backoff import Backoff
 from committerd.committer.answering import Answerer, Entry, status_of
 from committerd.committer.forming import Former
+from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.looking import Lookout
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.publisher import Answers, Publisher
-from committerd.committer.putting import Backoff, Draft, Putter, Settlement
+from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
-from committerd.committer.view import StartAgain, View
+from committerd.committer.view import View
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.format.support import require_supported
 from committerd.ports import Queue
+from committerd.prepare import vet
 from committerd.rules.answers import Timings
 from committerd.rules.settle import Race
 from committerd.telemetry import MARK_ENDINGS, Telemetry
@@ -175,7 +177,8 @@ class Committer:
                 self.view = view = await self._parts.starter.start(generation, self._show_start)
                 backoff = self._parts.backoff()
                 self._refused_code = ""
-                if view.latest is not None:
+                vet(view.head.manifest)
+                if view.head.version:
                     self._holding.note_answered(None)
                     self._parts.lookout.switch(on=True)
                     try:
@@ -204,11 +207,12 @@ class Committer:
             if parts.intake.fetch_failure is not None:
                 raise StartAgain(f"the queue can't deliver: {parts.intake.fetch_failure}")
             await self._let_go(generation, view)
+            view.head = view.head.without_what_is_gone()
             self._show_view(view)
             try:
-                if view.lacks_ours(marks_max=parts.former.options.app_marks_max):
-                    run: Run | None = await self._pipeline.form_keys(view)
-                    _log.info("keys.put_back", extra={"version": view.base + 1})
+                if view.head.lacks_keys(marks_max=parts.former.options.app_marks_max):
+                    run: Run | None = await self._pipeline.form_keys(view.head)
+                    _log.info("keys.put_back", extra={"version": view.head.version + 1})
                 else:
                     run = await self._next_run(view, generation)
                 if run is not None:
@@ -227,9 +231,9 @@ class Committer:
             await anyio.sleep(wait)
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
         await self._tell(turn.tell, generation)
-        run = await self._pipeline.take(view) if not turn.promised and not intake.waiting_retries() else None
+        run = await self._pipeline.take(view.head) if not turn.promised and not intake.waiting_retries() else None
         if run is None:
-            run = await self._pipeline.form(view, held_for=turn.promised or None)
+            run = await self._pipeline.form(view.head, held_for=turn.promised or None)
         if run is None and turn.promised:
             await intake.changed(since=moment, timeout=turn.seconds)
             return None
@@ -251,7 +255,7 @@ class Committer:
     async def _commit(self, run: Run, view: View, generation: int) -> None:
         """Put versions, learn what came of them, and answer every record that they or another's settled."""
         parts, started = self._parts, anyio.current_time()
-        before = view.base
+        before = view.head.version
         settlement = await self._pipeline.put(run, view)
         seconds = anyio.current_time() - started
         self._last_put = started
@@ -262,14 +266,14 @@ class Committer:
         foreign = sum(not found.settled.ours for found in settlement.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
-        if settlement.race is not Race.OURS and view.latest is not None:
-            require_supported(view.latest)
-            _log.info("table.moved", extra={"from": before, "to": view.base, "by": settlement.race.value})
+        if not settlement.made or view.head.manifest is not settlement.made[-1].prepared.file:
+            vet(view.head.manifest)  # another writer made it, or it was read back
+        if settlement.race is not Race.OURS:
+            _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": settlement.race.value})
 
     async def _answer(self, settlement: Settlement, view: View, generation: int, *, seconds: float) -> None:
         """Publish what the new versions settled, and make room."""
         parts = self._parts
-        assert view.position is not None
         entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
         refusals = [refusal for found in settlement.found for refusal in found.settled.refusals]
         records = parts.intake.records({entry.offset for _, entry in entries})
@@ -286,8 +290,7 @@ class Committer:
         later = self._holding.to_tell_later(refusals, parts.intake.pending)
 
         def told(some: Sequence[Entry]) -> Answers:
-            assert view.position is not None
-            answers = parts.answerer.answers(some, view.position, records=records, timings=timings)
+            answers = parts.answerer.answers(some, view.head.position, records=records, timings=timings)
             submitted = [
                 (status_of(entry).value.lower(), records[entry.offset].timestamp_ms)
                 for _, entry in some
@@ -298,8 +301,8 @@ class Committer:
         for of, entry in entries:
             if entry.offset in later:
                 self._holding.keep(entry.offset, entry.uuid, told([(of, entry)]))
-        self._holding.note_answered(view.acknowledgeable())
-        room = parts.intake.settle(view.position)
+        self._holding.note_answered(view.head.acknowledgeable())
+        room = parts.intake.settle(view.head.position)
         await parts.answerer.give(
             told([one for one in entries if one[1].offset not in later] if later else entries),
             generation=generation,
@@ -316,18 +319,18 @@ class Committer:
     async def _let_go(self, generation: int, view: View) -> None:
         """Make room for records that were delivered although another committer had settled them."""
         intake = self._parts.intake
-        assert view.position is not None
-        if intake.pending and view.position.passes(intake.pending[0].offset):
-            room = intake.settle(view.position)
+        if intake.pending and view.head.position.passes(intake.pending[0].offset):
+            room = intake.settle(view.head.position)
             await self._parts.queue.done(generation, room.records, room.bytes)
 
     async def _look_for_foreign(self, view: View) -> None:
         """While idle: take in versions of other writers, so that metrics are true and lost keys are put back."""
-        found = await view.reload()
+        news = await view.peek()
+        found = news.found
         if not found:
             return
-        if view.latest is not None:
-            require_supported(view.latest)
+        view.learn(news)
+        vet(view.head.manifest)
         self._parts.telemetry.foreign_commits.add(sum(not one.settled.ours for one in found))
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")
@@ -338,7 +341,6 @@ class Committer:
         Records are looked at and let go; once there is a table, Start has them delivered again.
         """
         parts = self._parts
-        assert view.position is not None
         parts.telemetry.waiting_for_table.set(1)
         creates = _Creates()
         first_offset: int | None = None
@@ -364,7 +366,7 @@ class Committer:
                     said = anyio.current_time()
                     _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
                 for create in [*creates.due(), *fresh]:
-                    draft = await parts.former.form_create(view, create, is_first=create.offset == first_offset)
+                    draft = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
                     if draft is not None:
                         await self._commit([draft], view, generation)
                         raise StartAgain("the table was created")
@@ -427,15 +429,15 @@ class Committer:
 
     def _show_view(self, view: View) -> None:
         telemetry = self._parts.telemetry
-        telemetry.table_version.set(view.base)
-        telemetry.ledger_bytes.set(view.ledger.bytes)
-        telemetry.ledger_floor_version.set(view.ledger.floor)
-        telemetry.footprint_bytes.set(view.table.footprint_bytes)
-        if view.latest is not None:
-            telemetry.table_fragments.set(len(view.latest.fragments))
+        head = view.head
+        telemetry.table_version.set(head.version)
+        telemetry.ledger_bytes.set(head.ledger.bytes)
+        telemetry.ledger_floor_version.set(head.ledger.floor)
+        telemetry.footprint_bytes.set(head.table.footprint_bytes)
+        if head.manifest is not None:
+            telemetry.table_fragments.set(len(head.manifest.fragments))
         self._show("active", "commits")
-        position = view.position.next_offset if view.position else None
-        self.state.version, self.state.position = view.base, position
+        self.state.version, self.state.position = head.version, head.position.next_offset
 
     def _show_start(self, text: str) -> None:
         self._show("starting", text)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from committerd.committer.view import StartAgain
+from committerd.committer.head import StartAgain
 from committerd.errors import OutcomeUnknown, RefusedToRun, RequestError, Unavailable
 from committerd.refusals import Rejected, mishandled
 from committerd.telemetry import Telemetry

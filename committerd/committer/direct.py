@@ -1,7 +1,7 @@
 """One transaction straight into a table, without a queue: for tests, repair and conformance.
 
-The same judging and building as the queue's, and put if absent behind it. Nothing of the queue is written: keys and
-marks that the table has are carried along, as every other writer does.
+It judges, builds and commits as the queue does. It writes nothing of the queue: it carries along the keys and marks
+that the table has, as every other writer does.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from committerd.backoff import Backoff
 from committerd.committer.containing import require_contained
-from committerd.committer.putting import Backoff
-from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable
+from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
 from committerd.format.messages import Transaction
+from committerd.landing import land
 from committerd.ports import Created
-from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare, vet
+from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.refusals import mishandled
 from committerd.rules.answers import Status
 from committerd.rules.conflicts import Checked
@@ -63,7 +64,6 @@ async def commit(
                 reason="uuid_seen",
                 message=f"transaction {transaction.uuid} is in the table at version {seen}",
             )
-        vet(table, latest)
         try:
             prepared = await prepare(table, latest, transaction, options=options, world=world)
         except CommitterError:
@@ -89,10 +89,7 @@ async def commit(
             reserved=prepared.reserved,
             checked=prepared.found.checked,
         )
-        if await _created(table, prepared, backoff):
-            return committed
-        # Taken: by another, or by our own earlier try. The uuid tells.
-        if await _uuid_at(table, prepared.version, backoff) == transaction.uuid:
+        if await land(_Landing(table, prepared), backoff) == transaction.uuid:
             return committed
     return Answer(
         status=Status.RETRYABLE,
@@ -101,30 +98,30 @@ async def commit(
     )
 
 
-async def _created(table: Table, prepared: Prepared, backoff: Backoff) -> bool:
-    """Put until it is known what came of it; False when the number is taken.
+class _Landing:
+    """A version on the way to its number. The result is the uuid of the transaction that has made the number's version.
 
-    Raises `StoreUnavailable` only while no put can have landed.
+    It is empty where that transaction can't be read.
     """
-    unknown = False
-    while True:
-        try:
-            return isinstance(await put(table, prepared), Created)
-        except OutcomeUnknown:
-            unknown = True
-        except StoreUnavailable:
-            if not unknown:
-                raise
-        await backoff.wait()
 
+    def __init__(self, table: Table, prepared: Prepared) -> None:
+        self._table = table
+        self._prepared = prepared
 
-async def _uuid_at(table: Table, version: int, backoff: Backoff) -> str | None:
-    """The uuid of the transaction that made a version; the store may have to come back first."""
-    while True:
+    async def put(self) -> str | None:
+        created = isinstance(await put(self._table, self._prepared), Created)
+        return self._prepared.transaction.uuid if created else None
+
+    async def read_back(self, *, taken: bool) -> str | None:
         try:
-            file = await table.read(version)
-            transaction = await table.transaction(file) if file is not None else None
+            file = await self._table.read(self._prepared.version)
+            transaction = await self._table.transaction(file) if file is not None else None
         except StoreUnavailable:
-            await backoff.wait()
-        else:
-            return transaction.uuid if transaction is not None else None
+            return None
+        if file is None and not taken:
+            return None
+        return transaction.uuid if transaction is not None else ""
+
+    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
+        if not may_be_there:
+            raise error

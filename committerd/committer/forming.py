@@ -16,9 +16,9 @@ import anyio.lowlevel
 
 from committerd.committer.containing import Containment, require_contained
 from committerd.committer.decoding import Decoder
+from committerd.committer.head import Head
 from committerd.committer.intake import Fingerprints, Intake, Pending
 from committerd.committer.putting import Draft
-from committerd.committer.view import View
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.format.messages import Member, Refusal, Transaction
 from committerd.format.request import Envelope, Request, who_asked
@@ -31,7 +31,6 @@ from committerd.prepare import (
     build_version,
     create_options,
     judge,
-    vet,
 )
 from committerd.refusals import INTERNAL_ERROR
 from committerd.rules.answers import Settled, Status
@@ -147,7 +146,7 @@ class Former:
     looking: Looking = "alone"
     """When the files of records are looked at, where they are."""
 
-    async def form(self, view: View, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
+    async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
         """The next version, None when nothing waits.
 
         `held_for`: during a hold, the refused uuids whose next tries alone may be committed. Other re-executions that
@@ -155,29 +154,27 @@ class Former:
         """
         limits, caution = self.options.limits, self.caution
         unbuildable: dict[int, Refused] = {}
-        assert view.position is not None
-        vet(view.table, view.latest)
         # As they are now: more may arrive, or the assignment end, while we read.
         records = limits.records if limits.coalesce_appends else min(limits.records, _AT_ONCE)
-        waiting = intake.first(records + 1, behind=view.position)
-        retries = [one for one in intake.waiting_retries() if not view.position.passes(one.offset)]
-        turns = await _in_turn(view, waiting, retries, only_retries=held_for is not None)
+        waiting = intake.first(records + 1, behind=head.position)
+        retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
+        turns = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
         if self.looking == "together":
-            await self._look_at_all(turns, view)
+            await self._look_at_all(turns, head)
         while True:
-            started = view.monotonic()
-            forming = await self._gather(view, turns, unbuildable=unbuildable, held=held)
+            started = anyio.current_time()
+            forming = await self._gather(head, turns, unbuildable=unbuildable, held=held)
             if not forming.requests and not forming.refusals:
                 return None
-            self.telemetry.commit_duration.observe(view.monotonic() - started, stage="judge")
+            self.telemetry.commit_duration.observe(anyio.current_time() - started, stage="judge")
             count = len(forming.requests)
             try:
-                draft = await self._build(forming, view, waiting)
+                draft = await self._build(forming, head, waiting)
             except Exception as error:  # whatever it is, it is that of one of the records
                 require_contained(error)
                 if not count:
-                    raise _nothing_can_follow(view, error) from error
+                    raise _nothing_can_follow(head, error) from error
                 if count == 1:
                     offset = forming.requests[0].offset
                     unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
@@ -185,14 +182,13 @@ class Former:
                         turns = _up_to(turns, offset)
                 else:
                     # Each passed on its own and together they can't be built: find out which one it is.
-                    caution.failed(await self._buildable(forming, view))
+                    caution.failed(await self._buildable(forming, head))
             else:
                 caution.built(count, limit=limits.records)
                 return draft
 
-    async def _buildable(self, forming: _Forming, view: View) -> int:
+    async def _buildable(self, forming: _Forming, head: Head) -> int:
         """How many of the requests, from the first on, can be built together; all of them can't."""
-        assert view.position is not None
         low, high = 0, len(forming.requests)
         while high - low > 1:
             middle = (low + high) // 2
@@ -202,10 +198,10 @@ class Former:
                 requests=forming.requests[:middle],
                 judged=forming.judged[:middle],
             )
-            transaction, _ = self._transaction(some, view, view.position, view.marks)
+            transaction, _ = self._transaction(some, head, head.position, head.marks)
             judged = replace(some.judged[0], transaction=transaction)
             try:
-                await build_version(view.table, view.latest, judged, world=self.world)
+                await build_version(head.table, head.manifest, judged, world=self.world)
             except Exception as error:  # noqa: BLE001  # as in `form`
                 require_contained(error)
                 high = middle
@@ -214,41 +210,40 @@ class Former:
             await anyio.lowlevel.checkpoint()
         return low
 
-    async def form_create(self, view: View, pending: Pending, *, is_first: bool) -> Draft | None:
+    async def form_create(self, head: Head, pending: Pending, *, is_first: bool) -> Draft | None:
         """Version 1 from a create that goes ahead of the waiting records; None when it can't be committed now.
 
         `is_first`: no record waits before it.
         """
         forming = _Forming(marks={}, now_ms=self._now_ms())
-        request = await self.decoder.decode(pending, view.table)
+        request = await self.decoder.decode(pending, head.table)
         if isinstance(request, Refused):
             return None
         try:
-            answer = await self._judge(request, pending, forming, view)
+            answer = await self._judge(request, pending, forming, head)
             if isinstance(answer, Refused):
                 return None
-            self._take(forming, pending, answer, view)
-            return await self._build(forming, view, [pending] if is_first else [])
+            self._take(forming, pending, answer, head)
+            return await self._build(forming, head, [pending] if is_first else [])
         except Exception as error:  # noqa: BLE001  # it is answered once there is a table
             pending.decoded = self.containment.refuse(error, stage="create", offset=pending.offset)
             return None
 
-    async def form_keys(self, view: View) -> Draft:
+    async def form_keys(self, head: Head) -> Draft:
         """A version that puts our keys back, which a foreign one lowered or dropped."""
-        return await self._build(_Forming(marks=dict(view.marks), now_ms=self._now_ms()), view, [])
+        return await self._build(_Forming(marks=dict(head.marks), now_ms=self._now_ms()), head, [])
 
     async def _gather(
         self,
-        view: View,
+        head: Head,
         turns: Sequence[Pending],
         *,
         unbuildable: Mapping[int, Refused],
         held: Container[int],
     ) -> _Forming:
         """Judge waiting records, in this order, until one can't join. Those `held` may only be refused."""
-        assert view.position is not None
         limits, most = self.options.limits, self.caution.most
-        forming = _Forming(marks=dict(view.marks), now_ms=self._now_ms())
+        forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms())
         full = len(turns) >= limits.records
         for number, pending in enumerate(turns, start=1):
             if number % _AT_ONCE == 0:
@@ -257,23 +252,23 @@ class Former:
                 break
             if self.looking == "early" and not await self._looked(pending, forming, full=full):
                 break
-            request = await self.decoder.decode(pending, view.table)
+            request = await self.decoder.decode(pending, head.table)
             if isinstance(request, Refused):
                 self._refuse(forming, pending, request)
                 continue
             if len(forming.requests) == most or not joins(request, forming.weight, limits):
                 break
             try:
-                answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, view)
+                answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
                 if not isinstance(answer, Refused) and pending.offset not in held:
-                    self._take(forming, pending, answer, view)
+                    self._take(forming, pending, answer, head)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
                 answer = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(answer, Refused):
                 self._refuse(forming, pending, answer)
         return forming
 
-    async def _look_at_all(self, turns: Sequence[Pending], view: View) -> None:
+    async def _look_at_all(self, turns: Sequence[Pending], head: Head) -> None:
         """Look at the files of all records that may join the version, in one go.
 
         Nothing is decided: what goes wrong is met again where the record is judged.
@@ -289,7 +284,7 @@ class Former:
         if not wanted:
             return
         try:
-            await look_at(wanted, view.table, decoder=self.decoder, limits=self.options.file_limits)
+            await look_at(wanted, head.table, decoder=self.decoder, limits=self.options.file_limits)
         except Exception as error:  # noqa: BLE001  # the judge meets it again
             _log.debug("files.not_looked_at", extra={"error": repr(error)})
 
@@ -311,9 +306,9 @@ class Former:
             await pending.looking.wait()
         return True
 
-    async def _judge(self, request: Request, pending: Pending, forming: _Forming, view: View) -> Judged | Refused:
+    async def _judge(self, request: Request, pending: Pending, forming: _Forming, head: Head) -> Judged | Refused:
         """Steps of one request against the latest version and the group that it may join."""
-        envelope, version = request.envelope, view.base + 1
+        envelope, version = request.envelope, head.version + 1
         asked = Asked(
             uuid=request.uuid,
             read_version=request.transaction.read_version,
@@ -321,8 +316,8 @@ class Former:
             is_replay=envelope.replay_of is not None,
         )
         earlier = NOT_SEEN
-        if not view.ledger.rules_out(asked.uuid, asked.read_version):
-            earlier = await view.earlier(asked.uuid, asked.read_version)
+        if not head.ledger.rules_out(asked.uuid, asked.read_version):
+            earlier = await head.earlier(asked.uuid, asked.read_version)
             self.telemetry.ledger_lookups.add(found=earlier.found)
         answer = dedupe(
             asked,
@@ -334,12 +329,12 @@ class Former:
         )
         answer = answer or _expired(envelope, forming.now_ms)
         if answer is None and envelope.read_uuid is not None:
-            answer = await self._recreated(envelope.read_uuid, request.transaction.read_version, view)
+            answer = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
         if answer is not None:
             return answer
         judged = await judge(
-            view.table,
-            view.latest,
+            head.history,
+            head.manifest,
             request.transaction,
             options=self._prepare_options(request, pending, forming.now_ms),
             world=self.world,
@@ -362,11 +357,11 @@ class Former:
             create_only=envelope.create_only,
         )
 
-    async def _recreated(self, uuid: str, version: int, view: View) -> Refused | None:
+    async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
         """Whether `version`, that it was read at, is of another table of that name now: made by another than `uuid`."""
-        if not 0 < version <= view.base:
+        if not 0 < version <= head.version:
             return None
-        made = await view.table.committed(version)
+        made = await head.history.committed(version)
         if made is None or made.uuid in ("", uuid):
             return None
         return Refused(
@@ -376,14 +371,13 @@ class Former:
             f"made by {made.uuid}: the table was deleted and made again. Do the work again on the new table",
         )
 
-    def _take(self, forming: _Forming, pending: Pending, judged: Judged, view: View) -> None:
+    def _take(self, forming: _Forming, pending: Pending, judged: Judged, head: Head) -> None:
         request = pending.decoded
         assert isinstance(request, Request)
-        assert view.position is not None
         marks: Mapping[str, AppMark] = {}
         if request.envelope.app is not None:
             used_ms = pending.record.timestamp_ms
-            marks = mark_of(request, forming.marks, version=view.base + 1, used_ms=used_ms, era=view.position.era)
+            marks = mark_of(request, forming.marks, version=head.version + 1, used_ms=used_ms, era=head.position.era)
         # All of it or nothing: what raises is refused.
         forming.weight.add(request)
         forming.newest = max(forming.newest, pending.number)
@@ -408,20 +402,19 @@ class Former:
         forming.refusals.append(refusal)
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
-    async def _build(self, forming: _Forming, view: View, waiting: Sequence[Pending]) -> Draft:
+    async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> Draft:
         """Everything that the version will hold; `waiting` are the first records without an answer.
 
         Raises a `RequestError` when the content can't be built.
         """
-        assert view.position is not None
         settled = forming.offsets()
         passable = waiting[: len(settled) + 1]  # one more than can be passed
         offsets = [pending.offset for pending in passable]
-        position = advance(view.position, offsets, settled, fingerprints=Fingerprints(passable))
+        position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
         marks = kept_marks(forming.marks, most=self.options.app_marks_max)
-        transaction, members = self._transaction(forming, view, position, marks)
+        transaction, members = self._transaction(forming, head, position, marks)
         group = Group(
-            version=view.base + 1,
+            version=head.version + 1,
             transaction=transaction,
             members=members,
             refusals=forming.refusals,
@@ -431,16 +424,16 @@ class Former:
         judged = (
             replace(forming.judged[0], transaction=transaction) if forming.judged else Judged(transaction=transaction)
         )
-        started = view.monotonic()
+        started = anyio.current_time()
         prepared = await build_version(
-            view.table,
-            view.latest,
+            head.table,
+            head.manifest,
             judged,
             world=self.world,
             table_metadata=group.metadata,
             holds_records=bool(forming.requests),
         )
-        self.telemetry.commit_duration.observe(view.monotonic() - started, stage="build")
+        self.telemetry.commit_duration.observe(anyio.current_time() - started, stage="build")
         own = Settled(
             version=prepared.version,
             uuid=transaction.uuid,
@@ -449,25 +442,27 @@ class Former:
             members=members,
             refusals=forming.refusals,
         )
+        found = Found(settled=own, position=position, marks=marks)
         return Draft(
             group=group,
             prepared=prepared,
-            own=Found(settled=own, position=position, marks=marks),
+            own=found,
+            after=head.then([found], prepared.file, formed=prepared.committed),
             newest=forming.newest,
             dropped_marks=dropped_marks(forming.marks, marks),
         )
 
     def _transaction(
-        self, forming: _Forming, view: View, position: Position, marks: Mapping[str, AppMark]
+        self, forming: _Forming, head: Head, position: Position, marks: Mapping[str, AppMark]
     ) -> tuple[Transaction, list[Member]]:
         """The transaction that the version stores, and its members."""
         uuid = str(self.world.new_uuid())
         if not forming.requests:
-            only = position_only(position, marks, forming.refusals, read_version=view.base, uuid=uuid)
+            only = position_only(position, marks, forming.refusals, read_version=head.version, uuid=uuid)
             return only, []
         if len(forming.requests) == 1:
             transaction = forming.judged[0].transaction
-            latest = view.latest.outline if view.latest else None
+            latest = head.manifest.outline if head.manifest else None
             reserved = reserved_range(latest, transaction)
             members = [member_of(forming.requests[0], shared=False, reserved=reserved)]
             return sole(transaction, members, forming.refusals, topic_id=position.topic_id), members
@@ -492,11 +487,11 @@ class Former:
         return int(self.world.wall_clock().timestamp() * 1000)
 
 
-def _nothing_can_follow(view: View, error: Exception) -> Exception:
+def _nothing_can_follow(head: Head, error: Exception) -> Exception:
     """The error to raise when not even a version without a record can be built: the table is at fault."""
     if isinstance(error, RequestError) or not isinstance(error, CommitterError):
         return CorruptTable(
-            f"nothing can be built upon version {view.base}: {error}",
+            f"nothing can be built upon version {head.version}: {error}",
             code=error.code if isinstance(error, RequestError) else INTERNAL_ERROR,
         )
     return error
@@ -520,16 +515,15 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
 
 
 async def _in_turn(
-    view: View, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
+    head: Head, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
 ) -> Sequence[Pending]:
     """Waiting records in the order in which they are judged: re-executions first, else by offset."""
-    assert view.position is not None
     first: list[Pending] = []
     for pending in retries:
         if pending.retry_of is None:
             continue
-        refusal = (await view.earlier(pending.retry_of, view.base)).refusal
-        if goes_ahead(refusal, view.position, ahead=len(first)):
+        refusal = (await head.earlier(pending.retry_of, head.version)).refusal
+        if goes_ahead(refusal, head.position, ahead=len(first)):
             first.append(pending)
     if only_retries:
         return first

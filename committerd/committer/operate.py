@@ -6,19 +6,23 @@ again; one that refuses to run finds it when it looks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from committerd.backoff import Backoff
+from committerd.committer.head import StartAgain
+from committerd.committer.loading import Loaded, Loading, load, read_new
 from committerd.committer.starting import read_facts
-from committerd.committer.view import StartAgain, View
-from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError
+from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
+from committerd.landing import land
 from committerd.ports import Created, Queue
-from committerd.prepare import Judged, World, build_version
+from committerd.prepare import Judged, Prepared, World, build_version
 from committerd.rules.answers import Settled
 from committerd.rules.grouping import position_only
 from committerd.rules.position import AppMark, Position, encode_metadata, kept_marks, start_of
 from committerd.rules.settle import Found, Race, race
 from committerd.rules.startup import QueueFacts, refuse_rewritten_log, starting_position
+from committerd.table import Table
 from committerd.writing import complete, put, write_files
 
 _ATTEMPTS = 20
@@ -29,29 +33,26 @@ _ATTEMPTS = 20
 class Situation:
     """Table and queue as they stand, and whether a committer would run on them."""
 
-    view: View
-    carried: Position | None
-    """The highest position that any readable version carries."""
+    loaded: Loaded
     facts: QueueFacts
     refusal: RefusedToRun | None
     """Why a committer refuses to run; None = it runs."""
 
 
-async def look(queue: Queue, new_view: Callable[[], View]) -> Situation:
+async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
     """Do what Start does, without answering anything. Raises `CommitterError` when both change too fast to be seen."""
-    view = new_view()
     try:
-        facts, _ = await read_facts(queue, view)
+        facts, loaded = await read_facts(queue, table, loading)
     except StartAgain as reason:
         raise CommitterError(f"{reason}: look again", code="contended") from reason
     refusal = None
     try:
-        position = starting_position(view.position, facts, table_exists=view.base > 0)
+        position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         if facts.log_start <= position.last_offset:
             refuse_rewritten_log(position, await queue.read(position.last_offset, position.last_offset + 1))
     except RefusedToRun as error:
         refusal = error
-    return Situation(view=view, carried=view.position, facts=facts, refusal=refusal)
+    return Situation(loaded=loaded, facts=facts, refusal=refusal)
 
 
 def adopted(situation: Situation, offset: int | None) -> Position:
@@ -85,7 +86,7 @@ def rewound(situation: Situation, offset: int) -> Position:
 
     Raises `SettingsError` for an offset outside the log or not below the position.
     """
-    carried, facts = situation.carried, situation.facts
+    carried, facts = situation.loaded.position, situation.facts
     reached = carried.next_offset if carried is not None else 0
     told = max([facts.group_offset or 0, reached, *(o + 1 for o in facts.answered(0))])
     if offset >= told:
@@ -94,22 +95,23 @@ def rewound(situation: Situation, offset: int) -> Position:
     return replace(start_of(facts.identity, offset), era=_next_era(situation))
 
 
-def released(marks: dict[str, AppMark], app_id: str) -> dict[str, AppMark]:
+def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
     """The marks after the next run of `app_id` may start anew. Raises `SettingsError` when there is no such mark."""
     mark = marks.get(app_id)
     if mark is None or mark.released:
         known = ", ".join(sorted(a for a, m in marks.items() if not m.released)) or "none"
         raise SettingsError(f"the table has no mark of application {app_id!r}; it has: {known}")
     used_ms = max(one.used_ms for one in marks.values())  # marks age by each other, and not by this machine's clock
-    return marks | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=used_ms)}
+    return dict(marks) | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=used_ms)}
 
 
 async def write(
-    view: View,
+    loaded: Loaded,
+    loading: Loading,
     world: World,
     *,
     new_position: Position | None,
-    change_marks: Callable[[dict[str, AppMark]], dict[str, AppMark]],
+    change_marks: Callable[[Mapping[str, AppMark]], Mapping[str, AppMark]],
     reason: str,
     marks_max: int,
 ) -> int:
@@ -118,14 +120,15 @@ async def write(
     Raises `CommitterError` when other writers keep taking the number, or when a committer moves the position meanwhile.
     """
     for _ in range(_ATTEMPTS):
-        position = new_position or view.position
+        table, position = loaded.table, new_position or loaded.position
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
-        marks = kept_marks(change_marks(dict(view.marks)), most=marks_max)
-        transaction = position_only(position, marks, read_version=view.base, uuid=str(world.new_uuid()), reason=reason)
+        marks = kept_marks(change_marks(loaded.marks), most=marks_max)
+        uuid = str(world.new_uuid())
+        transaction = position_only(position, marks, read_version=loaded.version, uuid=uuid, reason=reason)
         prepared = await build_version(
-            view.table,
-            view.latest,
+            table,
+            loaded.manifest,
             Judged(transaction=transaction),
             world=world,
             table_metadata=encode_metadata(position, marks),
@@ -136,34 +139,57 @@ async def write(
             position=position,
             marks=marks,
         )
-        if view.newest_ours:
-            await complete(view.table, view.newest_ours)
-        await write_files(view.table, prepared)
-        try:
-            if isinstance(await put(view.table, prepared), Created):
-                return prepared.version
-        except OutcomeUnknown:
-            pass
-        found = await view.peek()
-        if found and race(own, found) is Race.OURS:
+        if loaded.newest_ours:
+            await complete(table, loaded.newest_ours)
+        await write_files(table, prepared)
+        found = await land(_ByHand(table, prepared), Backoff(world.random))
+        if not found or race(own, found) is Race.OURS:
             return prepared.version
         if new_position is not None and any(one.settled.ours for one in found):
             raise CommitterError(
                 "a committer has committed meanwhile: look again with `committerd position show`", code="contended"
             )
-        if found:
-            view.learn(found)
+        loaded = await _load_again(table, loading)
     raise CommitterError(
         f"{_ATTEMPTS} other versions were committed meanwhile: stop the other writers for a moment, and try again",
         code="contended",
     )
 
 
+async def _load_again(table: Table, loading: Loading) -> Loaded:
+    try:
+        return await load(table, loading)
+    except StartAgain as reason:
+        raise CommitterError(f"{reason}: try again", code="contended") from reason
+
+
+class _ByHand:
+    """A version made by hand, on the way to its number. The result is what was found there; empty = it was created."""
+
+    def __init__(self, table: Table, prepared: Prepared) -> None:
+        self._table = table
+        self._prepared = prepared
+
+    async def put(self) -> Sequence[Found] | None:
+        return () if isinstance(await put(self._table, self._prepared), Created) else None
+
+    async def read_back(self, *, taken: bool) -> Sequence[Found] | None:
+        try:
+            news = await read_new(self._table, self._prepared.version - 1)
+        except StoreUnavailable:
+            return None
+        return news.found or None
+
+    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
+        if not may_be_there:
+            raise error
+
+
 def _next_era(situation: Situation) -> int:
     """Above every era that the table or an answer has named."""
     eras = [situation.facts.group_era or 0, *(o.era for o in situation.facts.outcomes)]
-    if situation.carried is not None:
-        eras.append(situation.carried.era)
+    if situation.loaded.position is not None:
+        eras.append(situation.loaded.position.era)
     return max(eras) + 1
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import anyio
 from google.protobuf.message import DecodeError
@@ -19,9 +19,11 @@ from google.protobuf.message import DecodeError
 from committerd.committer.answering import Answerer
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import UNCOUNTED, Containment
+from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
+from committerd.committer.loading import Answered, Loaded, Loading, load
 from committerd.committer.publisher import Answers
-from committerd.committer.view import Answered, StartAgain, View
+from committerd.committer.view import View
 from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable
 from committerd.format.messages import Member, Outcome, Refusal, Transaction
@@ -52,7 +54,8 @@ class Starter:
     queue: Queue
     intake: Intake
     answerer: Answerer
-    new_view: Callable[[], View]
+    new_table: Callable[[], Table]
+    loading: Loading
     clock: QueueClock
     republish_max: int
     transaction_bytes_max: int
@@ -65,27 +68,27 @@ class Starter:
 
         Raises `RefusedToRun`, `UnsupportedTable`, `CorruptTable`, `StartAgain`, or an `Unavailable`.
         """
-        view = self.new_view()
-        view.report = report
         await self._tell_the_rest(report)
         await self.clock.ask(self.queue)
-        facts, answered = await read_facts(self.queue, view, republish_max=self.republish_max)
-        position = starting_position(view.position, facts, table_exists=view.base > 0)
+        loading = replace(self.loading, report=report)
+        facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
+        position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         if facts.log_start <= position.last_offset:
             before = await self.queue.read(position.last_offset, position.last_offset + 1)
             refuse_rewritten_log(position, before)
-        view.position = position
-        if view.newest_ours:
-            await complete(view.table, view.newest_ours)
+        if loaded.newest_ours:
+            await complete(loaded.table, loaded.newest_ours)
+        head = loaded.head(position)
         owed = first_owed(position, facts, republish_max=self.republish_max)
-        if view.base:
-            await self._publish_again(answered, view, owed, generation)
+        if head.version:
+            owed_offsets = range(owed, position.next_offset)
+            await self._publish_again(loaded.answered, head, owed_offsets, generation=generation, report=report)
         self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
             "start.done",
             extra={
-                "version": view.base,
+                "version": head.version,
                 "position": position.next_offset,
                 "era": position.era,
                 "settled_ahead": len(position.settled),
@@ -95,7 +98,7 @@ class Starter:
                 "answers_from": owed,
             },
         )
-        return view
+        return View(head, self.loading.monotonic, read_at=loaded.read_at, confirmed_at=loaded.read_at)
 
     async def _tell_the_rest(self, report: Callable[[str], None]) -> None:
         """Wait until Kafka has taken all answers given so far. Raises `QueueUnavailable` when that takes too long."""
@@ -109,36 +112,37 @@ class Starter:
                 "until it has"
             )
 
-    async def _publish_again(self, answered: Answered, view: View, owed: int, generation: int) -> None:
-        """Publish the answers of every offset from `owed` to the highest that the position passes."""
-        position = view.position
-        assert position is not None
-        for first in range(owed, position.next_offset, _PUBLISHED_AT_ONCE):
-            passed = range(first, min(first + _PUBLISHED_AT_ONCE, position.next_offset))
-            view.report(f"publishes answers again: offset {first}, up to {position.next_offset}")
-            await self._publish_offsets(passed, answered, view, generation)
-        await self._publish_offsets(position.settled, answered, view, generation)
+    async def _publish_again(
+        self, answered: Answered, head: Head, owed: range, *, generation: int, report: Callable[[str], None]
+    ) -> None:
+        """Publish the answers of these offsets again, and of those that are settled ahead."""
+        for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
+            passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
+            report(f"publishes answers again: offset {first}, up to {owed.stop}")
+            await self._publish_offsets(passed, answered, head, generation)
+        await self._publish_offsets(head.position.settled, answered, head, generation)
         await self.answerer.give(
-            Answers(generation=generation), generation=generation, acknowledge=view.acknowledgeable()
+            Answers(generation=generation), generation=generation, acknowledge=head.acknowledgeable()
         )
 
-    async def _publish_offsets(self, passed: Sequence[int], answered: Answered, view: View, generation: int) -> None:
+    async def _publish_offsets(self, passed: Sequence[int], answered: Answered, head: Head, generation: int) -> None:
         """Publish the answers of these offsets again, which ascend."""
-        position = view.position
-        assert position is not None
         if not passed:
             return
-        entries = await _entries(view.table, answered.between(passed[0], passed[-1]), passed, position)
+        position = head.position
+        entries = await _entries(head.table, answered.between(passed[0], passed[-1]), passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             for record in await self.queue.read(chunk[0], chunk[-1] + 1):
                 if record.offset in chunk:
-                    entries[record.offset] = self._without_version(record, view.marks, position.era)
+                    entries[record.offset] = self._without_version(record, head.marks, position.era)
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
             answers = await self.answerer.again([entries[o] for o in chunk], position)
             await self.answerer.give(answers, generation=generation)
 
-    def _without_version(self, record: Record, marks: dict[str, AppMark], era: int) -> tuple[Settled, Member | Refusal]:
+    def _without_version(
+        self, record: Record, marks: Mapping[str, AppMark], era: int
+    ) -> tuple[Settled, Member | Refusal]:
         """The answer to a record that the position passes and no readable version names."""
         who = who_asked(record.headers)
         transaction, app = self._identify(record)
@@ -174,11 +178,12 @@ class Starter:
             return Transaction(), None
 
 
-async def read_facts(queue: Queue, view: View, *, republish_max: int = 0) -> tuple[QueueFacts, Answered]:
-    """Read group offset and outcomes, then load the table into `view`, then look at the topic.
+async def read_facts(
+    queue: Queue, table: Table, loading: Loading, *, republish_max: int = 0
+) -> tuple[QueueFacts, Loaded]:
+    """Read group offset and outcomes, then load the table, then look at the topic.
 
-    Returns also which versions answer which records, as far as answers may have to be published again.
-
+    The table is read far enough to know which versions answer the records whose answers may have to be published again.
     Raises `StartAgain` where the topic's bounds may be another's.
     """
     acknowledged: Acknowledged | None = None
@@ -197,7 +202,7 @@ async def read_facts(queue: Queue, view: View, *, republish_max: int = 0) -> tup
         unknown = position.next_offset - republish_max
         return min(acknowledged.offset, unknown) if acknowledged is not None else unknown
 
-    answered = await view.load(owed_from)
+    loaded = await load(table, replace(loading, owed_from=owed_from))
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
     if await queue.identity() != identity:
@@ -210,7 +215,7 @@ async def read_facts(queue: Queue, view: View, *, republish_max: int = 0) -> tup
         group_era=era_of(acknowledged),
         outcomes=outcomes,
     )
-    return facts, answered
+    return facts, loaded
 
 
 def acknowledgement(position: Position, version: int) -> str:

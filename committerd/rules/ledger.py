@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from committerd.format.messages import DUPLICATE, Refusal
@@ -39,7 +39,11 @@ _RUN_ENTRIES_MIN = 2048
 """Smaller runs are merged with whatever follows: that takes 0.1 ms, once for each version that refuses something."""
 _RECENT_MAX = 16 * 1024
 """Uuids that are kept as they are, with their versions: about 150 bytes each."""
+_UUID_BYTES = 150
+"""Of a uuid that is kept as it is, with its version."""
 _RECENT_REFUSAL_BYTES = 2 * 1024 * 1024
+_REFUSAL_LAYERS = 8
+"""Refusals go a layer at a time, so none has more than one part in so many of what they may take together."""
 _REFUSAL_OVERHEAD_BYTES = 400
 """Of a message and the dictionary entry, beside what the message says."""
 
@@ -67,28 +71,26 @@ class _Run(NamedTuple):
     """The hash in the upper 48 bits, the lower 16 bits of the version below."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Index:
     """Which versions may hold a uuid, for a range of versions; eight bytes for each uuid and version.
 
-    A hash of 48 bits is taken for that of another uuid once in about 10 million questions, with 14 million uuids. The
-    hash is Python's own, whose key is new in each process: no producer can choose uuids that meet.
+    About one question in 10 million meets the 48-bit hash of another uuid, with 14 million uuids. The hash is Python's
+    own, and its key is new in each process: no producer can choose uuids whose hashes are equal.
     """
 
-    __slots__ = ("_bytes_max", "_runs", "entries", "floor")
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._runs: list[_Run] = []
-        """By version, the newest last."""
-        self.entries = 0
-        self.floor = 0
-        """Nothing is known of versions at or below this one."""
+    bytes_max: int
+    runs: tuple[_Run, ...] = ()
+    """By version, the newest last."""
+    entries: int = 0
+    floor: int = 0
+    """Nothing is known of versions at or below this one."""
 
     def versions(self, uuid: str, after: int) -> list[int]:
         """The versions above `after` that may hold it, the newest first."""
         found: list[int] = []
         key = _key(uuid)
-        for _, high, entries in reversed(self._runs):
+        for _, high, entries in reversed(self.runs):
             if high <= after:
                 break
             place = bisect_left(entries, key)
@@ -99,31 +101,33 @@ class _Index:
                 place += 1
         return sorted(set(found), reverse=True)
 
-    def add_newer(self, run: _Run) -> None:
-        """Add a run of versions above all others. Runs of similar size become one, so that there are few."""
-        runs = self._runs
-        runs.append(run)
-        self.entries += len(run.entries)
+    def with_newer(self, run: _Run) -> _Index:
+        """This index and a run of versions above all others. Runs of similar size become one, so that there are few."""
+        runs = [*self.runs, run]
         while len(runs) > 1 and _join(runs[-2], runs[-1]):
             newer, older = runs.pop(), runs.pop()
             runs.append(_merged(older, newer))
-        self._bound()
+        return self._bounded(runs, self.entries + len(run.entries))
 
-    def add_older(self, run: _Run) -> None:
-        """Add a run of versions below all others."""
-        self._runs.insert(0, run)
-        self.entries += len(run.entries)
-        self._bound()
+    def with_older(self, run: _Run) -> _Index:
+        """This index and a run of versions below all others."""
+        return self._bounded([run, *self.runs], self.entries + len(run.entries))
+
+    def without(self, version: int) -> _Index:
+        """This index, which knows that nothing is known of versions up to this one."""
+        return replace(self, floor=max(self.floor, version))
 
     def is_full(self, entries: int) -> bool:
         """Whether so many more would not fit."""
-        return (self.entries + entries) * _ENTRY_BYTES > self._bytes_max
+        return (self.entries + entries) * _ENTRY_BYTES > self.bytes_max
 
-    def _bound(self) -> None:
-        while self._runs and self.is_full(0):
-            dropped = self._runs.pop(0)
-            self.entries -= len(dropped.entries)
-            self.floor = max(self.floor, dropped.high)
+    def _bounded(self, runs: list[_Run], entries: int) -> _Index:
+        floor = self.floor
+        while runs and entries * _ENTRY_BYTES > self.bytes_max:
+            dropped = runs.pop(0)
+            entries -= len(dropped.entries)
+            floor = max(floor, dropped.high)
+        return _Index(self.bytes_max, tuple(runs), entries, floor)
 
 
 class Earlier(NamedTuple):
@@ -149,162 +153,190 @@ class Earlier(NamedTuple):
 NOT_SEEN = Earlier()
 
 
+class _Committed(NamedTuple):
+    """Uuids that some versions in a row have committed, each with its version."""
+
+    low: int
+    """The first of those versions."""
+    high: int
+    versions: Mapping[str, int]
+
+
+class _Refusals(NamedTuple):
+    """What some versions in a row have refused, by uuid."""
+
+    refusals: Mapping[str, Refusal]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
-    """Uuids of the readable versions, within a bound of memory."""
+    """The uuids of the readable versions, within a bound of memory. Immutable: `then` returns another one.
 
-    __slots__ = (
-        "_below",
-        "_committed",
-        "_hashed",
-        "_high",
-        "_low",
-        "_older",
-        "_recent_max",
-        "_refusal_bytes",
-        "_refusal_bytes_max",
-        "_refusals",
-        "_refused",
-    )
+    Ledgers share what they have in common. The newest versions lie in layers, and two layers of similar size become
+    one, so what a version costs grows only with the logarithm of their number.
+    """
 
-    def __init__(self, *, bytes_max: int = LEDGER_BYTES, below: Ledger | None = None) -> None:
+    _index: _Index
+    """What was committed, but for the newest versions."""
+    _refused: _Index
+    """What was refused by any version."""
+    _committed: tuple[_Committed, ...] = ()
+    """The newest versions, which are not in the index yet; the newest layer last."""
+    _refusals: tuple[_Refusals, ...] = ()
+    """The newest refusals in full; the newest layer last."""
+
+    @classmethod
+    def empty(cls, bytes_max: int = LEDGER_BYTES) -> Ledger:
+        """A ledger that knows no version yet."""
         refused_max = bytes_max // _REFUSED_SHARE
-        self._hashed = _Index(bytes_max - refused_max)
-        self._refused = _Index(refused_max)
-        self._recent_max = max(1, min(_RECENT_MAX, bytes_max // (64 * _ENTRY_BYTES)))
-        self._refusal_bytes_max = min(_RECENT_REFUSAL_BYTES, bytes_max)
-        self._committed: dict[str, int] = {}
-        """The newest, not in the index yet."""
-        self._refusals: dict[str, tuple[Refusal, int]] = {}
-        """Of the newest refusals all that was said, and the version; the index has them too."""
-        self._refusal_bytes = 0
-        self._low = self._high = 0
-        """The range of versions in `_committed`; 0 = there is none."""
-        self._older = _Older()
-        self._below = below
+        return cls(_Index(bytes_max - refused_max), _Index(refused_max))
 
     @property
     def floor(self) -> int:
         """Nothing is known of versions at or below this one; 0 = all that was readable is known."""
-        own = max(self._hashed.floor, self._refused.floor)
-        return own if self._below is None else self._below.floor
-
-    def nothing_is_dropped(self) -> None:
-        """What was dropped is not readable any more: nothing that can be read is unknown."""
-        if self._below is not None:
-            self._below.nothing_is_dropped()
-            return
-        self._hashed.floor = self._refused.floor = 0
+        return max(self._index.floor, self._refused.floor)
 
     @property
     def bytes(self) -> int:
-        """What the ledger takes, about."""
-        own = (self._hashed.entries + self._refused.entries) * _ENTRY_BYTES + self._refusal_bytes
-        return own + 150 * len(self._committed) + (0 if self._below is None else self._below.bytes)
+        """About how many bytes the ledger takes."""
+        hashed = (self._index.entries + self._refused.entries) * _ENTRY_BYTES
+        refusals = sum(layer.bytes for layer in self._refusals)
+        return hashed + refusals + _UUID_BYTES * sum(len(layer.versions) for layer in self._committed)
 
-    def ahead(self, versions: Iterable[Settled]) -> Ledger:
-        """What this one will be once it has learned of these versions; itself it does not change."""
-        ahead = Ledger(below=self)
-        for settled in versions:
-            ahead._take(settled)
-        return ahead
+    def then(self, settled: Settled) -> Ledger:
+        """The ledger that also knows this version, which lies above all others."""
+        version, index, layers = settled.version, self._index, self._committed
+        bytes_max = index.bytes_max + self._refused.bytes_max
+        recent_max = max(1, min(_RECENT_MAX, bytes_max // (64 * _ENTRY_BYTES)))
+        many = sum(len(layer.versions) for layer in layers) > recent_max
+        if many or (layers and version - layers[0].low >= _VERSIONS_MAX):
+            newest: dict[str, int] = {}
+            for layer in layers:
+                newest |= layer.versions
+            entries = [_entry(uuid, known) for uuid, known in newest.items()]
+            index, layers = index.with_newer(_run(layers[0].low, layers[-1].high, entries)), ()
+        layers = _with_committed(layers, _Committed(version, version, dict.fromkeys(_uuids(settled), version)))
+        refusals = {one.uuid: one for one in settled.refusals if one.uuid and one.status != DUPLICATE}
+        if not refusals:
+            return Ledger(index, self._refused, layers, self._refusals)
+        refused = self._refused.with_newer(_run(version, version, [_entry(uuid, version) for uuid in refusals]))
+        newest_refusals = _Refusals(refusals, sum(map(_refusal_bytes, refusals.values())))
+        in_full = _with_refusals(self._refusals, newest_refusals, min(_RECENT_REFUSAL_BYTES, bytes_max))
+        return Ledger(index, refused, layers, in_full)
 
-    def add(self, settled: Settled) -> None:
-        """Learn what the next version says: they come in ascending order."""
-        version = settled.version
-        if len(self._committed) > self._recent_max or (self._low and version - self._low >= _VERSIONS_MAX):
-            entries = [_entry(uuid, known) for uuid, known in self._committed.items()]
-            self._hashed.add_newer(_run(self._low, self._high, entries))
-            self._committed.clear()
-            self._low = 0
-        self._take(settled)
-        self._low, self._high = self._low or version, version
-        refused = [_entry(r.uuid, version) for r in settled.refusals if r.uuid and r.status != DUPLICATE]
-        if refused:
-            self._refused.add_newer(_run(version, version, refused))
-
-    def add_older(self, settled: Settled) -> bool:
-        """Learn what a version says that lies below all others: they come in descending order, and `end_older` ends it.
-
-        Returns False, and learns nothing, where the bound is reached: then this version and those below it are dropped.
-        """
-        version = settled.version
-        if version <= self._hashed.floor:
-            return False
-        if self._older.high - version >= _VERSIONS_MAX or self._older.is_full:
-            self.end_older()
-        older = self._older
-        committed = [_entry(uuid, version) for uuid in _uuids(settled)]
-        refused = [_entry(r.uuid, version) for r in settled.refusals if r.uuid and r.status != DUPLICATE]
-        if self._hashed.is_full(len(older.committed) + len(committed)) or self._refused.is_full(
-            len(older.refused) + len(refused)
-        ):
-            self.end_older()
-            self._hashed.floor = max(self._hashed.floor, version)
-            return False
-        older.low = version
-        older.high = older.high or version
-        older.committed.extend(committed)
-        older.refused.extend(refused)
-        return True
-
-    def end_older(self) -> None:
-        """No further version is added below."""
-        older = self._older
-        if older.committed:
-            self._hashed.add_older(_run(older.low, older.high, older.committed))
-        if older.refused:
-            self._refused.add_older(_run(older.low, older.high, older.refused))
-        self._older = _Older()
+    def with_nothing_dropped(self) -> Ledger:
+        """This ledger once what it has dropped is not readable any more: nothing that can be read is unknown."""
+        return replace(self, _index=replace(self._index, floor=0), _refused=replace(self._refused, floor=0))
 
     def rules_out(self, uuid: str, after: int) -> bool:
         """Whether no version above `after` holds this uuid, and none has refused it. False proves nothing."""
+        for committed in self._committed:
+            if committed.versions.get(uuid, 0) > after:
+                return False
+        for refused in self._refusals:
+            if uuid in refused.refusals:
+                return False
         return (
-            self._committed.get(uuid, 0) <= after
-            and uuid not in self._refusals
-            and (not self._hashed.entries or not self._hashed.versions(uuid, after))
+            (not self._index.entries or not self._index.versions(uuid, after))
             and (not self._refused.entries or not self._refused.versions(uuid, 0))
-            and (after >= self.floor if self._below is None else self._below.rules_out(uuid, after))
+            and after >= self.floor
         )
 
     def committed_at(self, uuid: str, after: int) -> tuple[int | None, Sequence[int]]:
         """The version above `after` that holds this uuid, and those that may hold it, the newest first."""
-        version = self._committed.get(uuid)
-        if version is not None and version > after:
-            return version, ()
-        if self._below is not None:
-            return self._below.committed_at(uuid, after)
-        return None, self._hashed.versions(uuid, after)
+        for layer in reversed(self._committed):
+            version = layer.versions.get(uuid, 0)
+            if version > after:
+                return version, ()
+        return None, self._index.versions(uuid, after)
 
     def refused_at(self, uuid: str) -> tuple[Refusal | None, Sequence[int]]:
         """How this uuid was refused, and the versions that may have refused it, the newest first.
 
         Of several refusals the newest counts.
         """
-        known = self._refusals.get(uuid)
-        if known is not None:
-            return known[0], ()
-        if self._below is not None:
-            return self._below.refused_at(uuid)
+        for layer in reversed(self._refusals):
+            known = layer.refusals.get(uuid)
+            if known is not None:
+                return known, ()
         return None, self._refused.versions(uuid, 0)
 
-    def _take(self, settled: Settled) -> None:
-        for uuid in _uuids(settled):
-            self._committed[uuid] = settled.version
-        for refusal in settled.refusals:
-            if refusal.uuid and refusal.status != DUPLICATE:
-                self._keep(refusal, settled.version)
 
-    def _keep(self, refusal: Refusal, version: int) -> None:
-        """Keep what a refusal says, and drop the oldest where there are too many."""
-        known = self._refusals
-        before = known.pop(refusal.uuid, None)
-        if before is not None:
-            self._refusal_bytes -= _refusal_bytes(before[0])
-        known[refusal.uuid] = refusal, version
-        self._refusal_bytes += _refusal_bytes(refusal)
-        while self._below is None and self._refusal_bytes > self._refusal_bytes_max:
-            dropped, _ = known.pop(next(iter(known)))
-            self._refusal_bytes -= _refusal_bytes(dropped)
+def _with_committed(layers: tuple[_Committed, ...], newest: _Committed) -> tuple[_Committed, ...]:
+    """These layers and one more. Layers of similar size become one."""
+    low, high, versions = newest
+    place = len(layers)
+    while place and len(layers[place - 1].versions) <= 2 * len(versions):
+        place -= 1
+        low, versions = layers[place].low, {**layers[place].versions, **versions}
+    return (*layers[:place], _Committed(low, high, versions))
+
+
+def _with_refusals(layers: tuple[_Refusals, ...], newest: _Refusals, bytes_max: int) -> tuple[_Refusals, ...]:
+    """These layers and one more. The oldest ones go where they take more than `bytes_max`; the index has them too."""
+    refusals, size = newest
+    place = len(layers)
+    while (
+        place
+        and len(layers[place - 1].refusals) <= 2 * len(refusals)
+        and layers[place - 1].bytes + size <= bytes_max // _REFUSAL_LAYERS
+    ):
+        place -= 1
+        refusals = {**layers[place].refusals, **refusals}
+        size = sum(map(_refusal_bytes, refusals.values()))
+    some = (*layers[:place], _Refusals(refusals, size))
+    total = sum(layer.bytes for layer in some)
+    first = 0
+    while total > bytes_max:
+        total -= some[first].bytes
+        first += 1
+    return some[first:]
+
+
+class OlderVersions:
+    """Versions as Start reads them, from the newest down, which become a ledger."""
+
+    def __init__(self, *, bytes_max: int = LEDGER_BYTES) -> None:
+        self._ledger = Ledger.empty(bytes_max)
+        self._run = _Older()
+
+    def add(self, settled: Settled) -> bool:
+        """Take in what a version says that lies below all others.
+
+        Returns False, and takes in nothing, where the bound is reached: then this version and those below it are
+        dropped.
+        """
+        version = settled.version
+        if version <= self._ledger.floor:
+            return False
+        if self._run.high - version >= _VERSIONS_MAX or self._run.is_full:
+            self._end_run()
+        run, index, refused = self._run, self._ledger._index, self._ledger._refused
+        committed = [_entry(uuid, version) for uuid in _uuids(settled)]
+        refusals = [_entry(r.uuid, version) for r in settled.refusals if r.uuid and r.status != DUPLICATE]
+        if index.is_full(len(run.committed) + len(committed)) or refused.is_full(len(run.refused) + len(refusals)):
+            self._end_run()
+            self._ledger = replace(self._ledger, _index=self._ledger._index.without(version))
+            return False
+        run.low = version
+        run.high = run.high or version
+        run.committed.extend(committed)
+        run.refused.extend(refusals)
+        return True
+
+    def ledger(self) -> Ledger:
+        """The ledger of all that was taken in."""
+        self._end_run()
+        return self._ledger
+
+    def _end_run(self) -> None:
+        run, index, refused = self._run, self._ledger._index, self._ledger._refused
+        if run.committed:
+            index = index.with_older(_run(run.low, run.high, run.committed))
+        if run.refused:
+            refused = refused.with_older(_run(run.low, run.high, run.refused))
+        self._ledger, self._run = Ledger(index, refused), _Older()
 
 
 class _Older:

@@ -19,8 +19,9 @@ from committerd.concurrency import Beside
 from committerd.edges.local import LocalStore
 from committerd.format.manifest_file import ManifestFile
 from committerd.format.messages import Transaction
+from committerd.history import History
 from committerd.ports import Created, ObjectStore
-from committerd.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge
+from committerd.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge, vet
 from committerd.table import Table
 from committerd.writing import put, write_referenced, write_transaction
 from scripts.bench.machine import peak_memory_bytes
@@ -40,10 +41,11 @@ class OneTable:
     async def open(self) -> None:
         """Read the latest version."""
         self.latest = await self.table.latest()
+        vet(self.latest)
 
     async def judged(self, transaction: Transaction) -> Judged | Rejected:
         """Whether it may be committed."""
-        return await judge(self.table, self.latest, transaction, options=OPTIONS, world=WORLD)
+        return await judge(History(self.table), self.latest, transaction, options=OPTIONS, world=WORLD)
 
     async def commit(self, transaction: Transaction) -> None:
         """All of one commit."""

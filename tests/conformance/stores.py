@@ -24,9 +24,9 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from committerd.backoff import Backoff
 from committerd.commands.stores import Stores
 from committerd.committer import direct
-from committerd.committer.putting import Backoff
 from committerd.errors import RequestError
 from committerd.format.paths import VERSIONS, parse_manifest_name
 from committerd.format.request import decode_transaction

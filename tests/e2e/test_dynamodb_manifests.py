@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
+from committerd.backoff import Backoff
 from committerd.commands.stores import Stores
 from committerd.commands.surroundings import world
 from committerd.committer import direct
-from committerd.committer.putting import Backoff
 from committerd.edges.external_manifests import ExternalManifests
 from committerd.errors import CorruptTable
 from committerd.format.messages import Transaction

@@ -18,8 +18,8 @@ from typing import Any
 
 import lance
 
+from committerd.backoff import Backoff
 from committerd.committer.direct import commit
-from committerd.committer.putting import Backoff
 from committerd.edges.local import LocalStore
 from committerd.errors import CommitterError
 from committerd.format.request import decode_transaction

@@ -7,9 +7,9 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
+from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.committer.direct import Answer
-from committerd.committer.putting import Backoff
 from committerd.edges.local import LocalStore
 from committerd.format.messages import Transaction
 from committerd.prepare import PrepareOptions, World, create_options

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
+from committerd.backoff import Backoff
 from committerd.committer import direct
-from committerd.committer.putting import Backoff
 from committerd.edges.s3 import S3Store, s3_client, s3_place
 from committerd.prepare import PrepareOptions, World
 from committerd.rules.answers import Status

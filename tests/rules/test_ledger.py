@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,17 @@ from committerd.format.messages import DUPLICATE, INVALID, RETRYABLE, Member, Re
 from committerd.format.request import AppUnit
 from committerd.rules import ledger as module
 from committerd.rules.answers import Settled, Status, short
-from committerd.rules.ledger import LEDGER_BYTES, NOT_SEEN, Asked, Earlier, Ledger, dedupe, names, refusal_in
+from committerd.rules.ledger import (
+    LEDGER_BYTES,
+    NOT_SEEN,
+    Asked,
+    Earlier,
+    Ledger,
+    OlderVersions,
+    dedupe,
+    names,
+    refusal_in,
+)
 from committerd.rules.position import AppMark
 
 MARKS = {"spark": AppMark(run="q1", version=7, uuid="u7", table_version=40, used_ms=0)}
@@ -143,19 +154,18 @@ def test_a_version_names_its_own_uuid_and_those_of_its_members() -> None:
 
 
 def ledger(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
-    known = Ledger(bytes_max=bytes_max)
+    known = Ledger.empty(bytes_max)
     for one in settled:
-        known.add(one)
+        known = known.then(one)
     return known
 
 
 def loaded(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
     """As Start does it: the newest first."""
-    known = Ledger(bytes_max=bytes_max)
+    older = OlderVersions(bytes_max=bytes_max)
     for one in reversed(settled):
-        known.add_older(one)
-    known.end_older()
-    return known
+        older.add(one)
+    return older.ledger()
 
 
 class TestLedger:
@@ -189,24 +199,30 @@ class TestLedger:
         assert ledger(FOREIGN, again, nameless).committed_at("f", 6) == (9, ())
         assert loaded(FOREIGN, again, nameless).committed_at("f", 0) == (None, [9, 6])
 
-    def test_ahead_knows_one_version_more_and_changes_nothing(self) -> None:
-        below = ledger(FOREIGN)
-        ahead = below.ahead([OURS])
-        assert (ahead.committed_at("f", 1), ahead.committed_at("a", 1)) == ((6, ()), (5, ()))
-        assert not ahead.rules_out("f", 1)
-        assert ahead.rules_out("nobody", 1)
-        assert below.rules_out("a", 1)
-        assert below.refused_at("bad") == (None, [])
-        assert ahead.refused_at("bad") == (BAD, ())
-        assert ahead.refused_at("x") == (None, [])
-        assert ahead.floor == 0
-        assert ahead.bytes > below.bytes
+    def test_the_next_ledger_knows_one_version_more_and_this_one_does_not(self) -> None:
+        known = ledger(FOREIGN)
+        later = known.then(replace(OURS, version=7))
+        assert (later.committed_at("f", 1), later.committed_at("a", 1)) == ((6, ()), (7, ()))
+        assert not later.rules_out("f", 1)
+        assert later.rules_out("nobody", 1)
+        assert known.rules_out("a", 1)
+        assert known.refused_at("bad") == (None, [])
+        assert later.refused_at("bad") == (BAD, ())
+        assert later.refused_at("x") == (None, [])
+        assert later.bytes > known.bytes
+
+    def test_two_ledgers_that_follow_one_know_nothing_of_each_other(self) -> None:
+        known = ledger(*(version_of(number, [f"u{number}"], [f"r{number}"]) for number in range(1, 40)))
+        one, other = known.then(version_of(40, ["one"], ["no"])), known.then(version_of(40, ["other"], ["not"]))
+        assert [one.rules_out(uuid, 0) for uuid in ("one", "no", "other", "not")] == [False, False, True, True]
+        assert [other.rules_out(uuid, 0) for uuid in ("one", "no", "other", "not")] == [True, True, False, False]
+        assert not any(one.rules_out(f"u{number}", 0) for number in range(1, 40))
 
     def test_the_newest_refusal_of_a_uuid_counts(self) -> None:
         anew = Refusal(offset=9, uuid="bad", status=RETRYABLE, reason="conflict")
         known = ledger(OURS, Settled(version=8, uuid="v8", operation="append", ours=True, refusals=[anew]))
         assert known.refused_at("bad") == (anew, ())
-        assert known.ahead([OURS]).refused_at("bad") == (BAD, ())
+        assert known.then(replace(OURS, version=9)).refused_at("bad") == (BAD, ())
 
 
 def version_of(number: int, uuids: list[str], refused: list[str] | None = None) -> Settled:
@@ -249,7 +265,7 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
     versions = list(history.values())
     known = loaded(*versions[:at_start], bytes_max=bytes_max)
     for one in versions[at_start:]:
-        known.add(one)
+        known = known.then(one)
     assert known.bytes <= 2 * bytes_max + 8000
     for number, settled in history.items():
         for member in settled.members:
@@ -268,10 +284,11 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
 
 
 def test_once_it_is_full_nothing_older_is_taken_in() -> None:
-    known = Ledger(bytes_max=160)
-    assert known.add_older(version_of(9, ["i"]))
-    assert not known.add_older(version_of(8, [str(n) for n in range(40)]))
-    assert not known.add_older(version_of(7, ["g"]))
+    older = OlderVersions(bytes_max=160)
+    assert older.add(version_of(9, ["i"]))
+    assert not older.add(version_of(8, [str(n) for n in range(40)]))
+    assert not older.add(version_of(7, ["g"]))
+    known = older.ledger()
     assert known.floor == 8
     assert possible(known, "i", 8) == [9]
 
@@ -286,9 +303,9 @@ def test_a_run_has_fewer_versions_than_its_numbers_can_tell_apart() -> None:
 
 def test_ten_million_records_take_eight_bytes_each() -> None:
     """At a hundredth of the size."""
-    known = Ledger()
+    older = OlderVersions()
     for number in range(100, 0, -1):
-        known.add_older(version_of(number, [f"{number} {place}" for place in range(1000)]))
-    known.end_older()
+        older.add(version_of(number, [f"{number} {place}" for place in range(1000)]))
+    known = older.ledger()
     assert known.bytes == 8 * 100_000
     assert known.committed_at("50 7", 0) == (None, [50])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from committerd.backoff import Backoff
 from committerd.committer import direct
-from committerd.committer.putting import Backoff
 from committerd.errors import CommitterError
 from committerd.format.manifest_file import encode
 from committerd.format.messages import Manifest, Transaction

@@ -15,12 +15,14 @@ import pytest
 
 from committerd import prepare as preparing
 from committerd import staged_files
-from committerd.committer import clock, committer, containing, forming, intake, putting, starting, view
-from committerd.committer.pipeline import Pipeline, Run, _Ahead, _expecting
+from committerd.committer import clock, committer, containing, forming, head, intake, loading, putting, starting
+from committerd.committer.head import Head
+from committerd.committer.loading import Loaded, Loading, News
+from committerd.committer.pipeline import Pipeline, Run, _Ahead
 from committerd.committer.publisher import Answers, Publisher
-from committerd.committer.putting import Draft, Putter, Settlement
+from committerd.committer.putting import Draft, RunLanding, Settlement
 from committerd.committer.starting import Starter
-from committerd.committer.view import Answered, View
+from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
 from committerd.ports import Answer, Created, Fetched, ObjectStore, Queue, TopicIdentity
 from committerd.prepare import Prepared
@@ -37,11 +39,13 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
     peek = View.peek
 
-    async def stripped(self: View) -> list[Found]:
-        return [
+    async def stripped(self: View) -> News:
+        news = await peek(self)
+        found = [
             replace(one, settled=Settled(version=one.settled.version, uuid="", operation="", ours=False), position=None)
-            for one in await peek(self)
+            for one in news.found
         ]
+        return news._replace(found=found)
 
     patch.setattr(View, "peek", stripped)
 
@@ -64,23 +68,23 @@ def leaves_transaction_files_to_who_died(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_without_the_transaction_file(patch: pytest.MonkeyPatch) -> None:
-    async def content(self: Putter, draft: Draft, view: View, found: Sequence[Found]) -> None:
+    async def content(self: RunLanding, found: Sequence[Found]) -> None:
         await anyio.lowlevel.checkpoint()
 
-    patch.setattr(Putter, "_complete", content)
+    patch.setattr(RunLanding, "_complete", content)
 
 
 def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
     """What was formed ahead is put, whatever was found at the number before."""
 
-    async def stubborn(self: Pipeline, view: View) -> Run | None:
+    async def stubborn(self: Pipeline, head: Head) -> Run | None:
         ahead, self._ahead = self._ahead, None
         return ahead.drafts or None if ahead is not None else None
 
     async def put(self: Pipeline, run: Run, view: View) -> Settlement:
         self._ahead = None
         if run[-1].prepared.before is not None:
-            self._ahead = _Ahead(_expecting(run, view), most=1)
+            self._ahead = _Ahead(run[-1].after, most=1, monotonic=view.monotonic)
             await self._form_ahead(self._ahead)
         return await self._putter.put(run, view)
 
@@ -107,7 +111,7 @@ def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledges_what_no_version_carries(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(View, "acknowledgeable", lambda self: (self.position, self.base))
+    patch.setattr(Head, "acknowledgeable", lambda self: (self.position, self.version))
 
 
 def carries_no_position(patch: pytest.MonkeyPatch) -> None:
@@ -115,31 +119,27 @@ def carries_no_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def begins_where_the_latest_version_says(patch: pytest.MonkeyPatch) -> None:
-    load = View.load
+    load = loading.load
 
-    async def latest_only(self: View, *arguments: Any) -> Answered:
-        answered = await load(self, *arguments)
-        self.position, self.marks = self.carried, dict(self.carried_marks)
-        self.ever_carried = self.position is not None
-        return answered
+    async def latest_only(table: Table, how: Loading) -> Loaded:
+        loaded = await load(table, how)
+        return replace(loaded, position=loaded.carried, marks=loaded.carried_marks)
 
-    patch.setattr(View, "load", latest_only)
+    patch.setattr(starting, "load", latest_only)
 
 
 def reads_the_table_before_the_queue(patch: pytest.MonkeyPatch) -> None:
-    read_facts = starting.read_facts
+    read_facts, load = starting.read_facts, loading.load
+    read: dict[int, Loaded] = {}
 
-    class Loaded:
-        def __init__(self, answered: Answered) -> None:
-            self.answered = answered
+    async def known(table: Table, how: Loading) -> Loaded:
+        return read.pop(id(table), None) or await load(table, how)
 
-        async def load(self, owed_from: object) -> Answered:
-            return self.answered
+    async def table_first(queue: Queue, table: Table, how: Loading, *, republish_max: int = 0) -> Any:
+        read[id(table)] = await load(table, how)
+        return await read_facts(queue, table, how, republish_max=republish_max)
 
-    async def table_first(queue: Queue, view: View, *, republish_max: int = 0) -> Any:
-        loaded: Any = Loaded(await view.load())
-        return await read_facts(queue, loaded, republish_max=republish_max)
-
+    patch.setattr(starting, "load", known)
     patch.setattr(starting, "read_facts", table_first)
 
 
@@ -168,7 +168,7 @@ def hashes_meet(patch: pytest.MonkeyPatch) -> None:
 
 def believes_a_hash(patch: pytest.MonkeyPatch) -> None:
     hashes_meet(patch)
-    patch.setattr(view, "names", lambda settled, uuid: True)
+    patch.setattr(head, "names", lambda settled, uuid: True)
 
 
 def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
@@ -189,20 +189,20 @@ def lets_a_mark_speak_for_every_record_of_its_uuid(patch: pytest.MonkeyPatch) ->
 
 
 def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
-    async def always(self: Putter, view: View) -> bool:
+    async def always(self: RunLanding) -> bool:
         return True
 
-    patch.setattr(Putter, "_still_latest", always)
+    patch.setattr(RunLanding, "_still_latest", always)
 
 
 def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
     """And nothing looks at the base, which would notice as well."""
-    learn_own = View.learn_own
+    follow = View.follow
 
-    def late(self: View, file: Any, own: Found, *, read_at: float) -> None:
-        learn_own(self, file, own, read_at=self.monotonic())
+    def late(self: View, head: Head, *, read_at: float) -> None:
+        follow(self, head, read_at=self.monotonic())
 
-    patch.setattr(View, "learn_own", late)
+    patch.setattr(View, "follow", late)
     does_not_look_at_what_it_builds_on(patch)
 
 
@@ -215,18 +215,18 @@ def does_not_look_at_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def looks_at_what_it_builds_on_before_it_puts_only(patch: pytest.MonkeyPatch) -> None:
-    async def believed(self: Putter, draft: Draft, view: View) -> Standing:
+    async def believed(self: RunLanding) -> Standing:
         await anyio.lowlevel.checkpoint()
         return Standing.SAME
 
-    patch.setattr(Putter, "_standing", believed)
+    patch.setattr(RunLanding, "_standing", believed)
 
 
 def leaves_what_went_astray(patch: pytest.MonkeyPatch) -> None:
-    async def left(self: Putter, drafts: Sequence[Draft], view: View, standing: Standing, *, sent_at: float) -> None:
+    async def left(self: RunLanding, drafts: Sequence[Draft], standing: Standing) -> None:
         await anyio.lowlevel.checkpoint()
 
-    patch.setattr(Putter, "_withdraw", left)
+    patch.setattr(RunLanding, "_withdraw", left)
 
 
 def takes_whatever_comes(patch: pytest.MonkeyPatch) -> None:
@@ -272,27 +272,27 @@ def does_not_ask_what_time_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def remembers_marks_that_it_has_dropped(patch: pytest.MonkeyPatch) -> None:
-    learn = View.learn
+    then = Head.then
 
-    def keeping(self: View, found: Sequence[Found]) -> None:
-        before = dict(self.marks)
-        learn(self, found)
-        position.merge_marks(self.marks, before)
+    def keeping(self: Head, *arguments: Any, **named: Any) -> Head:
+        after = then(self, *arguments, **named)
+        marks = dict(after.marks)
+        position.merge_marks(marks, self.marks)
+        return replace(after, marks=marks)
 
-    patch.setattr(View, "learn", keeping)
+    patch.setattr(Head, "then", keeping)
 
 
 def believes_what_others_make_up(patch: pytest.MonkeyPatch) -> None:
     """A foreign version that carries more than any of ours."""
-    learn = View.learn
+    then = Head.then
 
-    def credulous(self: View, found: Sequence[Found]) -> None:
-        learn(self, found)
-        for one in found:
-            if one.position is not None and self.position is not None:
-                self.position = position.highest([self.position, one.position])
+    def credulous(self: Head, found: Sequence[Found], *arguments: Any, **named: Any) -> Head:
+        after = then(self, found, *arguments, **named)
+        told = [one.position for one in found if one.position is not None]
+        return replace(after, position=position.highest([after.position, *told]) or after.position)
 
-    patch.setattr(View, "learn", credulous)
+    patch.setattr(Head, "then", credulous)
 
 
 def does_not_check_the_topic(patch: pytest.MonkeyPatch) -> None:
@@ -314,15 +314,15 @@ def keeps_the_first_answer_about_the_topic(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
-    read_back = Putter._read_back
+    read_back = RunLanding._read_back
 
-    async def silent(self: Putter, draft: Draft, view: View, *, taken: bool) -> Settlement | None:
-        settlement = await read_back(self, draft, view, taken=taken)
+    async def silent(self: RunLanding, draft: Draft, *, taken: bool) -> Settlement | None:
+        settlement = await read_back(self, draft, taken=taken)
         if settlement is not None and settlement.race is Race.OTHER_COMMITTER:
             return replace(settlement, found=())
         return settlement
 
-    patch.setattr(Putter, "_read_back", silent)
+    patch.setattr(RunLanding, "_read_back", silent)
 
 
 def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
@@ -336,12 +336,9 @@ def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
 def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
     publish_again = Starter._publish_again
 
-    async def in_order(self: Starter, answered: Answered, view: View, owed: int, generation: int) -> None:
-        position = view.position
-        assert position is not None
-        view.position = replace(position, settled=())
-        await publish_again(self, answered, view, owed, generation)
-        view.position = position
+    async def in_order(self: Starter, answered: Any, head: Head, *arguments: Any, **named: Any) -> None:
+        alone = replace(head, position=replace(head.position, settled=()))
+        await publish_again(self, answered, alone, *arguments, **named)
 
     patch.setattr(Starter, "_publish_again", in_order)
 
@@ -355,14 +352,13 @@ def keeps_what_was_fetched_before(patch: pytest.MonkeyPatch) -> None:
 
 def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
     """Believes whatever the newest version carries, a foreign Restore's too."""
-    learn = View.learn
+    then = Head.then
 
-    def credulous(self: View, found: Sequence[Found]) -> None:
-        learn(self, found)
-        if found[-1].position is not None:
-            self.position = found[-1].position
+    def credulous(self: Head, found: Sequence[Found], *arguments: Any, **named: Any) -> Head:
+        after = then(self, found, *arguments, **named)
+        return after if found[-1].position is None else replace(after, position=found[-1].position)
 
-    patch.setattr(View, "learn", credulous)
+    patch.setattr(Head, "then", credulous)
 
 
 def waits_at_what_was_settled_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -440,4 +436,4 @@ def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(View, "_read_old", View._read)
+    patch.setattr(loading, "_read_old", loading._read)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from committerd.committer import operate
-from committerd.committer.view import View
+from committerd.committer.loading import Loading
 from committerd.errors import SettingsError
 from committerd.prepare import World as PrepareWorld
 from committerd.table import Table
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 async def adopt(world: World, *, offset: int | None = None) -> None:
     """Take the topic on as it is now, where a committer would refuse to; `offset` None = where the cause says."""
     dice = random.Random(f"{world.seed} operator")
-    situation = await operate.look(FakeQueue(world.broker), lambda: _view(world))
+    loading = Loading(monotonic=anyio.current_time)
+    situation = await operate.look(FakeQueue(world.broker), Table(FakeStore(world.bucket, uri=URI)), loading)
     if situation.refusal is None:
         return
     try:
@@ -33,7 +34,8 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
     except SettingsError:
         return
     version = await operate.write(
-        situation.view,
+        situation.loaded,
+        loading,
         PrepareWorld(
             wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
             random=dice,
@@ -46,7 +48,3 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
     )
     world.note(f"operator adopts offset {position.next_offset} in version {version}")
     world.auditor.new_topic(position.next_offset)
-
-
-def _view(world: World) -> View:
-    return View(table=Table(FakeStore(world.bucket, uri=URI)), monotonic=anyio.current_time)

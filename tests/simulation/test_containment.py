@@ -78,10 +78,10 @@ def test_what_fails_while_it_is_judged_is_refused(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: bool
 ) -> None:
 
-    async def failing(table: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+    async def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
         if is_poisoned(transaction):
             raise make()
-        return await real_judge.judge(table, latest, transaction, **options)
+        return await real_judge.judge(history, latest, transaction, **options)
 
     monkeypatch.setattr(forming, "judge", failing)
     require_contained(run(some_are_bad, coalesce_appends=coalesce)[1])
@@ -143,10 +143,10 @@ def test_not_even_the_refusal_can_be_told(monkeypatch: pytest.MonkeyPatch) -> No
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
         return grouping.refusal_of(refused, transaction=transaction, **options)
 
-    async def refusing(table: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+    async def refusing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
         if is_poisoned(transaction):
             raise KeyError
-        return await real_judge.judge(table, latest, transaction, **options)
+        return await real_judge.judge(history, latest, transaction, **options)
 
     monkeypatch.setattr(forming, "refusal_of", failing)
     monkeypatch.setattr(forming, "judge", refusing)
@@ -157,13 +157,13 @@ def test_an_outage_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """However it comes: alone, or in a group of errors."""
     failed = 0
 
-    async def failing(table: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+    async def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
         nonlocal failed
         if is_poisoned(transaction) and failed < 6:
             failed += 1
             error = StoreUnavailable("no answer")
             raise error if failed % 2 else ExceptionGroup("several", [ValueError("x"), error])
-        return await real_judge.judge(table, latest, transaction, **options)
+        return await real_judge.judge(history, latest, transaction, **options)
 
     monkeypatch.setattr(forming, "judge", failing)
     _, answers = run(some_are_bad)

@@ -8,9 +8,9 @@ from collections import Counter
 import anyio
 import pytest
 
+from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.committer.direct import Answer
-from committerd.committer.putting import Backoff
 from committerd.errors import StoreUnavailable
 from committerd.format.manifest_file import decode
 from committerd.format.messages import Transaction

@@ -8,9 +8,9 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.committer.direct import Answer
-from committerd.committer.putting import Backoff
 from committerd.edges.external_manifests import ExternalManifests
 from committerd.errors import StoreUnavailable
 from committerd.format.manifest_file import decode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from committerd.committer.head import Head
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.putting import Settlement
 from committerd.committer.view import View
 from committerd.ports import TopicIdentity
-from committerd.table import Table
 from tests.simulation.faults import Rates
 from tests.simulation.queue import FakeQueue
 from tests.simulation.world import Report, Scenario, World, simulate
@@ -17,7 +17,7 @@ SLOW = Rates(latency=0.2)
 
 
 class Taken:
-    """Counts drafts that were formed ahead and those of them that were put, and what was expected and did not come."""
+    """Counts drafts that were formed ahead, those of them that were put, and the runs that were dropped."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.formed = self.used = 0
@@ -25,9 +25,9 @@ class Taken:
         """How many drafts each had that was put."""
         take, put = Pipeline.take, Pipeline.put
 
-        async def counted(pipeline: Pipeline, view: View) -> Run | None:
+        async def counted(pipeline: Pipeline, head: Head) -> Run | None:
             ahead = pipeline._ahead
-            run = await take(pipeline, view)
+            run = await take(pipeline, head)
             self.formed += len(ahead.drafts) if ahead is not None else 0
             self.used += len(run) if run is not None else 0
             return run
@@ -37,15 +37,15 @@ class Taken:
             return await put(pipeline, run, view)
 
         self.wrong = 0
-        forget = Table.expect_no_more
+        drop = Pipeline._drop
 
-        def forgotten(table: Table) -> None:
-            self.wrong += bool(table._expected)
-            forget(table)
+        async def dropped(pipeline: Pipeline) -> None:
+            self.wrong += pipeline._ahead is not None
+            await drop(pipeline)
 
         patch.setattr(Pipeline, "take", counted)
         patch.setattr(Pipeline, "put", noted)
-        patch.setattr(Table, "expect_no_more", forgotten)
+        patch.setattr(Pipeline, "_drop", dropped)
 
 
 def backlog(world: World) -> None:

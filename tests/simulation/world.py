@@ -193,7 +193,7 @@ class World:
         if view is None:
             return
         taken = {
-            "ledger": (view.ledger.bytes, self.scenario.ledger_bytes),
+            "ledger": (view.head.ledger.bytes, self.scenario.ledger_bytes),
             "footprints": (view.table.footprint_bytes, self.scenario.footprint_bytes),
         }
         for what, (size, bound) in taken.items():

@@ -15,6 +15,7 @@ from committerd.edges.measured import MeasuredStore
 from committerd.format.manifest_file import decode
 from committerd.format.messages import Transaction
 from committerd.format.paths import NamingScheme, manifest_key
+from committerd.history import History
 from committerd.ports import Created, Exists
 from committerd.prepare import Prepared, Rejected, build_version, judge
 from committerd.table import Table
@@ -100,7 +101,7 @@ async def test_a_change_opens_the_fragments_around_it_only(scene: Scene) -> None
     assert before is not None
     scene.write_files(changed := fragment(700, deleted=2))
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[changed], deleted_fragment_ids=[5]))
-    judged = await judge(table, before, staged, options=ANY, world=world())
+    judged = await judge(History(table), before, staged, options=ANY, world=world())
     assert not isinstance(judged, Rejected)
     prepared = await build_version(table, before, judged, world=world())
     shared = set(before.fragments.chunks) & set(prepared.file.fragments.chunks)
@@ -122,7 +123,7 @@ async def test_a_change_on_an_old_version_is_judged_without_reading(scene: Scene
         path.unlink()
     latest = await table.read(1 + behind)
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[fragment(700)], deleted_fragment_ids=[5]))
-    judged = await judge(table, latest, staged, options=ANY, world=world())
+    judged = await judge(History(table), latest, staged, options=ANY, world=world())
     assert not isinstance(judged, Rejected)
     assert len(judged.found.checked) == behind
 

@@ -12,6 +12,7 @@ from committerd.errors import CorruptTable, InvalidRequest, StoreUnavailable, Un
 from committerd.format.manifest_file import decode
 from committerd.format.messages import DataFragment, Transaction
 from committerd.format.paths import NamingScheme, deletion_key, manifest_key
+from committerd.history import History
 from committerd.ports import Exists
 from committerd.prepare import (
     CreateOptions,
@@ -93,7 +94,7 @@ class TestCommit:
             assert isinstance(await scene.commit(staged, table=table), Prepared)
         for path in (scene.root / "_versions").iterdir():
             path.unlink()
-        judged = await judge(table, await table.read(4), append(1), options=ANY, world=world())
+        judged = await judge(History(table), await table.read(4), append(1), options=ANY, world=world())
         assert not isinstance(judged, Rejected)
         assert [one.version for one in judged.found.checked] == [2, 3, 4]
 
@@ -101,7 +102,7 @@ class TestCommit:
         scene.write_versions(1, table_metadata={"committerd.position": "old", "mine": "1"})
         table = scene.table()
         latest = await table.latest()
-        judged = await judge(table, latest, append(), options=ANY, world=world())
+        judged = await judge(History(table), latest, append(), options=ANY, world=world())
         assert not isinstance(judged, Rejected)
         entries = {"committerd.position": "new"}
         prepared = await build_version(table, latest, judged, world=world(), table_metadata=entries)

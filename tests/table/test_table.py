@@ -19,7 +19,7 @@ from committerd.rules.answers import encode_settled
 from committerd.rules.conflicts import Unreadable
 from committerd.rules.footprint import Footprint
 from committerd.rules.kind import Kind
-from committerd.table import Standing, Table
+from committerd.table import Standing, Table, committed_by
 from committerd.writing import put_manifest
 from tests.rules import samples
 from tests.rules.samples import column, transaction
@@ -302,7 +302,7 @@ async def test_what_we_made_need_not_be_read(scene: Scene) -> None:
     assert first is not None
     assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Created)
     assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Exists)
-    table.remember(made_there, body, before=first.outline)
+    table.remember(made_there, body, committed_by(made_there, before=first.outline))
     before = store.reads
     committed, _ = await history(table, 1, 2)
     assert store.reads == before

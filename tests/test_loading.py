@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from committerd.committer.view import View
+from committerd.committer.head import Head, earlier
+from committerd.committer.loading import Loaded, Loading, load
 from committerd.format.manifest_file import encode
 from committerd.format.messages import Manifest, Member, Transaction
 from committerd.format.paths import NamingScheme, manifest_key
 from committerd.rules.answers import Settled, encode_settled
-from committerd.rules.ledger import NOT_SEEN, Ledger
+from committerd.rules.ledger import NOT_SEEN
 from committerd.rules.position import Position, encode_metadata
 from committerd.table import Table
 from tests.simulation.staging import column
@@ -20,8 +21,13 @@ LITTLE = 400
 AHEAD = 200
 
 
-def view_of(bucket: Bucket) -> View:
-    return View(table=Table(FakeStore(bucket)), monotonic=lambda: 0.0, ledger=Ledger(bytes_max=LITTLE))
+def nothing_is_owed(position: Position) -> int:
+    return position.next_offset
+
+
+async def loaded_from(bucket: Bucket, owed_from: Callable[[Position], int] = nothing_is_owed) -> Loaded:
+    how = Loading(monotonic=lambda: 0.0, ledger_bytes=LITTLE, owed_from=owed_from)
+    return await load(Table(FakeStore(bucket)), how)
 
 
 def put(bucket: Bucket, version: int, *, answers: int, next_offset: int, settled: Sequence[int]) -> None:
@@ -49,11 +55,11 @@ def settled_ahead_and_79_more() -> Bucket:
 
 
 async def test_what_was_settled_ahead_is_found_below_versions_of_earlier_offsets() -> None:
-    view = view_of(settled_ahead_and_79_more())
-    answered = await view.load(lambda position: 70)
-    assert view.ledger.floor > 0
-    assert view.position is not None
-    assert view.position.settled == (AHEAD,)
+    loaded = await loaded_from(settled_ahead_and_79_more(), lambda position: 70)
+    answered = loaded.answered
+    assert loaded.ledger.floor > 0
+    assert loaded.position is not None
+    assert loaded.position.settled == (AHEAD,)
     assert 1 in answered.between(AHEAD, AHEAD)
     assert [*answered.between(70, 72)] == [74, 73, 72]
 
@@ -62,34 +68,38 @@ async def test_history_below_everything_that_is_owed_is_not_read() -> None:
     bucket = Bucket()
     for offset in range(80):
         put(bucket, offset + 1, answers=offset, next_offset=offset + 1, settled=[])
-    view = view_of(bucket)
-    answered = await view.load(lambda position: 70)
+    answered = (await loaded_from(bucket, lambda position: 70)).answered
     assert answered.oldest > 1
     assert [*answered.between(70, 72)] == [73, 72, 71]
 
 
+async def head_of(bucket: Bucket) -> Head:
+    loaded = await loaded_from(bucket)
+    assert loaded.position is not None
+    return loaded.head(loaded.position)
+
+
 async def test_a_dropped_version_makes_a_record_unknown_as_long_as_it_can_be_read() -> None:
     bucket = settled_ahead_and_79_more()
-    view = view_of(bucket)
-    await view.load()
-    floor = view.ledger.floor
-    assert (await view.earlier("new", 0)).unknown_at == floor
-    assert (await view.earlier("new", floor)) == NOT_SEEN
+    head = await head_of(bucket)
+    floor = head.ledger.floor
+    assert (await head.earlier("new", 0)).unknown_at == floor
+    assert (await head.earlier("new", floor)) == NOT_SEEN
+    assert head.without_what_is_gone() is head
     for version in range(1, floor + 1):
         bucket.delete(manifest_key(version, NamingScheme.V2))
-    assert (await view.earlier("new", 0)).unknown_at is None
-    assert view.ledger.floor == 0
-    assert view.ledger.rules_out("new", 0)
+    assert (await head.earlier("new", 0)).unknown_at is None
+    assert (await earlier(head.ledger, Table(FakeStore(bucket)), "new", 0)).unknown_at is None
+    assert head.without_what_is_gone().ledger.floor == 0
+    assert head.without_what_is_gone().ledger.rules_out("new", 0)
 
 
 async def test_what_is_dropped_later_is_unknown_again() -> None:
-    bucket = settled_ahead_and_79_more()
-    view = view_of(bucket)
-    await view.load()
-    ahead = view.ledger.ahead([])
-    ahead.nothing_is_dropped()
-    assert view.ledger.floor == 0
+    ledger = (await head_of(settled_ahead_and_79_more())).ledger
+    assert ledger.floor > 0
+    ledger = ledger.with_nothing_dropped()
+    assert ledger.floor == 0
     for number in range(81, 300):
         members = [Member(offset=number, uuid=f"m{number}")]
-        view.ledger.add(Settled(version=number, uuid="", operation="append", ours=True, members=members))
-    assert view.ledger.floor > 80
+        ledger = ledger.then(Settled(version=number, uuid="", operation="append", ours=True, members=members))
+    assert ledger.floor > 80

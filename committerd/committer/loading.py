@@ -1,0 +1,323 @@
+"""Read a table as Start and the operator's commands do: its readable history, and what came since.
+
+`load` reads the history, contiguous from the latest version down, and keeps little of it. `read_new` reads the versions
+above one that is known.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+import anyio.lowlevel
+
+from committerd.committer.head import Head, StartAgain
+from committerd.concurrency import for_each
+from committerd.errors import CommitterError, CorruptTable, RefusedToRun
+from committerd.format.manifest_file import ManifestFile
+from committerd.format.support import require_supported
+from committerd.history import History
+from committerd.rules.answers import Settled, settled_by
+from committerd.rules.ledger import LEDGER_BYTES, Ledger, OlderVersions
+from committerd.rules.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
+from committerd.rules.settle import Found
+from committerd.table import Standing, Table
+
+_log = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 5.0
+_READ_AT_ONCE = 32
+"""Versions that are asked for together; so many that the slowest of them delays the others little."""
+_KEPT_AT_START = 64
+"""Versions whose answers stay in memory while those below are read: Start mostly publishes the newest again."""
+_NEW_MAX = 1000
+"""Versions that are read in one piece. Where there are more, Start reads them, which keeps little of each."""
+
+
+class Answered:
+    """Which versions of the queue answer which offsets: 24 bytes for each of them."""
+
+    __slots__ = ("_first", "_last", "_versions")
+
+    def __init__(self) -> None:
+        self._versions = array("q")
+        self._first = array("q")
+        self._last = array("q")
+
+    def add(self, settled: Settled) -> None:
+        """Note a version; those of other writers answer nothing."""
+        offsets = [entry.offset for entry in settled.entries()]
+        if settled.ours and offsets:
+            self._versions.append(settled.version)
+            self._first.append(min(offsets))
+            self._last.append(max(offsets))
+
+    @property
+    def oldest(self) -> int:
+        """The last version that was added; 0 = there is none."""
+        return self._versions[-1] if self._versions else 0
+
+    def between(self, first: int, last: int) -> Iterator[int]:
+        """The versions that may answer an offset from `first` to `last`, as they were added."""
+        for version, low, high in zip(self._versions, self._first, self._last, strict=True):
+            if low <= last and first <= high:
+                yield version
+
+
+def _nothing_is_owed(position: Position) -> int:
+    return position.next_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How a table's history is read."""
+
+    monotonic: Callable[[], float]
+    """Seconds on a clock that also counts while the machine sleeps."""
+    ledger_bytes: int = LEDGER_BYTES
+    report: Callable[[str], None] = lambda text: None
+    """Is told how far it is, in words."""
+    owed_from: Callable[[Position], int] = _nothing_is_owed
+    """The first offset whose answer is asked for, given the table's position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A table as its readable history shows it."""
+
+    table: Table
+    read_at: float
+    """When the latest version was known to be the latest (monotonic seconds)."""
+    version: int = 0
+    """The latest version; 0 = there is no table."""
+    manifest: ManifestFile | None = None
+    """Of that version."""
+    ledger: Ledger
+    position: Position | None = None
+    """The highest that any readable version carries; None = none carries one."""
+    marks: Mapping[str, AppMark]
+    carried: Position | None = None
+    """What the latest version itself carries."""
+    carried_marks: Mapping[str, AppMark]
+    newest_ours: int = 0
+    """The newest readable version of the queue; 0 = there is none. It alone may lack its transaction file."""
+    answered: Answered
+    """Which versions answer which records, newest first."""
+
+    def head(self, position: Position) -> Head:
+        """The head on which a committer goes on at this position."""
+        return Head(
+            version=self.version,
+            manifest=self.manifest,
+            history=History(self.table),
+            ledger=self.ledger,
+            position=position,
+            marks=self.marks,
+            is_carried=self.position is not None,
+            carried=self.carried,
+            carried_marks=self.carried_marks,
+        )
+
+
+class News(NamedTuple):
+    """The versions above one that is known, ascending."""
+
+    found: Sequence[Found] = ()
+    manifest: ManifestFile | None = None
+    """Of the last of them."""
+
+
+class _Read(NamedTuple):
+    found: Found
+    manifest: ManifestFile
+
+
+async def load(table: Table, how: Loading) -> Loaded:
+    """Read the readable history. Raises `StartAgain` where the table changes too fast, and what is wrong with it."""
+    read_at = how.monotonic()
+    versions = await table.versions()
+    answered = Answered()
+    if not versions:
+        ledger = Ledger.empty(how.ledger_bytes)
+        return Loaded(table=table, read_at=read_at, ledger=ledger, marks={}, carried_marks={}, answered=answered)
+    loaded = await _Downwards(table, how, answered, read_at).read(versions)
+    if loaded.manifest is None:
+        raise StartAgain(f"version {loaded.version} vanished while it was read")
+    require_supported(loaded.manifest)
+    return loaded
+
+
+async def read_new(table: Table, base: int) -> News:
+    """Read the versions above `base`, ascending.
+
+    Raises `StartAgain` when one of them is unreadable, when the first table appeared, or when the table went back or is
+    another one. Raises `CorruptTable` only for the latest version.
+    """
+    newest = await table.latest_version() or 0
+    if newest < base:
+        raise StartAgain(f"the table went back from version {base} to {newest}")
+    if base == 0 and newest:
+        raise StartAgain("the table appeared")
+    if newest - base > _NEW_MAX:
+        raise StartAgain(f"{newest - base} versions are new since version {base}")
+    found, manifest = list[Found](), None
+    for number in range(base + 1, newest + 1):
+        one = await (_read(table, number) if number == newest else _read_old(table, number, is_latest=True))
+        if one is None:
+            raise StartAgain(f"version {number} can't be read, but {newest} is there")
+        found.append(one.found)
+        manifest = one.manifest
+    # Last: then all that was read above it is of the same table, too.
+    if base:
+        require_same(base, await table.standing(base))
+    return News(found, manifest)
+
+
+def require_same(base: int, standing: Standing) -> None:
+    """Raise `StartAgain` unless version `base` is what it was."""
+    if standing is Standing.SAME:
+        return
+    what = "is gone" if standing is Standing.GONE else "is another one now"
+    raise StartAgain(f"version {base}, which was to be built on, {what}: was the table deleted or made again?")
+
+
+async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read | None:
+    """One version; None when it has no manifest."""
+    file = await table.read(version)
+    if file is None:
+        return None
+    settled = settled_by(await table.transaction(file), version=version)
+    position, marks = _carried(file, settled, is_latest=is_latest)
+    return _Read(Found(settled=settled, position=position, marks=marks), file)
+
+
+async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
+    """As `_read`, of a version that is not the latest: None also when it is damaged."""
+    try:
+        return await _read(table, version, is_latest=is_latest)
+    except CorruptTable as error:
+        _log.warning("version.damaged", extra={"version": version, "code": error.code, "error": str(error)})
+        return None
+
+
+class _Downwards:
+    """Reads the history from the latest version down."""
+
+    def __init__(self, table: Table, how: Loading, answered: Answered, read_at: float) -> None:
+        self._table = table
+        self._how = how
+        self._answered = answered
+        self._read_at = read_at
+        self._older = OlderVersions(bytes_max=how.ledger_bytes)
+        self._full = False
+
+    async def read(self, versions: Sequence[int]) -> Loaded:
+        """Read down to the first number that no version has; damaged versions are left out.
+
+        Nothing is taken in when the latest has vanished. Raises `CorruptTable` when the latest is damaged. Once the
+        ledger is full the reading ends as soon as position and marks are found, and all answers that are owed.
+        """
+        there, how, version = set(versions), self._how, versions[-1]
+        latest = await _read(self._table, version)
+        if latest is None:
+            return self._loaded(versions[-1], None, [], 0)
+        told, newest_ours, position = list[Found](), 0, None
+        reported, read, gap = how.monotonic(), 0, False
+        while version in there:
+            # The newest of ours carries the highest position and marks of all before it: of those below it only what
+            # they say of the queue is read, several at once.
+            if not newest_ours:
+                one = latest if version == latest.found.settled.version else await _read_old(self._table, version)
+                batch = [one.found if one is not None else None]
+            else:
+                below = takewhile(there.__contains__, range(version, version - _READ_AT_ONCE, -1))
+                batch = await _read_settled(self._table, list(below), keep=read < _KEPT_AT_START)
+            carries = not newest_ours
+            for found in filter(None, batch):
+                self._take(found.settled)
+                if carries:
+                    # Other writers hand down what they found, or less. What is more was made up, unless one of ours
+                    # between them can't be read.
+                    if found.settled.ours and found.position is not None and not gap:
+                        told.clear()
+                    if found.position is not None or found.marks:
+                        told.append(found)
+                    if found.settled.ours:
+                        newest_ours = found.settled.version
+            gap = gap or batch[0] is None
+            version, read = version - len(batch), read + len(batch)
+            position = highest(one.position for one in told if one.position is not None)
+            if self._full and newest_ours and (position is None or await self._reaches(how.owed_from(position))):
+                break
+            if how.monotonic() - reported > _PROGRESS_SECONDS:
+                reported = how.monotonic()
+                _log.info("start.reading", extra={"read": read, "of": len(versions), "version": version})
+            how.report(f"has read {read} of {len(versions)} versions of the table's history")
+            await anyio.lowlevel.checkpoint()
+        return self._loaded(versions[-1], latest, told, newest_ours)
+
+    async def _reaches(self, owed: int) -> bool:
+        """Whether no version from the oldest one down answers a record from offset `owed` on.
+
+        Its own position tells: what was settled ahead may stand in a version far below those of the offsets around it.
+        """
+        version = self._answered.oldest
+        read = await _read_old(self._table, version) if version else None
+        position = read.found.position if read is not None else None
+        return position is not None and position.next_offset <= owed and all(o < owed for o in position.settled)
+
+    def _take(self, settled: Settled) -> None:
+        self._full = not self._older.add(settled)
+        self._answered.add(settled)
+
+    def _loaded(self, version: int, latest: _Read | None, told: Sequence[Found], newest_ours: int) -> Loaded:
+        marks: dict[str, AppMark] = {}
+        for one in told:
+            merge_marks(marks, one.marks)
+        return Loaded(
+            table=self._table,
+            read_at=self._read_at,
+            version=version,
+            manifest=latest.manifest if latest is not None else None,
+            ledger=self._older.ledger(),
+            position=highest(one.position for one in told if one.position is not None),
+            marks=marks,
+            carried=latest.found.position if latest is not None else None,
+            carried_marks=latest.found.marks if latest is not None else {},
+            newest_ours=newest_ours,
+            answered=self._answered,
+        )
+
+
+async def _read_settled(table: Table, versions: Sequence[int], *, keep: bool) -> list[Found | None]:
+    """What each of these versions says of the queue, without what it carries; None where it can't be read."""
+    found: dict[int, Found | None] = {}
+
+    async def read(version: int) -> None:
+        settled = await table.settled(version, keep=keep)
+        found[version] = None if settled is None else Found(settled=settled, position=None)
+
+    await for_each(versions, read)
+    return [found[version] for version in versions]
+
+
+def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:
+    """What a version carries. What a foreign writer made unreadable counts as dropped, and is put back."""
+    metadata = file.outline.table_metadata
+    problem: CommitterError
+    try:
+        return decode_position(metadata), decode_marks(metadata)
+    except CorruptTable as error:
+        if settled.ours:
+            raise
+        problem = error
+    except RefusedToRun as error:
+        if settled.ours or is_latest:
+            raise
+        problem = error
+    _log.warning("keys.unreadable", extra={"version": settled.version, "error": str(problem)})
+    return None, {}

@@ -1,0 +1,94 @@
+"""Versions that are formed and not created yet: part of the histories that follow them, and of no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from committerd.format.manifest_file import Body, ManifestFile
+from committerd.format.messages import Transaction
+from committerd.format.paths import NamingScheme
+from committerd.history import History
+from committerd.judge import judge
+from committerd.refusals import Rejected
+from committerd.rules.conflicts import NOTHING_FOUND
+from committerd.rules.footprint import Footprint
+from committerd.rules.kind import Kind
+from committerd.table import Committed, Gap, committed_by
+from tests.rules import samples
+from tests.rules.samples import column, fragment, transaction
+from tests.table.scene import ANY, Scene, append, world
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """A table of three versions."""
+    made = Scene(tmp_path / "t", NamingScheme.V2)
+    for version in (1, 2, 3):
+        appended = transaction(version, append=Transaction.Append(fragments=[fragment(version)]))
+        made.write_version(samples.manifest(version=version), appended)
+    return made
+
+
+async def kinds(history: History, after: int, latest: int) -> list[Kind | int]:
+    """The operations above `after`; of a gap its version."""
+    found: list[Kind | int] = []
+    async for some in history.since(after, latest):
+        if isinstance(some, Gap):
+            return [*found, some.version]
+        found += [one.footprint.kind for one in some if isinstance(one.footprint, Footprint)]
+    return found
+
+
+async def projected(scene: Scene, version: int) -> tuple[ManifestFile, Committed]:
+    """A Project that might become this version."""
+    other = Scene(scene.root.with_name("other"), scene.scheme)
+    project = transaction(9, project=Transaction.Project(schema=[column(0)]))
+    other.write_version(samples.manifest(version=version), project)
+    file = await other.latest()
+    return file, committed_by(file, before=samples.manifest(version=version - 1))
+
+
+async def test_a_formed_version_is_part_of_what_follows_it_and_of_nothing_else(scene: Scene) -> None:
+    table = scene.table()
+    await table.latest()
+    _, formed = await projected(scene, 4)
+    history = History(table)
+    later = history.then(formed)
+    assert await kinds(later, 1, 4) == [Kind.APPEND, Kind.APPEND, Kind.PROJECT]
+    assert await kinds(later, 3, 4) == [Kind.PROJECT]
+    assert await kinds(later, 1, 3) == [Kind.APPEND, Kind.APPEND]
+    assert await later.committed(4) is formed
+    assert await kinds(history, 1, 4) == [Kind.APPEND, Kind.APPEND, 4]
+    assert await history.committed(4) is None
+    assert table.known(4) is None
+
+
+async def test_once_created_it_is_one_of_the_tables(scene: Scene) -> None:
+    table = scene.table()
+    await table.latest()
+    file, formed = await projected(scene, 4)
+    history = History(table).then(formed)
+    table.remember(file, Body([b"made"]), formed)
+    assert await kinds(history, 2, 4) == await kinds(history.of_the_table(), 2, 4) == [Kind.APPEND, Kind.PROJECT]
+    assert history.of_the_table() == History(table)
+
+
+async def test_what_appends_met_in_a_version_that_was_dropped_is_looked_for_anew(scene: Scene) -> None:
+    """An Append passes the formed version, and not the one that another writer has created in its place."""
+    table = scene.table()
+    latest = await table.latest()
+    assert latest is not None
+    file, dropped = await projected(scene, 4)
+    formed = History(table).then(dropped)
+    before = await judge(formed, file, append(2), options=ANY, world=world())
+    assert not isinstance(before, Rejected)
+    assert formed.met_by_appends(2).through == 4
+    overwritten = transaction(3, overwrite=Transaction.Overwrite(fragments=[fragment(9)], schema=[column(0)]))
+    scene.write_version(samples.manifest(version=4), overwritten)
+    assert History(table).met_by_appends(2) == NOTHING_FOUND
+    answer = await judge(History(table), await table.latest(), append(2), options=ANY, world=world())
+    assert isinstance(answer, Rejected)
+    assert answer.conflicting_version == 4
+    assert formed.met_by_appends(2) == NOTHING_FOUND
