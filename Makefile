@@ -15,7 +15,7 @@ basics: # The same without S3 servers, which take minutes to build
 demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3 or s3+ddb: in a bucket
 	.venv/bin/python -m scripts.demo --store $(or $(STORE),local)
 
-test: setup ## All tests; `make test ARGS="tests/edges -x"` runs some of them
+test: setup ## All tests; `make test ARGS="tests/stores -x"` runs some of them
 	.venv/bin/python -m scripts.run_tests $(ARGS)
 
 test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)

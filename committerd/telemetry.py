@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from committerd import __version__
 from committerd.errors import CorruptTable, UnsupportedTable
-from committerd.format.messages import Transaction
+from committerd.queue.outcomes import Status
+from committerd.queue.race import Race
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
-from committerd.rules.answers import Status
-from committerd.rules.settle import Race
+from committerd_common.messages import Transaction
 
 OTHER = "other"
 

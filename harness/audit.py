@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from committerd.format.messages import Member, Outcome, Refusal, Status, Transaction
+from committerd_common.messages import Member, Outcome, Refusal, Status, Transaction
 from harness.lance_table import LanceTable, Version
 from harness.topics import Letter, Place, Staged, Topics
 

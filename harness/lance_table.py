@@ -15,8 +15,8 @@ from typing import Any, Final
 import lance
 import pyarrow as pa
 
-from committerd.format.messages import Member, Members, Refusal, Refusals, Transaction
 from committerd_client import Staged, staging
+from committerd_common.messages import Member, Members, Refusal, Refusals, Transaction
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SCHEMA = pa.schema([pa.field("id", pa.int64())])

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from committerd.format.messages import Outcome, Status, Transaction
 from committerd_client import Staged
+from committerd_common.messages import Outcome, Status, Transaction
 from harness.audit import Evidence, Expected, collect, contradictions
 from harness.daemon import Daemon
 from harness.lance_table import LanceTable

@@ -16,7 +16,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from committerd.format.messages import Outcome
+from committerd_common.messages import Outcome
 
 OUTCOME_PARTITIONS = 8
 _PATIENCE_SECONDS = 60

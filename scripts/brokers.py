@@ -23,9 +23,9 @@ TESTS = (
     "tests/e2e/test_membership.py",
     "tests/e2e/test_dead_letters.py",
     "tests/e2e/test_kafka_failures.py",
-    "tests/edges/test_kafka_queue.py",
-    "tests/edges/test_kafka_topics.py",
-    "tests/edges/test_kafka_operator.py",
+    "tests/kafka/test_queue.py",
+    "tests/kafka/test_topics.py",
+    "tests/kafka/test_operator.py",
     "tests/producers/test_client.py",
 )
 """A queue from end to end, and every request that committerd and its client send to a broker."""

@@ -1,4 +1,4 @@
-"""Write what `committerd.settings` says into `helm/committerd/values.schema.json`; `--check` only compares.
+"""Write what `committerd.settings.load` says into `helm/committerd/values.schema.json`; `--check` only compares.
 
 The schema's other parts are written by hand. Ours are three of its `$defs`: `settings` (every group and setting),
 `datasetName`, `datasetUri` and `datasetAliases`. A value is what a person writes in YAML: lists are lists, and what
@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from committerd.settings import Settings
+from committerd.settings.load import Settings
 from scripts.generated import ROOT, check_wanted, keep
 
 SCHEMA = ROOT / "helm" / "committerd" / "values.schema.json"
@@ -80,7 +80,7 @@ def _perhaps_from_secret(schema: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     check, schema = check_wanted(__doc__), json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["$defs"].update(generated())
-    return keep(SCHEMA, json.dumps(schema, indent=2) + "\n", check=check, source="committerd/settings.py says")
+    return keep(SCHEMA, json.dumps(schema, indent=2) + "\n", check=check, source="committerd/settings/load.py says")
 
 
 if __name__ == "__main__":

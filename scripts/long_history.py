@@ -14,12 +14,12 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from committerd.format.manifest_file import encode
-from committerd.format.messages import DataFile, DataFragment, Field, Manifest, Member, Transaction
-from committerd.format.paths import NamingScheme, manifest_key
-from committerd.ports import TopicIdentity
-from committerd.rules.answers import encode_settled
-from committerd.rules.position import Position, encode_metadata, start_of
+from committerd.lance.format.manifest_file import encode
+from committerd.queue.outcomes import encode_settled
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import Position, encode_metadata, start_of
+from committerd_common.messages import DataFile, DataFragment, Field, Manifest, Member, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 FRAGMENTS_MAX = 100

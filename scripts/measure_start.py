@@ -15,12 +15,12 @@ from pathlib import Path
 
 import anyio
 
-from committerd import daemon
 from committerd.commands import run
 from committerd.committer.loading import Loading, load
-from committerd.edges.local import LocalStore
-from committerd.rules.ledger import LEDGER_BYTES
-from committerd.table import Table
+from committerd.daemon import process as daemon
+from committerd.queue.ledger import LEDGER_BYTES
+from committerd.stores.local import LocalStore
+from committerd.table.versions import Table
 
 IMPORTED = (daemon, run)
 

@@ -29,9 +29,9 @@ import coverage
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
-GATED = ["committerd/rules", "committerd/format", "producers/committerd_common"]
+GATED = ["committerd/lance", "committerd/queue", "committerd/audit", "producers/committerd_common"]
 
-MEASURED = ["tests/format", "tests/rules", "tests/table", "tests/oracle"]
+MEASURED = ["tests/common", "tests/lance", "tests/queue", "tests/audit", "tests/table", "tests/oracle"]
 """Folders that together take every branch of what is gated."""
 COMPUTING = ["tests/conformance", "tests/simulation"]
 ON_STORES = ["tests/e2e/test_s3_*.py", "tests/e2e/test_dynamodb_*.py"]

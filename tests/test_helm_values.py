@@ -12,8 +12,8 @@ import yaml
 from pydantic import SecretStr
 
 import committerd
-from committerd.rules.kind import Kind
-from committerd.settings import Settings, all_settings
+from committerd.lance.format.kind import Kind
+from committerd.settings.load import Settings, all_settings
 from scripts.generate_helm_readme import documented, undocumented
 
 CHART = Path(__file__).resolve().parents[1] / "helm" / "committerd"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from committerd.ports import TopicIdentity
+from committerd.queue.port import TopicIdentity
 from scripts.long_history import uuid_of, write
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,10 +46,10 @@ import atexit, json, pathlib, sys
 peak = lambda: pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
 import anyio
 from committerd.commands import audit
-from committerd.edges.local import LocalStore
-from committerd.edges.spill import Spill
-from committerd.rules.audit_history import History
-from committerd.table import Table
+from committerd.stores.local import LocalStore
+from committerd.audit.spill import Spill
+from committerd.audit.history import History
+from committerd.table.versions import Table
 with Spill() as spill:
     history = History(entries=spill.entries, uuids=spill.uuids)
     anyio.run(audit._read_history, Table(LocalStore(pathlib.Path(sys.argv[1]))), None, history)

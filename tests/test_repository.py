@@ -22,7 +22,7 @@ FOLDERS = (
     *(".ci", "committerd", "deploy", "docs", "examples", "harness", "helm"),
     *("producers", "protos", "requirements", "scripts", "tests"),
 )
-DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "format" / "golden")
+DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "lance" / "format" / "golden")
 
 POSITIONAL_MAX = 4
 FIXED_BY_OTHERS = frozenset({"settings_customise_sources"})
@@ -67,7 +67,7 @@ def functions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def test_the_files_that_are_checked_are_found() -> None:
     paths = {path for path, _ in texts()}
-    assert {"Makefile", "pyproject.toml", "committerd/ports.py", ".ci/run", "protos/lance/table.proto"} <= paths
+    assert {"Makefile", "pyproject.toml", "committerd/stores/port.py", ".ci/run", "protos/lance/table.proto"} <= paths
 
 
 def test_after_four_parameters_the_rest_have_names() -> None:

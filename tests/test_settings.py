@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from committerd.errors import SettingsError
-from committerd.rules.kind import Kind
-from committerd.settings import all_settings, load_settings
+from committerd.lance.format.kind import Kind
+from committerd.settings.load import all_settings, load_settings
 
 REQUIRED = {
     "COMMITTERD_DATASET__NAME": "events",

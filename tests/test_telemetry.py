@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from committerd.edges.local import LocalStore
-from committerd.edges.measured import MeasuredStore
 from committerd.errors import OutcomeUnknown, StoreUnavailable
-from committerd.ports import Created, Exists
+from committerd.stores.local import LocalStore
+from committerd.stores.measured import MeasuredStore
+from committerd.stores.port import Created, Exists
 from committerd.telemetry import (
     DEAD_LETTER_REASONS,
     OPERATIONS,

@@ -12,7 +12,7 @@ from committerd.commands.surroundings import monotonic, stores_of, world
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
 from committerd.errors import SettingsError
-from committerd.table import Table
+from committerd.table.versions import Table
 
 
 @click.group()

@@ -11,21 +11,21 @@ from dataclasses import asdict
 import anyio
 import click
 
+from committerd.audit.audit import Audit, AuditReport, QueueBounds
+from committerd.audit.files import HeldFiles
+from committerd.audit.history import History, audited_version
+from committerd.audit.spill import Spill
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import Progress, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
 from committerd.committer.starting import era_of
 from committerd.concurrency import for_each
-from committerd.edges.kafka_operator import Bounds, TopicOperator, open_operator
-from committerd.edges.spill import Spill
 from committerd.errors import CommitterError, CorruptTable
-from committerd.format.manifest_file import Examined
-from committerd.format.messages import DecodeError, Outcome
-from committerd.rules.audit import Audit, AuditReport, QueueBounds
-from committerd.rules.audit_files import HeldFiles
-from committerd.rules.audit_history import History, audited_version
-from committerd.settings import Settings
-from committerd.table import Table
+from committerd.kafka.operator import Bounds, TopicOperator, open_operator
+from committerd.lance.format.manifest_file import Examined
+from committerd.settings.load import Settings
+from committerd.table.versions import Table
+from committerd_common.messages import DecodeError, Outcome
 
 _AT_ONCE = 16
 """Versions that are read together, at most."""

@@ -11,18 +11,18 @@ from typing import Any
 import anyio
 import click
 
-from committerd.backoff import Backoff
 from committerd.commands.options import config_option, json_option
-from committerd.commands.stores import Stores
 from committerd.commands.surroundings import world
 from committerd.committer import direct
 from committerd.errors import CommitterError, InvalidRequest, RequestError
-from committerd.format.request import decode_transaction
-from committerd.prepare import ANYTHING, PrepareOptions, World, create_options, explain
-from committerd.refusals import refused_by
-from committerd.rules.answers import Status
-from committerd.settings import load_storage_settings
-from committerd.table import Table
+from committerd.queue.outcomes import Status
+from committerd.settings.load import load_storage_settings
+from committerd.stores.open import Stores
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import ANYTHING, PrepareOptions, World, create_options, explain
+from committerd.table.refusals import refused_by
+from committerd.table.versions import Table
+from committerd_common.request import decode_transaction
 
 TRANSACTION_BYTES_MAX = 2**31 - 1
 """What protobuf can hold."""

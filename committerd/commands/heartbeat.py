@@ -12,13 +12,13 @@ import click
 
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
-from committerd.edges.kafka_options import topics_of, writer_options
 from committerd.errors import SettingsError
-from committerd.format.messages import Transaction
-from committerd.settings import Settings
-from committerd.table import Table
+from committerd.kafka.options import topics_of, writer_options
+from committerd.settings.load import Settings
+from committerd.table.versions import Table
 from committerd_client import CommitClient, CommitResult
 from committerd_client.reexecution import Reexecution
+from committerd_common.messages import Transaction
 
 KEY = "heartbeat"
 """The one key of table_metadata that is written, each time anew."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from committerd.settings import CONFIG_VARIABLE, Settings, all_settings, load_settings
+from committerd.settings.load import CONFIG_VARIABLE, Settings, all_settings, load_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

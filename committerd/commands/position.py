@@ -12,16 +12,16 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.stores import Stores
 from committerd.commands.surroundings import looking, monotonic, stores_of, world
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.operate import Situation
-from committerd.edges.kafka_operator import open_operator
 from committerd.errors import RefusedToRun, SettingsError
-from committerd.rules.position import Position
-from committerd.settings import Settings
-from committerd.table import Table
+from committerd.kafka.operator import open_operator
+from committerd.queue.position import Position
+from committerd.settings.load import Settings
+from committerd.stores.open import Stores
+from committerd.table.versions import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

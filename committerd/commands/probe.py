@@ -13,9 +13,9 @@ import click
 
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
-from committerd.probing import Check
-from committerd.probing import probe as try_out
-from committerd.settings import Settings, StorageSettings, load_storage_settings
+from committerd.settings.load import Settings, StorageSettings, load_storage_settings
+from committerd.stores.probing import Check
+from committerd.stores.probing import probe as try_out
 
 
 @click.command()

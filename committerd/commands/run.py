@@ -11,12 +11,13 @@ import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd import daemon, logs
 from committerd.commands.options import config_option, settings, settings_help
 from committerd.commands.surroundings import listening, monotonic, opened_queue, stores_of, wall_clock, work_of
-from committerd.daemon import Surroundings
+from committerd.daemon import logs
+from committerd.daemon import process as daemon
+from committerd.daemon.process import Surroundings
 from committerd.errors import SettingsError
-from committerd.settings import Settings
+from committerd.settings.load import Settings
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.stores import Stores
-from committerd.daemon import Serve
-from committerd.edges.kafka_queue import KafkaQueue, open_kafka_queue
-from committerd.edges.threads import Budget, BudgetedThreads
-from committerd.prepare import World
-from committerd.settings import CommitSettings, Settings, StorageSettings
+from committerd.daemon.process import Serve
+from committerd.daemon.threads import Budget, BudgetedThreads
+from committerd.kafka.queue import KafkaQueue, open_kafka_queue
+from committerd.settings.commit import CommitSettings
+from committerd.settings.load import Settings, StorageSettings
+from committerd.stores.open import Stores
+from committerd.table.prepare import World
+from committerd.table.work import Work
 from committerd.telemetry import Telemetry
-from committerd.working import Work
 
 if TYPE_CHECKING:
-    from committerd.edges.http import Listen
+    from committerd.daemon.http import Listen
 
 
 def world(stores: Stores) -> World:
@@ -63,7 +64,7 @@ async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]
 def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
     """How the daemon serves metrics and probes."""
     # Commands that serve nothing do without aiohttp, which takes 7 MiB.
-    from committerd.edges.http import Health, serve
+    from committerd.daemon.http import Health, serve
 
     @asynccontextmanager
     async def serving(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AsyncIterator[str]:

@@ -12,11 +12,11 @@ import click
 
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import duration, echo_table, when
-from committerd.edges.kafka_operator import open_operator
-from committerd.edges.kafka_topics import TopicSurvey
-from committerd.edges.kafka_transactions import OpenTransaction
 from committerd.errors import SettingsError
-from committerd.settings import Settings
+from committerd.kafka.operator import open_operator
+from committerd.kafka.topics import TopicSurvey
+from committerd.kafka.transactions import OpenTransaction
+from committerd.settings.load import Settings
 
 
 @click.group()

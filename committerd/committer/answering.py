@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from committerd.committer.publisher import Answers, Publisher
-from committerd.format.letter import letter_of
-from committerd.format.messages import COMMITTED, Member, Outcome, Refusal
-from committerd.format.messages import Status as StatusNumber
-from committerd.ports import Publication, Queue, Record
-from committerd.rules.answers import Settled, Status, Timings, committed, refused
-from committerd.rules.position import Position
+from committerd.queue.dead_letter import letter_of
+from committerd.queue.outcomes import Settled, Status, Timings, committed, refused
+from committerd.queue.port import Publication, Queue, Record
+from committerd.queue.position import Position
 from committerd.telemetry import Telemetry
+from committerd_common.messages import COMMITTED, Member, Outcome, Refusal
+from committerd_common.messages import Status as StatusNumber
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from committerd.ports import Queue
+from committerd.queue.port import Queue
 
 _SUSPENDED_SECONDS_MAX = 600.0
 """A process that was suspended for longer is no member of the group any more, and asks again."""

@@ -16,7 +16,6 @@ from datetime import datetime
 
 import anyio
 
-from committerd.backoff import Backoff
 from committerd.committer.answering import Answerer, Entry, status_of
 from committerd.committer.forming import Former
 from committerd.committer.head import StartAgain
@@ -30,10 +29,11 @@ from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
 from committerd.committer.view import View
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.ports import Queue
-from committerd.prepare import vet
-from committerd.rules.answers import Timings
-from committerd.rules.settle import Race
+from committerd.queue.outcomes import Timings
+from committerd.queue.port import Queue
+from committerd.queue.race import Race
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import vet
 from committerd.telemetry import MARK_ENDINGS, Telemetry
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from committerd.committer.head import StartAgain
 from committerd.errors import OutcomeUnknown, RefusedToRun, RequestError, Unavailable
-from committerd.refusals import Rejected, mishandled
+from committerd.table.refusals import Rejected, mishandled
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Pending
 from committerd.errors import InvalidRequest
-from committerd.format.paths import transaction_key
-from committerd.format.request import ClaimCheck, Request, decode_envelope, decode_transaction
-from committerd.format.uris import names_same_table
-from committerd.prepare import create_options
-from committerd.rules.ledger import Refused
-from committerd.staged_files import read_named
-from committerd.table import Table
+from committerd.queue.ledger import Refused
+from committerd.table.prepare import create_options
+from committerd.table.staged_files import read_named
+from committerd.table.versions import Table
+from committerd_common.paths import transaction_key
+from committerd_common.request import ClaimCheck, Request, decode_envelope, decode_transaction
+from committerd_common.uris import names_same_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from committerd.backoff import Backoff
 from committerd.committer.containing import require_contained
 from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
-from committerd.format.messages import Transaction
-from committerd.landing import land
-from committerd.ports import Created
-from committerd.prepare import Prepared, PrepareOptions, Rejected, World, prepare
-from committerd.refusals import mishandled
-from committerd.rules.answers import Status
-from committerd.rules.conflicts import Checked
-from committerd.table import Table
-from committerd.writing import put, write_files
+from committerd.lance.conflicts.grid import Checked
+from committerd.queue.outcomes import Status
+from committerd.stores.port import Created
+from committerd.table.backoff import Backoff
+from committerd.table.landing import land
+from committerd.table.prepare import Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.table.refusals import mishandled
+from committerd.table.versions import Table
+from committerd.table.writing import put, write_files
+from committerd_common.messages import Transaction
 
 _log = logging.getLogger(__name__)
 

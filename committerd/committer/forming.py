@@ -20,22 +20,9 @@ from committerd.committer.head import Head
 from committerd.committer.intake import Fingerprints, Intake, Pending
 from committerd.committer.putting import Draft
 from committerd.errors import CommitterError, CorruptTable, RequestError
-from committerd.format.messages import Member, Refusal, Transaction
-from committerd.format.request import Envelope, Request, who_asked
-from committerd.prepare import (
-    Allowed,
-    Judged,
-    PrepareOptions,
-    Rejected,
-    World,
-    build_version,
-    create_options,
-    judge,
-)
-from committerd.refusals import INTERNAL_ERROR
-from committerd.rules.answers import Settled, Status
-from committerd.rules.conflicts import Verdict
-from committerd.rules.grouping import (
+from committerd.lance.conflicts.grid import Verdict
+from committerd.lance.transactions.transaction import reserved_range
+from committerd.queue.grouping import (
     Group,
     GroupLimits,
     Weight,
@@ -47,14 +34,27 @@ from committerd.rules.grouping import (
     refusal_of,
     sole,
 )
-from committerd.rules.ledger import NOT_SEEN, Asked, Refused, dedupe
-from committerd.rules.position import AppMark, Position, advance, dropped_marks, kept_marks
-from committerd.rules.settle import Found
-from committerd.rules.transaction import reserved_range
-from committerd.rules.turns import goes_ahead
-from committerd.staged_files import FileLimits, look_at_several
-from committerd.table import Table
+from committerd.queue.ledger import NOT_SEEN, Asked, Refused, dedupe
+from committerd.queue.outcomes import Settled, Status
+from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
+from committerd.queue.race import Found
+from committerd.queue.turns import goes_ahead
+from committerd.table.prepare import (
+    Allowed,
+    Judged,
+    PrepareOptions,
+    Rejected,
+    World,
+    build_version,
+    create_options,
+    judge,
+)
+from committerd.table.refusals import INTERNAL_ERROR
+from committerd.table.staged_files import FileLimits, look_at_several
+from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
+from committerd_common.messages import Member, Refusal, Transaction
+from committerd_common.request import Envelope, Request, who_asked
 
 _log = logging.getLogger(__name__)
 

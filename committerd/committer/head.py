@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from committerd.format.manifest_file import ManifestFile
-from committerd.history import History
-from committerd.rules.ledger import NOT_SEEN, Earlier, Ledger, names, refusal_in
-from committerd.rules.position import AppMark, Position, highest, kept_marks, merge_marks
-from committerd.rules.settle import Found
-from committerd.table import Committed, Table
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.queue.ledger import NOT_SEEN, Earlier, Ledger, names, refusal_in
+from committerd.queue.position import AppMark, Position, highest, kept_marks, merge_marks
+from committerd.queue.race import Found
+from committerd.table.history import History
+from committerd.table.versions import Committed, Table
 
 
 class StartAgain(Exception):

@@ -14,12 +14,12 @@ import anyio
 from committerd.committer.answering import status_of
 from committerd.committer.intake import Pending
 from committerd.committer.publisher import Answers
-from committerd.format.messages import Refusal
-from committerd.format.request import Request
-from committerd.rules.answers import Status
-from committerd.rules.position import Position
-from committerd.rules.turns import Turns
+from committerd.queue.outcomes import Status
+from committerd.queue.position import Position
+from committerd.queue.turns import Turns
 from committerd.telemetry import Telemetry
+from committerd_common.messages import Refusal
+from committerd_common.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from committerd.errors import QueueUnavailable
-from committerd.format.records import record_sha256, record_size
-from committerd.format.request import Request
-from committerd.ports import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
-from committerd.rules.ledger import Refused
-from committerd.rules.position import Position
-from committerd.staged_files import LookedAt
+from committerd.queue.ledger import Refused
+from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
+from committerd.queue.position import Position
+from committerd.queue.records import record_sha256, record_size
+from committerd.table.staged_files import LookedAt
+from committerd_common.request import Request
 
 
 @dataclass(slots=True)

@@ -18,14 +18,14 @@ import anyio.lowlevel
 from committerd.committer.head import Head, StartAgain
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun
-from committerd.format.manifest_file import ManifestFile
-from committerd.format.support import require_supported
-from committerd.history import History
-from committerd.rules.answers import Settled, settled_by
-from committerd.rules.ledger import LEDGER_BYTES, Ledger, OlderVersions
-from committerd.rules.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
-from committerd.rules.settle import Found
-from committerd.table import Standing, Table
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.support import require_supported
+from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions
+from committerd.queue.outcomes import Settled, settled_by
+from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
+from committerd.queue.race import Found
+from committerd.table.history import History
+from committerd.table.versions import Standing, Table
 
 _log = logging.getLogger(__name__)
 

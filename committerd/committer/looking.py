@@ -17,7 +17,7 @@ import anyio.lowlevel
 from committerd.committer.decoding import Decoder
 from committerd.committer.forming import FormingOptions, Looking, look_at
 from committerd.committer.intake import Intake, Pending
-from committerd.table import Table
+from committerd.table.versions import Table
 
 _log = logging.getLogger(__name__)
 

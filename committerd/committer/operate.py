@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from committerd.backoff import Backoff
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, load, read_new
 from committerd.committer.starting import read_facts
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
-from committerd.landing import land
-from committerd.ports import Created, Queue
-from committerd.prepare import Judged, Prepared, World, build_version
-from committerd.rules.answers import Settled
-from committerd.rules.grouping import position_only
-from committerd.rules.position import AppMark, Position, encode_metadata, kept_marks, start_of
-from committerd.rules.settle import Found, Race, race
-from committerd.rules.startup import QueueFacts, refuse_rewritten_log, starting_position
-from committerd.table import Table
-from committerd.writing import complete, put, write_files
+from committerd.queue.grouping import position_only
+from committerd.queue.outcomes import Settled
+from committerd.queue.port import Queue
+from committerd.queue.position import AppMark, Position, encode_metadata, kept_marks, start_of
+from committerd.queue.race import Found, Race, race
+from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
+from committerd.stores.port import Created
+from committerd.table.backoff import Backoff
+from committerd.table.landing import land
+from committerd.table.prepare import Judged, Prepared, World, build_version
+from committerd.table.versions import Table
+from committerd.table.writing import complete, put, write_files
 
 _ATTEMPTS = 20
 """Versions that other writers may put in between before we give up."""

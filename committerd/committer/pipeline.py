@@ -28,8 +28,9 @@ from committerd.committer.intake import Intake
 from committerd.committer.putting import Draft, Putter, Settlement
 from committerd.committer.view import View
 from committerd.concurrency import Beside
-from committerd.ports import TakesSeveral, TopicIdentity
-from committerd.table import Table
+from committerd.queue.port import TopicIdentity
+from committerd.stores.port import TakesSeveral
+from committerd.table.versions import Table
 
 RUN_MAX = 100
 """Versions that are put in one go: their answers wait for the last of them."""

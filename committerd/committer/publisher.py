@@ -16,7 +16,7 @@ from typing import Protocol
 import anyio
 
 from committerd.errors import QueueUnavailable
-from committerd.ports import Publication, Queue
+from committerd.queue.port import Publication, Queue
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

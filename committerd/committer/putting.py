@@ -1,8 +1,8 @@
 """Versions onto the store: put if absent, and find out what became of them.
 
-How that goes is the protocol of `committerd.landing`. Here is what the queue adds to it: before a put the topic is
+How that goes is the protocol of `table.landing`. Here is what the queue adds to it: before a put the topic is
 checked, and whether the head is still the latest version; a run of versions is put in one go; a version that landed in
-another table than its own is withdrawn; and `rules.settle.race` says whose the version is that took a number.
+another table than its own is withdrawn; and `queue.race.race` says whose the version is that took a number.
 
 The transaction file is written beside the manifest, which has the transaction inside, so no reader misses it. Whoever
 goes on from a version of the queue sees first that it is there: so only the newest can lack it, after a crash.
@@ -17,22 +17,23 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from committerd.backoff import Backoff
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.view import View
 from committerd.concurrency import Beside
 from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
-from committerd.format.manifest_file import TAIL_BYTES
-from committerd.format.paths import data_key
-from committerd.landing import land
-from committerd.ports import Answer, Created, Exists, ExternallyDecided, Queue, Tail, TakesSeveral, TopicIdentity
-from committerd.prepare import Prepared
-from committerd.rules.grouping import Group
-from committerd.rules.settle import Found, Race, race
-from committerd.rules.startup import refuse_other_topic
-from committerd.table import Standing, Table
+from committerd.lance.format.manifest_file import TAIL_BYTES
+from committerd.queue.grouping import Group
+from committerd.queue.port import Queue, TopicIdentity
+from committerd.queue.race import Found, Race, race
+from committerd.queue.start import refuse_other_topic
+from committerd.stores.port import Answer, Created, Exists, ExternallyDecided, Tail, TakesSeveral
+from committerd.table.backoff import Backoff
+from committerd.table.landing import land
+from committerd.table.prepare import Prepared
+from committerd.table.versions import Standing, Table
+from committerd.table.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
 from committerd.telemetry import STARTED_AGAIN, Telemetry
-from committerd.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
+from committerd_common.paths import data_key
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class Putter:
 
 
 class RunLanding:
-    """A run of drafts on the way to their numbers: a `committerd.landing.Landing`."""
+    """A run of drafts on the way to their numbers: a `committerd.table.landing.Landing`."""
 
     def __init__(
         self,

@@ -26,14 +26,14 @@ from committerd.committer.publisher import Answers
 from committerd.committer.view import View
 from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable
-from committerd.format.messages import Member, Outcome, Refusal, Transaction
-from committerd.format.request import AppUnit, decode_envelope, decode_transaction, who_asked
-from committerd.ports import Acknowledged, Queue, Record
-from committerd.rules.answers import Settled, marked_member, undecided_refusal
-from committerd.rules.position import AppMark, Position
-from committerd.rules.startup import QueueFacts, first_owed, refuse_rewritten_log, starting_position
-from committerd.table import Table
-from committerd.writing import complete
+from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
+from committerd.queue.port import Acknowledged, Queue, Record
+from committerd.queue.position import AppMark, Position
+from committerd.queue.start import QueueFacts, first_owed, refuse_rewritten_log, starting_position
+from committerd.table.versions import Table
+from committerd.table.writing import complete
+from committerd_common.messages import Member, Outcome, Refusal, Transaction
+from committerd_common.request import AppUnit, decode_envelope, decode_transaction, who_asked
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.loading import News, read_new, require_same
-from committerd.table import Standing, Table
+from committerd.table.versions import Standing, Table
 
 
 @dataclass(slots=True)

@@ -16,14 +16,14 @@ from pathlib import Path
 import anyio.from_thread
 
 from committerd.concurrency import Beside
-from committerd.edges.local import LocalStore
-from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import Transaction
-from committerd.history import History
-from committerd.ports import Created, ObjectStore
-from committerd.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge, vet
-from committerd.table import Table
-from committerd.writing import put, write_referenced, write_transaction
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, ObjectStore
+from committerd.table.history import History
+from committerd.table.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge, vet
+from committerd.table.versions import Table
+from committerd.table.writing import put, write_referenced, write_transaction
+from committerd_common.messages import Transaction
 from scripts.bench.machine import peak_memory_bytes
 from scripts.bench.pool import Pool
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import anyio
 
-from committerd.commands.stores import Stores
-from committerd.edges.local import LocalStore
-from committerd.ports import Created, ObjectStore
-from committerd.settings_dynamodb import DynamoDBSettings
-from committerd.settings_s3 import S3Settings
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.s3 import S3Settings
+from committerd.stores.local import LocalStore
+from committerd.stores.open import Stores
+from committerd.stores.port import Created, ObjectStore
 
 
 def locally(folder: Path, size: int, count: int, *, durable: bool) -> list[float]:

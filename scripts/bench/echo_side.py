@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from committerd.edges.local import LocalStore
-from committerd.ports import Created
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created
 
 _WARMING = 20
 """Echoes before the first that is timed."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from committerd.format.messages import Transaction
+from committerd_common.messages import Transaction
 
 APPENDED_ID = -1
 """The id in every row of the files."""

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 
-from committerd.format.messages import Transaction
 from committerd_client import ClientError, CommitClient
+from committerd_common.messages import Transaction
 from scripts.bench.pool import Pool
 from scripts.bench.written import Written
 

@@ -13,7 +13,7 @@ from typing import Self
 import lance
 from pydantic import SecretStr
 
-from committerd.settings_s3 import S3Settings
+from committerd.settings.s3 import S3Settings
 from harness.places import StorePlace, s3_place
 from harness.s3 import Versitygw
 from harness.toxiproxy import Toxiproxy

@@ -22,10 +22,10 @@ import psutil
 import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 
-from committerd.format.messages import Outcome, Status
 from committerd_client import ClientError, CommitClient, RetryableConflict, staging
 from committerd_client.errors import NotCommitted
 from committerd_client.reexecution import Work
+from committerd_common.messages import Outcome, Status
 from harness.child import ChildProcess
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker

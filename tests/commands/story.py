@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from committerd.format.messages import Status, Transaction
+from committerd_common.messages import Status, Transaction
 from harness.scene import Scene, until
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from kafka import TopicPartition
 
-from committerd.format.messages import Outcome, Status
+from committerd_common.messages import Outcome, Status
 from harness.scene import Scene, until
 from tests.commands.running import answered, printed
 from tests.commands.story import Story

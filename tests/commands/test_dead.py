@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from committerd.format.messages import Status, Transaction
+from committerd_common.messages import Status, Transaction
 from harness.scene import Scene, until
 from tests.commands.running import answered, printed, run
 from tests.commands.story import Story

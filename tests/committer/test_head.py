@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from committerd.committer.head import Head, StartAgain
-from committerd.format.manifest_file import ManifestFile
-from committerd.history import History
-from committerd.rules.answers import Settled
-from committerd.rules.conflicts import Unreadable
-from committerd.rules.ledger import Ledger
-from committerd.rules.position import AppMark, Position
-from committerd.rules.settle import Found
-from committerd.table import Committed, Table
+from committerd.lance.conflicts.grid import Unreadable
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.queue.ledger import Ledger
+from committerd.queue.outcomes import Settled
+from committerd.queue.position import AppMark, Position
+from committerd.queue.race import Found
+from committerd.table.history import History
+from committerd.table.versions import Committed, Table
 from tests.simulation.store import Bucket, FakeStore
 
 START = Position(cluster_id="c", topic="t", topic_id="i", next_offset=5, last_offset=4, last_sha256="x")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio
 
 from committerd.committer.intake import Intake
-from committerd.rules.position import Position
+from committerd.queue.position import Position
 from tests.simulation.loop import run_virtual
 from tests.simulation.queue import FakeBroker, FakeQueue
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from committerd.backoff import Backoff
 from committerd.errors import OutcomeUnknown, StoreUnavailable, Unavailable
-from committerd.landing import land
+from committerd.table.backoff import Backoff
+from committerd.table.landing import land
 
 TAKEN = None
 Answer = str | None | OutcomeUnknown | StoreUnavailable

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from committerd.committer.head import Head, earlier
 from committerd.committer.loading import Loaded, Loading, load
-from committerd.format.manifest_file import encode
-from committerd.format.messages import Manifest, Member, Transaction
-from committerd.format.paths import NamingScheme, manifest_key
-from committerd.rules.answers import Settled, encode_settled
-from committerd.rules.ledger import NOT_SEEN
-from committerd.rules.position import Position, encode_metadata
-from committerd.table import Table
+from committerd.lance.format.manifest_file import encode
+from committerd.queue.ledger import NOT_SEEN
+from committerd.queue.outcomes import Settled, encode_settled
+from committerd.queue.position import Position, encode_metadata
+from committerd.table.versions import Table
+from committerd_common.messages import Manifest, Member, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
 from tests.simulation.staging import column
 from tests.simulation.store import Bucket, FakeStore
 

@@ -22,17 +22,17 @@ from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.loading import Loading, load
 from committerd.committer.looking import Lookout
-from committerd.edges.local import LocalStore
 from committerd.errors import StoreUnavailable
-from committerd.format.messages import Transaction
-from committerd.format.request import Request
-from committerd.ports import Queue, Record
-from committerd.rules.grouping import GroupLimits
-from committerd.rules.position import Position
-from committerd.staged_files import LookedAt
-from committerd.table import Table
+from committerd.queue.grouping import GroupLimits
+from committerd.queue.port import Queue, Record
+from committerd.queue.position import Position
+from committerd.stores.local import LocalStore
+from committerd.table.staged_files import LookedAt
+from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
-from tests.rules.samples import fragment
+from committerd_common.messages import Transaction
+from committerd_common.request import Request
+from tests.lance.samples import fragment
 from tests.table.scene import Scene, append, world
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)

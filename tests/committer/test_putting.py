@@ -13,17 +13,18 @@ from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
 from committerd.committer.putting import Draft, Putter
 from committerd.committer.view import View
-from committerd.edges.local import LocalStore
-from committerd.format.messages import Transaction
-from committerd.format.paths import manifest_key
-from committerd.ports import Created, Exists, Queue, TopicIdentity
-from committerd.prepare import Prepared, prepare
-from committerd.rules.grouping import Group
-from committerd.rules.position import start_of
-from committerd.rules.settle import Found
-from committerd.table import Table
+from committerd.queue.grouping import Group
+from committerd.queue.port import Queue, TopicIdentity
+from committerd.queue.position import start_of
+from committerd.queue.race import Found
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, Exists
+from committerd.table.prepare import Prepared, prepare
+from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
-from tests.rules.samples import column, fragment, manifest, transaction
+from committerd_common.messages import Transaction
+from committerd_common.paths import manifest_key
+from tests.lance.samples import column, fragment, manifest, transaction
 from tests.table.scene import ANY, Scene, append, world
 
 TOPIC = TopicIdentity(cluster_id="c", topic="t", topic_id="i")

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from committerd.edges.local import LocalStore
-from committerd.format.messages import Transaction
-from committerd.ports import Created, ObjectStore
-from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, create_options, prepare
-from committerd.table import Table
-from committerd.writing import put, write_files
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, ObjectStore
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, create_options, prepare
+from committerd.table.versions import Table
+from committerd.table.writing import put, write_files
+from committerd_common.messages import Transaction
 
 
 def open_store(uri: str) -> ObjectStore:

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from committerd.format.deletion_file import decode_deletions
-from committerd.format.fragment_reuse import ExternalContent, reuse_content
-from committerd.format.manifest_file import ManifestFile, decode
-from committerd.format.messages import (
+from committerd.lance.format.deletion_file import decode_deletions
+from committerd.lance.format.fragment_reuse import ExternalContent, reuse_content
+from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd_common.messages import (
     DataFile,
     DataFragment,
     Field,
@@ -20,8 +20,8 @@ from committerd.format.messages import (
     IndexMetadata,
     Manifest,
 )
-from committerd.format.paths import deletion_key, parse_manifest_name
-from committerd.format.row_ids import decode_row_ids, decode_versions
+from committerd_common.paths import deletion_key, parse_manifest_name
+from committerd_common.row_ids import decode_row_ids, decode_versions
 
 _ENCODINGS = {0: None, 1: "PLAIN", 2: "VAR_BINARY", 3: "DICTIONARY", 4: "RLE"}
 _FIELD_TYPES = {0: "PARENT", 1: "REPEATED", 2: "LEAF"}

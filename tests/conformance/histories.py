@@ -23,11 +23,11 @@ from typing import Any
 
 import anyio
 
-from committerd.format.feature_flags import FeatureFlag
-from committerd.format.manifest_file import decode, encode
-from committerd.format.messages import Manifest, Transaction
-from committerd.prepare import Prepared, Rejected
-from committerd.rules.conflicts import Verdict
+from committerd.lance.conflicts.grid import Verdict
+from committerd.lance.format.feature_flags import FeatureFlag
+from committerd.lance.format.manifest_file import decode, encode
+from committerd.table.prepare import Prepared, Rejected
+from committerd_common.messages import Manifest, Transaction
 from tests.conformance import operations, reader
 from tests.conformance.commit import commit_alone
 from tests.conformance.facts import latest_facts, manifests

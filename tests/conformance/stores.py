@@ -24,17 +24,17 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from committerd.backoff import Backoff
-from committerd.commands.stores import Stores
 from committerd.committer import direct
 from committerd.errors import RequestError
-from committerd.format.paths import VERSIONS, parse_manifest_name
-from committerd.format.request import decode_transaction
-from committerd.prepare import ANYTHING, PrepareOptions, World, create_options
-from committerd.refusals import refused_by
-from committerd.settings_dynamodb import DynamoDBSettings
-from committerd.settings_s3 import S3Settings
-from committerd.table import Table
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.s3 import S3Settings
+from committerd.stores.open import Stores
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import ANYTHING, PrepareOptions, World, create_options
+from committerd.table.refusals import refused_by
+from committerd.table.versions import Table
+from committerd_common.paths import VERSIONS, parse_manifest_name
+from committerd_common.request import decode_transaction
 from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
 from harness.s3 import S3Endpoint, s3_server
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from committerd.format.feature_flags import FeatureFlag
-from committerd.format.request import decode_transaction
-from committerd.prepare import Prepared
+from committerd.lance.format.feature_flags import FeatureFlag
+from committerd.table.prepare import Prepared
+from committerd_common.request import decode_transaction
 from tests.conformance import cases, reader
 from tests.conformance.commit import commit_alone
 from tests.conformance.facts import in_order, latest_facts, manifests

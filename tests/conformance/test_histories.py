@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap
 
-from committerd.format.manifest_file import decode, encode
-from committerd.rules.indices import with_coverage
+from committerd.lance.format.manifest_file import decode, encode
+from committerd.lance.versions.indices import with_coverage
 from tests.conformance import histories
 from tests.conformance.facts import latest_facts, manifests
 from tests.conformance.histories import Pylances, Result, comparable

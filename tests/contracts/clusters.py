@@ -9,11 +9,11 @@ from typing import Protocol
 from anyio import to_thread
 from kafka import KafkaConsumer, TopicPartition
 
-from committerd.edges.kafka_options import Topics, topics_of
-from committerd.edges.kafka_queue import open_kafka_queue
-from committerd.ports import Queue
-from committerd.settings_kafka import KafkaSettings
-from tests.edges.staging import Header, create_topic, delete_topic, operator, stage_records
+from committerd.kafka.options import Topics, topics_of
+from committerd.kafka.queue import open_kafka_queue
+from committerd.queue.port import Queue
+from committerd.settings.kafka import KafkaSettings
+from tests.kafka.staging import Header, create_topic, delete_topic, operator, stage_records
 from tests.simulation.queue import FakeBroker, FakeQueue
 
 Written = tuple[bytes | None, bytes, Sequence[Header]]

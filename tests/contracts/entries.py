@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from committerd.errors import OutcomeUnknown, StoreUnavailable
-from committerd.format.paths import VERSION_MAX
-from committerd.ports import Created, Exists, ManifestEntry, ManifestStore, ObjectStore
+from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore, ObjectStore
+from committerd_common.paths import VERSION_MAX
 from tests.simulation.faults import Lost, Refused, Weather
 
 
@@ -20,7 +20,7 @@ class Shelf:
 
 
 class FakeManifests:
-    """`committerd.ports.ManifestStore` as one process sees a shelf."""
+    """`committerd.stores.port.ManifestStore` as one process sees a shelf."""
 
     def __init__(self, shelf: Shelf, weather: Weather | None = None) -> None:
         self._entries = shelf.entries

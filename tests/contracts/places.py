@@ -21,15 +21,15 @@ from typing import Any
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.edges.aws import AwsClient
-from committerd.edges.dynamodb import DynamoStore, dynamodb_client
-from committerd.edges.external_manifests import ExternalManifests
-from committerd.edges.local import LocalStore
-from committerd.edges.measured import measured
-from committerd.edges.s3 import S3Place, S3Store, s3_client
 from committerd.errors import OutcomeUnknown
-from committerd.ports import Created, Exists, ObjectStore
-from committerd.settings_s3 import S3Settings
+from committerd.settings.s3 import S3Settings
+from committerd.stores.aws import AwsClient
+from committerd.stores.dynamodb import DynamoStore, dynamodb_client
+from committerd.stores.external_manifests import ExternalManifests
+from committerd.stores.local import LocalStore
+from committerd.stores.measured import measured
+from committerd.stores.port import Created, Exists, ObjectStore
+from committerd.stores.s3 import S3Place, S3Store, s3_client
 from committerd.telemetry import Telemetry
 from tests.contracts.entries import FakeManifests, Shelf
 from tests.simulation.store import Bucket, FakeStore, SwiftStore

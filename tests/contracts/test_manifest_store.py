@@ -1,4 +1,4 @@
-"""What every external manifest store promises, whichever it is (`committerd.ports.ManifestStore`)."""
+"""What every external manifest store promises, whichever it is (`committerd.stores.port.ManifestStore`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.edges.measured import MeasuredManifests
-from committerd.ports import Created, Exists, ManifestEntry, ManifestStore
+from committerd.stores.measured import MeasuredManifests
+from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore
 from committerd.telemetry import Telemetry
 from harness.dynamodb import DynamoDBEndpoint
 from tests.contracts.entries import FakeManifests, Shelf

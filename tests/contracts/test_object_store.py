@@ -1,4 +1,4 @@
-"""What every object store promises, whichever it is (`committerd.ports.ObjectStore`)."""
+"""What every object store promises, whichever it is (`committerd.stores.port.ObjectStore`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from committerd.ports import Created, Exists, ObjectStore, Tail, TakesSeveral
+from committerd.stores.port import Created, Exists, ObjectStore, Tail, TakesSeveral
 from harness.dynamodb import DynamoDBEndpoint
 from harness.s3 import S3Endpoint
 from tests.contracts.places import open_store, race

@@ -1,4 +1,4 @@
-"""What every queue promises, whichever it is (`committerd.ports.Queue`)."""
+"""What every queue promises, whichever it is (`committerd.queue.port.Queue`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import anyio.lowlevel
 import pytest
 
 from committerd.errors import RefusedToRun
-from committerd.format.records import record_size
-from committerd.ports import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Queue, Record, Revoked
+from committerd.queue.port import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Queue, Record, Revoked
+from committerd.queue.records import record_size
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.contracts.clusters import Cluster, KafkaCluster, MemoryCluster
-from tests.edges.staging import assignment, failure, revocation, settings_for, take, take_what_comes
+from tests.kafka.staging import assignment, failure, revocation, settings_for, take, take_what_comes
 
 TEN = [b"%d" % number for number in range(10)]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from committerd.format.messages import Outcome, Status, Transaction
 from committerd_client import staging
+from committerd_common.messages import Outcome, Status, Transaction
 from harness.daemon import Daemon
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, FaultProxy, answer

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from committerd.settings import load_settings
+from committerd.settings.load import load_settings
 from tests.deploy.chart import CASES, MINIMAL, Chart, Manifest, Rendered, environment, merged
 
 FULL = next(path for path in CASES if path.name == "full-values.yaml")

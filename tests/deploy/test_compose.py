@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import committerd
-from committerd.settings import load_settings
+from committerd.settings.load import load_settings
 from harness.s3 import VERSITYGW
 from tests.deploy.compose import FILE, Compose, ComposeError, Service
 from tests.deploy.image import DOCKERFILE

@@ -125,7 +125,7 @@ def test_no_file_of_the_tree_comes_along_that_the_dockerfile_does_not_name(image
     assert ours <= names
     assert not {"harness", "tests", "scripts", "helm", "deploy"} & names
     kept = {path.relative_to(packages).as_posix() for name in ours for path in (packages / name).rglob("*.py")}
-    assert "committerd/daemon.py" in kept
+    assert "committerd/daemon/process.py" in kept
 
 
 def test_user_and_root_are_as_restricted_as_they_are_said_to_be(image: Image) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from committerd.__main__ import cli
-from committerd.settings import load_settings
+from committerd.settings.load import load_settings
 from tests.deploy.chart import FOLDER as CHART
 from tests.deploy.chart import Chart, environment
 from tests.deploy.parts_kubernetes import KubeApiServer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from committerd.format.messages import Transaction
+from committerd_common.messages import Transaction
 from harness.lance_table import LanceTable
 
 pytestmark = pytest.mark.pylance

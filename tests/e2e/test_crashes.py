@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.audit import Evidence
 from harness.daemon import Daemon
 from harness.scene import Scene, until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status, Transaction
+from committerd_common.messages import Status, Transaction
 from harness.scene import Scene
 from harness.topics import Header
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Outcome, Status
+from committerd_common.messages import Outcome, Status
 from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]

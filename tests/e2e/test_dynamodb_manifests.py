@@ -14,22 +14,22 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.backoff import Backoff
-from committerd.commands.stores import Stores
 from committerd.commands.surroundings import world
 from committerd.committer import direct
-from committerd.edges.external_manifests import ExternalManifests
 from committerd.errors import CorruptTable
-from committerd.format.messages import Transaction
-from committerd.format.paths import parse_staging_name
-from committerd.ports import ExternallyDecided, ObjectStore
-from committerd.prepare import PrepareOptions
-from committerd.rules.answers import Status
-from committerd.settings_dynamodb import DynamoDBSettings
-from committerd.settings_s3 import S3Settings
-from committerd.table import Table
+from committerd.queue.outcomes import Status
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.s3 import S3Settings
+from committerd.stores.external_manifests import ExternalManifests
+from committerd.stores.open import Stores
+from committerd.stores.port import ExternallyDecided, ObjectStore
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import PrepareOptions
+from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_client import staging
+from committerd_common.messages import Transaction
+from committerd_common.paths import parse_staging_name
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import DROP_ANSWER, FaultProxy
 from harness.lance_table import run_in_4

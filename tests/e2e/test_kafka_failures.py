@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.kafka import KafkaBroker
 from harness.scene import Scene, until
 

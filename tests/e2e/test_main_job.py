@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]

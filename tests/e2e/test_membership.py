@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.daemon import Daemon
 from harness.scene import Scene, until
 

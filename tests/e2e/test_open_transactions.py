@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]

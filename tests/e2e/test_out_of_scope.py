@@ -12,8 +12,8 @@ from lance.fragment import write_fragments
 from lance.namespace import DirectoryNamespace
 from lance_namespace import DescribeTableRequest
 
-from committerd.format.messages import Status
 from committerd_client import staging
+from committerd_common.messages import Status
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace
 from harness.scene import Scene

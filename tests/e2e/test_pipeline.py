@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from committerd.format.messages import Status
 from committerd_client import staging
+from committerd_common.messages import Status
 from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]

@@ -14,7 +14,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from committerd.settings import load_settings
+from committerd.settings.load import load_settings
 from harness import PartMissingError
 from harness.daemon import Daemon
 from harness.java import INSTALL, java

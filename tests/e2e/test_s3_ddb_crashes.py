@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import FaultProxy, Hold
 from harness.kafka import KafkaBroker, RunningKafka

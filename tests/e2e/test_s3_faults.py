@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, Rule, answer
 from harness.kafka import KafkaBroker, RunningKafka

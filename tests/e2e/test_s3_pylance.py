@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.scene import Scene, until

@@ -17,7 +17,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, s3_place
 from harness.s3 import S3Endpoint

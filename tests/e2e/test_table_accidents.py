@@ -17,8 +17,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.format.manifest_file import decode, encode
-from committerd.format.messages import Status, Transaction
+from committerd.lance.format.manifest_file import decode, encode
+from committerd_common.messages import Status, Transaction
 from harness.daemon import Daemon
 from harness.scene import Scene, until
 

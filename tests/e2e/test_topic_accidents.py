@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Status
+from committerd_common.messages import Status
 from harness.kafka import KafkaBroker
 from harness.scene import Scene, until
 

@@ -9,8 +9,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.format.messages import Outcome, Status, Transaction
 from committerd_client import CommitClient, Reexecution, SyncCommitClient, staging
+from committerd_common.messages import Outcome, Status, Transaction
 from harness.daemon import Daemon
 from harness.scene import Scene, until
 from scripts.turns import upserts_under_appends as load

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from committerd.format.messages import Member, Outcome, Refusal, Status, Transaction
+from committerd_common.messages import Member, Outcome, Refusal, Status, Transaction
 from harness.audit import Evidence, Expected, contradictions
 from harness.lance_table import Version
 from harness.topics import Letter, Staged

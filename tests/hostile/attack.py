@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from committerd.format.messages import COMMITTED, Outcome, Status, Transaction
-from committerd.refusals import INTERNAL_ERROR
+from committerd.table.refusals import INTERNAL_ERROR
+from committerd_common.messages import COMMITTED, Outcome, Status, Transaction
 from harness.daemon import Daemon
 from harness.scene import Scene
 from tests.hostile.records import Hostile, mutated, seeds

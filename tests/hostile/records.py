@@ -14,8 +14,8 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from committerd.format.index_details import FRAGMENT_REUSE_INDEX, pack_details
-from committerd.format.messages import (
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX, pack_details
+from committerd_common.messages import (
     DataFragment,
     Field,
     FragmentReuseIndexDetails,

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from committerd.format.index_details import type_name
-from committerd.format.messages import (
+from committerd_common.index_details import type_name
+from committerd_common.messages import (
     Any as AnyMessage,
 )
-from committerd.format.messages import (
+from committerd_common.messages import (
     DataFragment,
     FragmentReuseIndexDetails,
     IndexMetadata,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from committerd.format.messages import Transaction
-from committerd.rules.conflicts import Checked, Verdict
+from committerd.lance.conflicts.grid import Checked, Verdict
+from committerd_common.messages import Transaction
 
 Facts = dict[str, Any]
 

@@ -20,18 +20,18 @@ from typing import Any
 
 import lance
 
-from committerd.edges.local import LocalStore
 from committerd.errors import CorruptTable, RequestError, Unavailable, UnsupportedTable
-from committerd.format.manifest_file import ManifestFile, decode, encode
-from committerd.format.messages import BasePath, IndexSection, Manifest, Message, Transaction
-from committerd.format.request import decode_envelope, decode_transaction
-from committerd.format.support import require_supported
-from committerd.ports import Created, ObjectStore
-from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
-from committerd.rules.invariants import require_sound_table
-from committerd.rules.transaction import footprint_of_theirs
-from committerd.table import Table
-from committerd.writing import put, write_files
+from committerd.lance.format.manifest_file import ManifestFile, decode, encode
+from committerd.lance.format.support import require_supported
+from committerd.lance.transactions.transaction import footprint_of_theirs
+from committerd.lance.versions.invariants import require_sound_table
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, ObjectStore
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.table.versions import Table
+from committerd.table.writing import put, write_files
+from committerd_common.messages import BasePath, IndexSection, Manifest, Message, Transaction
+from committerd_common.request import decode_envelope, decode_transaction
 from tests.conformance.facts import manifests
 from tests.hostile import records as hostile
 from tests.oracle import bounds, mutations, native

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from pyroaring import BitMap, BitMap64
 
-from committerd.format.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, pack_details
-from committerd.format.messages import Any as AnyMessage
-from committerd.format.messages import (
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, pack_details
+from committerd_common.messages import Any as AnyMessage
+from committerd_common.messages import (
     DecodeError,
     Field,
     FragmentReuseIndexDetails,

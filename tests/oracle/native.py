@@ -18,7 +18,7 @@ from typing import Any
 
 import lance
 
-from committerd.format.manifest_file import decode
+from committerd.lance.format.manifest_file import decode
 from tests.conformance.facts import manifests
 
 HINT = "latest_version_hint.json"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from committerd.format.messages import Transaction
+from committerd_common.messages import Transaction
 from tests.conformance import cases
-from tests.rules import samples
-from tests.rules.operations import create_index
+from tests.lance import samples
+from tests.lance.operations import create_index
 
 VERSION = "14.0.2"
 

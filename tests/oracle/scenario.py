@@ -18,15 +18,15 @@ from typing import Any
 
 import lance
 
-from committerd.backoff import Backoff
 from committerd.committer.direct import commit
-from committerd.edges.local import LocalStore
 from committerd.errors import CommitterError
-from committerd.format.request import decode_transaction
-from committerd.ports import ObjectStore
-from committerd.prepare import ANYTHING, PrepareOptions, World
-from committerd.rules.answers import Status
-from committerd.table import Table
+from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
+from committerd.stores.port import ObjectStore
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import ANYTHING, PrepareOptions, World
+from committerd.table.versions import Table
+from committerd_common.request import decode_transaction
 from tests.conformance import reader
 from tests.conformance.facts import latest_facts, manifests
 from tests.oracle import differences, native, tables

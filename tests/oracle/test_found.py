@@ -10,14 +10,14 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import CorruptTable
-from committerd.format.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
-from committerd.format.messages import DataFragment, IndexMetadata, Transaction
-from committerd.format.row_ids import decode_versions
-from committerd.prepare import Prepared
-from committerd.rules.answers import Status
-from tests.rules import samples
-from tests.rules.operations import create_index, delete, update
-from tests.rules.samples import column, fragment, index, manifest, transaction
+from committerd.queue.outcomes import Status
+from committerd.table.prepare import Prepared
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
+from committerd_common.messages import DataFragment, IndexMetadata, Transaction
+from committerd_common.row_ids import decode_versions
+from tests.lance import samples
+from tests.lance.operations import create_index, delete, update
+from tests.lance.samples import column, fragment, index, manifest, transaction
 from tests.table.scene import Scene, append, read_at, rejected
 
 HUGE = 2**32 - 1

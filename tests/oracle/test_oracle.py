@@ -9,7 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.format.messages import Transaction
+from committerd_common.messages import Transaction
 from tests.conformance.facts import latest_facts
 from tests.oracle import native, scenario
 from tests.oracle.differences import Case

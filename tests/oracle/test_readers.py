@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import Field
-from committerd.prepare import Prepared
-from committerd.rules.answers import Status
-from committerd.rules.schema import NAME_BYTES_MAX, NESTING_MAX
+from committerd.lance.versions.schema import NAME_BYTES_MAX, NESTING_MAX
+from committerd.queue.outcomes import Status
+from committerd.table.prepare import Prepared
+from committerd_common.messages import Field
+from tests.lance.samples import transaction
 from tests.producers.old_pylance import old_pylance
-from tests.rules.samples import transaction
 from tests.table.scene import Scene, rejected
 
 pytestmark = pytest.mark.pylance

@@ -11,7 +11,7 @@ from uuid import uuid4
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
-from committerd.format.messages import COMMITTED, Outcome, Transaction
+from committerd_common.messages import COMMITTED, Outcome, Transaction
 
 Answer = Callable[[Any], Iterable[Outcome]]
 """From one record of the staged topic to what is published for it, at once or never."""

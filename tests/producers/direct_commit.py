@@ -7,14 +7,14 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
-from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.committer.direct import Answer
-from committerd.edges.local import LocalStore
-from committerd.format.messages import Transaction
-from committerd.prepare import PrepareOptions, World, create_options
-from committerd.table import Table
+from committerd.stores.local import LocalStore
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import PrepareOptions, World, create_options
+from committerd.table.versions import Table
 from committerd_client import Staged
+from committerd_common.messages import Transaction
 
 
 async def commit(uri: str | Path, given: Staged | Transaction) -> Answer:

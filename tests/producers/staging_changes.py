@@ -24,7 +24,8 @@ import pyarrow as pa
 from google.protobuf import text_format
 from lance.fragment import write_fragments
 
-from committerd.format.messages import (
+from committerd_client import Staged, staging
+from committerd_common.messages import (
     DataFile,
     DataFragment,
     DeletionFile,
@@ -34,8 +35,7 @@ from committerd.format.messages import (
     Message,
     Transaction,
 )
-from committerd.format.row_ids import decode_row_ids
-from committerd_client import Staged, staging
+from committerd_common.row_ids import decode_row_ids
 from tests.producers.staging_tables import make_table, rows
 
 Made = Transaction | Staged | list[Staged] | None

@@ -24,9 +24,9 @@ import pyarrow as pa
 from google.protobuf import text_format
 from lance.fragment import RowIdMeta, write_fragments
 
-from committerd.format.messages import Transaction
 from committerd_client import staging
 from committerd_common.file_pb2 import Dictionary
+from committerd_common.messages import Transaction
 
 NESTED = pa.struct([pa.field("x", pa.utf8()), pa.field("y", pa.list_(pa.field("e", pa.float32(), nullable=False)))])
 SCHEMAS = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.messages import COMMITTED, Outcome, Transaction
-from committerd.format.request import decode_envelope
 from committerd_client import CommitClient, SubmitFailed, TransactionTooLarge, claim_check
 from committerd_client.claim_check import WriteClaim
+from committerd_common.messages import COMMITTED, Outcome, Transaction
+from committerd_common.request import decode_envelope
 from tests.producers.answering import answering, append, never
 
 LARGE = 4_000

@@ -11,18 +11,6 @@ import anyio
 import pytest
 from kafka import KafkaProducer
 
-from committerd.format.messages import (
-    DUPLICATE,
-    EXPIRED,
-    INCOMPATIBLE,
-    INVALID,
-    RETRYABLE,
-    UNDECIDED,
-    UNSUPPORTED,
-    Outcome,
-    Transaction,
-)
-from committerd.format.request import AppUnit, decode_envelope
 from committerd_client import (
     ClientError,
     CommitClient,
@@ -36,6 +24,18 @@ from committerd_client import (
     Undecided,
     UnsupportedTransaction,
 )
+from committerd_common.messages import (
+    DUPLICATE,
+    EXPIRED,
+    INCOMPATIBLE,
+    INVALID,
+    RETRYABLE,
+    UNDECIDED,
+    UNSUPPORTED,
+    Outcome,
+    Transaction,
+)
+from committerd_common.request import AppUnit, decode_envelope
 from tests.producers.answering import (
     answering,
     append,

@@ -14,11 +14,6 @@ from typing import Any
 
 import pytest
 
-from committerd.format.messages import (
-    DUPLICATE,
-    Outcome,
-    Transaction,
-)
 from committerd_client import (
     ClientClosed,
     CommitClient,
@@ -27,6 +22,11 @@ from committerd_client import (
     InvalidTransaction,
     KafkaUnavailable,
     TransactionTooLarge,
+)
+from committerd_common.messages import (
+    DUPLICATE,
+    Outcome,
+    Transaction,
 )
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.producers.answering import (

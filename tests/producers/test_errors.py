@@ -11,18 +11,6 @@ import pytest
 
 import committerd_client
 from committerd.errors import CommitterError
-from committerd.format.messages import (
-    COMMITTED,
-    DUPLICATE,
-    EXPIRED,
-    INCOMPATIBLE,
-    INVALID,
-    RETRYABLE,
-    UNDECIDED,
-    UNSUPPORTED,
-    Outcome,
-    Status,
-)
 from committerd_client import (
     ClientError,
     CommitConflict,
@@ -40,6 +28,18 @@ from committerd_client import (
     errors,
 )
 from committerd_client.outcomes import interpret
+from committerd_common.messages import (
+    COMMITTED,
+    DUPLICATE,
+    EXPIRED,
+    INCOMPATIBLE,
+    INVALID,
+    RETRYABLE,
+    UNDECIDED,
+    UNSUPPORTED,
+    Outcome,
+    Status,
+)
 from tests.producers.old_pylance import ROOT, old_pylance
 
 ERRORS = {

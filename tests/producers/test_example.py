@@ -13,8 +13,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.format.messages import RETRYABLE, Outcome, Transaction
-from committerd.format.request import decode_envelope
+from committerd_common.messages import RETRYABLE, Outcome, Transaction
+from committerd_common.request import decode_envelope
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.producers.answering import answering, committed, make_topics
 

@@ -7,10 +7,10 @@ import gc
 
 import pytest
 
-from committerd.format.messages import COMMITTED, INVALID, Outcome
 from committerd_client import ClientClosed, CommitResult, InFlightFull, InvalidTransaction
 from committerd_client.headers import StagedRecord
 from committerd_client.in_flight import Room, Submission, Submissions
+from committerd_common.messages import COMMITTED, INVALID, Outcome
 
 
 def submission(uuid: str = "a") -> Submission:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from committerd.format.messages import INCOMPATIBLE, INVALID, RETRYABLE, UNDECIDED, Outcome, Transaction
-from committerd.format.request import AppUnit, decode_envelope
 from committerd_client import (
     ClientClosed,
     CommitClient,
@@ -24,6 +22,8 @@ from committerd_client import (
 )
 from committerd_client.headers import Asking
 from committerd_client.reexecution import Attempts, Rounds
+from committerd_common.messages import INCOMPATIBLE, INVALID, RETRYABLE, UNDECIDED, Outcome, Transaction
+from committerd_common.request import AppUnit, decode_envelope
 from tests.producers.answering import Answer, answering, append, committed
 
 UUID = "5e1dcf7e-1f0c-4b6e-9f57-0d2f1b3a7c11"

@@ -12,17 +12,6 @@ from typing import Any
 
 import pytest
 
-from committerd.format.messages import (
-    COMMITTED,
-    INVALID,
-    RETRYABLE,
-    UNDECIDED,
-    Member,
-    Members,
-    Outcome,
-    Refusal,
-    Refusals,
-)
 from committerd_client import (
     Bookmark,
     CommitClient,
@@ -34,6 +23,17 @@ from committerd_client import (
     SyncCommitClient,
     Undecided,
     history,
+)
+from committerd_common.messages import (
+    COMMITTED,
+    INVALID,
+    RETRYABLE,
+    UNDECIDED,
+    Member,
+    Members,
+    Outcome,
+    Refusal,
+    Refusals,
 )
 from tests.producers.answering import answering, append, committed, never
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from lance.fragment import DataFile, FragmentMetadata, RowIdMeta, write_fragments
 
-from committerd.format.request import decode_transaction
 from committerd_client import Staged, staging
+from committerd_common.request import decode_transaction
 from tests.producers import staging_oracle
 from tests.producers.old_pylance import ROOT, old_pylance
 

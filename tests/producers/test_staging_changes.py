@@ -12,8 +12,8 @@ from typing import Any
 import lance
 import pytest
 
-from committerd.format.messages import Transaction
-from committerd.rules.answers import Status
+from committerd.queue.outcomes import Status
+from committerd_common.messages import Transaction
 from tests.producers import staging_changes
 from tests.producers.direct_commit import commit
 from tests.producers.old_pylance import ROOT, old_pylance

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from committerd.rules.answers import Status
+from committerd.queue.outcomes import Status
 from committerd_client import staging
 from committerd_client.staging.stopped import would_commit
 from tests.producers.direct_commit import commit

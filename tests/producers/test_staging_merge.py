@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from committerd.rules.answers import Status
-from committerd.rules.key_filter import key_filter
+from committerd.lance.conflicts.key_filter import key_filter
+from committerd.queue.outcomes import Status
 from committerd_client import Staged, staging
 from committerd_client.staging.keys import KeyHashes
 from tests.producers import staging_oracle

@@ -13,11 +13,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.format.messages import DataFile, DataFragment, DeletionFile
-from committerd.rules.answers import Status
+from committerd.queue.outcomes import Status
 from committerd_client import Reexecution, RetryableConflict, staging
 from committerd_client.staging import StagedMerge, merge_again
 from committerd_client.staging.merge_again import to_look_through
+from committerd_common.messages import DataFile, DataFragment, DeletionFile
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from committerd.rules.answers import Status
+from committerd.queue.outcomes import Status
 from committerd_client import RetryableConflict, Staged, staging
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.transactions import ReadTable, read_table

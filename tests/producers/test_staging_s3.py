@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from committerd.backoff import Backoff
 from committerd.committer import direct
-from committerd.edges.s3 import S3Store, s3_client, s3_place
-from committerd.prepare import PrepareOptions, World
-from committerd.rules.answers import Status
-from committerd.settings_s3 import S3Settings
-from committerd.table import Table
+from committerd.queue.outcomes import Status
+from committerd.settings.s3 import S3Settings
+from committerd.stores.s3 import S3Store, s3_client, s3_place
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import PrepareOptions, World
+from committerd.table.versions import Table
 from committerd_client import Staged, staging
 from harness.s3 import S3Endpoint
 

@@ -15,7 +15,6 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from committerd.format.messages import RETRYABLE, Outcome
 from committerd_client import (
     ClientClosed,
     CommitClient,
@@ -29,6 +28,7 @@ from committerd_client import (
 )
 from committerd_client.headers import Asking
 from committerd_client.options import ClientOptions, CommitOptions
+from committerd_common.messages import RETRYABLE, Outcome
 from tests.producers.answering import answering, append, committed, make_topics, never, staged_values
 
 UUID = "5e1dcf7e-1f0c-4b6e-9f57-0d2f1b3a7c11"

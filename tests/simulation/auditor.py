@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from committerd.errors import CorruptTable, RequestError
-from committerd.format.bounds import FRAGMENT_ID_MAX
-from committerd.format.manifest_file import ManifestFile, decode
-from committerd.format.messages import Member, Outcome, Refusal, Transaction
-from committerd.format.messages import Status as StatusNumber
-from committerd.format.paths import DATA, VERSIONS, data_key, parse_manifest_name, transaction_key
-from committerd.format.request import AppUnit, Envelope, decode_envelope, decode_transaction
-from committerd.ports import Acknowledged, Publication, Record
-from committerd.refusals import INTERNAL_ERROR
-from committerd.rules.answers import REASON_KEY, Settled, decode_settled
-from committerd.rules.position import AppMark, Position, decode_marks, decode_position
+from committerd.lance.format.bounds import FRAGMENT_ID_MAX
+from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.queue.outcomes import REASON_KEY, Settled, decode_settled
+from committerd.queue.port import Acknowledged, Publication, Record
+from committerd.queue.position import AppMark, Position, decode_marks, decode_position
+from committerd.table.refusals import INTERNAL_ERROR
+from committerd_common.messages import Member, Outcome, Refusal, Transaction
+from committerd_common.messages import Status as StatusNumber
+from committerd_common.paths import DATA, VERSIONS, data_key, parse_manifest_name, transaction_key
+from committerd_common.request import AppUnit, Envelope, decode_envelope, decode_transaction
 from tests.simulation.queue import FakeBroker
 from tests.simulation.store import Bucket, Change
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from committerd.format.paths import VERSIONS, parse_manifest_name
-from committerd.rules.position import Position, highest
+from committerd.queue.position import Position, highest
+from committerd_common.paths import VERSIONS, parse_manifest_name
 from tests.simulation.faults import Rates
 from tests.simulation.operator import adopt
 from tests.simulation.store import Change

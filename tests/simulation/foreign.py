@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.errors import CommitterError
-from committerd.format.manifest_file import encode
-from committerd.format.messages import Manifest, Transaction
-from committerd.format.paths import NamingScheme, data_key, manifest_key
-from committerd.format.request import decode_transaction
-from committerd.ports import ObjectStore
-from committerd.prepare import Prepared, PrepareOptions, prepare
-from committerd.prepare import World as PrepareWorld
-from committerd.rules.position import FORMAT_KEY, KEY_PREFIX
-from committerd.table import Table
+from committerd.lance.format.manifest_file import encode
+from committerd.lance.format.own_keys import KEY_PREFIX
+from committerd.queue.position import FORMAT_KEY
+from committerd.stores.port import ObjectStore
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import Prepared, PrepareOptions, prepare
+from committerd.table.prepare import World as PrepareWorld
+from committerd.table.versions import Table
+from committerd_common.messages import Manifest, Transaction
+from committerd_common.paths import NamingScheme, data_key, manifest_key
+from committerd_common.request import decode_transaction
 from tests.simulation import staging
 from tests.simulation.faults import Rates, Weather
 from tests.simulation.process import EPOCH

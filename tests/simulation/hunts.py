@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from committerd.format.bounds import FRAGMENT_ID_MAX
+from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from tests.simulation import mutations as m
 from tests.simulation.chaos import HOUR, Chaos
 from tests.simulation.faults import Rates

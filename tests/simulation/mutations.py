@@ -13,8 +13,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from committerd import prepare as preparing
-from committerd import staged_files
 from committerd.committer import clock, committer, containing, forming, head, intake, loading, putting, starting
 from committerd.committer.head import Head
 from committerd.committer.loading import Loaded, Loading, News
@@ -24,14 +22,18 @@ from committerd.committer.putting import Draft, RunLanding, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
-from committerd.ports import Answer, Created, Fetched, ObjectStore, Queue, TopicIdentity
-from committerd.prepare import Prepared
-from committerd.rules import grouping, ledger, position, startup
-from committerd.rules.answers import Settled
-from committerd.rules.position import Position, advance
-from committerd.rules.settle import Found, Race
-from committerd.table import Standing, Table
-from committerd.writing import put_in_turn
+from committerd.queue import grouping, ledger, position
+from committerd.queue import start as startup
+from committerd.queue.outcomes import Settled
+from committerd.queue.port import Fetched, Queue, TopicIdentity
+from committerd.queue.position import Position, advance
+from committerd.queue.race import Found, Race
+from committerd.stores.port import Answer, Created, ObjectStore
+from committerd.table import prepare as preparing
+from committerd.table import staged_files
+from committerd.table.prepare import Prepared
+from committerd.table.versions import Standing, Table
+from committerd.table.writing import put_in_turn
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 

@@ -11,8 +11,8 @@ import anyio
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.errors import SettingsError
-from committerd.prepare import World as PrepareWorld
-from committerd.table import Table
+from committerd.table.prepare import World as PrepareWorld
+from committerd.table.versions import Table
 from tests.simulation.process import EPOCH
 from tests.simulation.queue import FakeQueue
 from tests.simulation.staging import URI, new_uuid

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from committerd.committer import Committer
-from committerd.daemon import Surroundings, make_committer
+from committerd.daemon.process import Surroundings, make_committer
 from tests.simulation.faults import Weather, When
 from tests.simulation.queue import FakeQueue
 from tests.simulation.staging import URI, new_uuid

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import anyio
 
-from committerd.format.messages import COMMITTED, INVALID, RETRYABLE, Transaction
-from committerd.format.paths import data_key
-from committerd.ports import Record
+from committerd.queue.port import Record
+from committerd_common.messages import COMMITTED, INVALID, RETRYABLE, Transaction
+from committerd_common.paths import data_key
 from tests.simulation import staging
 from tests.simulation.process import EPOCH
 from tests.simulation.staging import Header, Staged, headers, new_uuid

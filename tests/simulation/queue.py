@@ -16,8 +16,7 @@ from typing import Any
 import anyio
 
 from committerd.errors import QueueUnavailable, RefusedToRun
-from committerd.format.records import record_size
-from committerd.ports import (
+from committerd.queue.port import (
     Acknowledged,
     Assigned,
     Fetched,
@@ -28,6 +27,7 @@ from committerd.ports import (
     Revoked,
     TopicIdentity,
 )
+from committerd.queue.records import record_size
 from tests.simulation.faults import Lost, Refused, Weather
 
 _REJOIN_SECONDS = 1.0
@@ -158,7 +158,7 @@ class FakeBroker:
 
 
 class FakeQueue:
-    """`committerd.ports.Queue` as one member sees the broker."""
+    """`committerd.queue.port.Queue` as one member sees the broker."""
 
     def __init__(
         self, broker: FakeBroker, weather: Weather | None = None, *, outstanding_records_max: int = 10_000

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from committerd.format.messages import DataFragment, Field, Transaction
+from committerd_common.messages import DataFragment, Field, Transaction
 
 Header = tuple[str, bytes]
 

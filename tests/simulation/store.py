@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
-from committerd.format.paths import VERSIONS
-from committerd.ports import Answer, Created, Exists, Tail
+from committerd.stores.port import Answer, Created, Exists, Tail
+from committerd_common.paths import VERSIONS
 from tests.simulation.faults import Lost, Refused, Weather
 
 Change = Literal["created", "replaced", "deleted"]
@@ -70,7 +70,7 @@ class Bucket:
 
 
 class FakeStore:
-    """`committerd.ports.ObjectStore` as one process sees a bucket."""
+    """`committerd.stores.port.ObjectStore` as one process sees a bucket."""
 
     def __init__(self, bucket: Bucket, weather: Weather | None = None, *, uri: str = "memory://table") -> None:
         self.uri = uri
@@ -151,7 +151,7 @@ class FakeStore:
 
 
 class SwiftStore(FakeStore):
-    """One that takes several objects at once (`committerd.ports.TakesSeveral`).
+    """One that takes several objects at once (`committerd.stores.port.TakesSeveral`).
 
     It is as `LocalStore` also in another way: versions are created in the folder that was listed last, or not at all.
     """

@@ -7,13 +7,13 @@ from collections.abc import Collection
 
 import pytest
 
+from committerd.audit.audit import Audit, AuditReport, QueueBounds
+from committerd.audit.history import History, audited_version
 from committerd.committer.starting import era_of
-from committerd.format.manifest_file import decode
-from committerd.format.messages import Outcome
-from committerd.format.paths import VERSIONS, parse_manifest_name
-from committerd.ports import TopicIdentity
-from committerd.rules.audit import Audit, AuditReport, QueueBounds
-from committerd.rules.audit_history import History, audited_version
+from committerd.lance.format.manifest_file import decode
+from committerd.queue.port import TopicIdentity
+from committerd_common.messages import Outcome
+from committerd_common.paths import VERSIONS, parse_manifest_name
 from tests.simulation.scenarios import scenario_of
 from tests.simulation.world import World, simulate
 

@@ -9,14 +9,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from committerd import judge as real_judge
-from committerd import prepare
 from committerd.committer import containing, decoding, forming, starting
 from committerd.errors import CorruptTable, StoreUnavailable
-from committerd.format.messages import COMMITTED, INVALID, Outcome, Transaction
-from committerd.format.paths import data_key
-from committerd.rules import grouping
+from committerd.queue import grouping
+from committerd.table import judge as real_judge
+from committerd.table import prepare
 from committerd_common import request
+from committerd_common.messages import COMMITTED, INVALID, Outcome, Transaction
+from committerd_common.paths import data_key
 from tests.simulation.staging import Staged
 from tests.simulation.world import Report, Scenario, World, simulate
 

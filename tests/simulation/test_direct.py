@@ -8,16 +8,16 @@ from collections import Counter
 import anyio
 import pytest
 
-from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.committer.direct import Answer
 from committerd.errors import StoreUnavailable
-from committerd.format.manifest_file import decode
-from committerd.format.messages import Transaction
-from committerd.format.paths import VERSIONS
-from committerd.prepare import PrepareOptions, World
-from committerd.rules.answers import Status
-from committerd.table import Table
+from committerd.lance.format.manifest_file import decode
+from committerd.queue.outcomes import Status
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import PrepareOptions, World
+from committerd.table.versions import Table
+from committerd_common.messages import Transaction
+from committerd_common.paths import VERSIONS
 from tests.simulation.faults import Rates, Weather
 from tests.simulation.loop import run_virtual
 from tests.simulation.process import EPOCH

@@ -8,18 +8,18 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from committerd.backoff import Backoff
 from committerd.committer import direct
 from committerd.committer.direct import Answer
-from committerd.edges.external_manifests import ExternalManifests
 from committerd.errors import StoreUnavailable
-from committerd.format.manifest_file import decode
-from committerd.format.messages import Transaction
-from committerd.format.paths import VERSIONS, NamingScheme, manifest_key
-from committerd.ports import ManifestEntry
-from committerd.prepare import PrepareOptions, World
-from committerd.rules.answers import Status
-from committerd.table import Table
+from committerd.lance.format.manifest_file import decode
+from committerd.queue.outcomes import Status
+from committerd.stores.external_manifests import ExternalManifests
+from committerd.stores.port import ManifestEntry
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import PrepareOptions, World
+from committerd.table.versions import Table
+from committerd_common.messages import Transaction
+from committerd_common.paths import VERSIONS, NamingScheme, manifest_key
 from tests.contracts.entries import FakeManifests, Shelf
 from tests.simulation.faults import Rates, Weather
 from tests.simulation.loop import run_virtual

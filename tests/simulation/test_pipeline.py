@@ -8,7 +8,7 @@ from committerd.committer.head import Head
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.putting import Settlement
 from committerd.committer.view import View
-from committerd.ports import TopicIdentity
+from committerd.queue.port import TopicIdentity
 from tests.simulation.faults import Rates
 from tests.simulation.queue import FakeQueue
 from tests.simulation.world import Report, Scenario, World, simulate

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from committerd.ports import Publication
+from committerd.queue.port import Publication
 from tests.simulation.chaos import Chaos
 from tests.simulation.faults import Rates
 from tests.simulation.operator import adopt

@@ -18,9 +18,13 @@ import anyio
 from prometheus_client import CollectorRegistry
 
 from committerd.committer import pipeline
-from committerd.ports import Record
-from committerd.settings import CommitSettings, DatasetSettings, MemorySettings, Settings, StoreSettings
-from committerd.settings_kafka import KafkaSettings
+from committerd.queue.port import Record
+from committerd.settings.commit import CommitSettings
+from committerd.settings.dataset import DatasetSettings
+from committerd.settings.kafka import KafkaSettings
+from committerd.settings.load import Settings
+from committerd.settings.memory import MemorySettings
+from committerd.settings.store import StoreSettings
 from committerd.telemetry import Telemetry
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos, Event

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from pyroaring import BitMap
 
-from committerd.edges.local import LocalStore
-from committerd.format.deletion_file import encode_bitmap
-from committerd.format.manifest_file import ManifestFile, encode
-from committerd.format.messages import DataFragment, IndexMetadata, Manifest, Transaction
-from committerd.format.paths import NamingScheme, deletion_key, manifest_key, transaction_key, transaction_name
-from committerd.ports import Created, ObjectStore
-from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
-from committerd.rules.answers import Status
-from committerd.table import Committed, Gap, Table
-from committerd.writing import put, write_files
-from tests.rules import samples
-from tests.rules.samples import column, fragment, transaction
+from committerd.lance.format.deletion_file import encode_bitmap
+from committerd.lance.format.manifest_file import ManifestFile, encode
+from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, ObjectStore
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.table.versions import Committed, Gap, Table
+from committerd.table.writing import put, write_files
+from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
+from committerd_common.paths import NamingScheme, deletion_key, manifest_key, transaction_key, transaction_name
+from tests.lance import samples
+from tests.lance.samples import column, fragment, transaction
 
 ANY = PrepareOptions(allowed=ANYTHING)
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from committerd.format.manifest_file import Body, ManifestFile
-from committerd.format.messages import Transaction
-from committerd.format.paths import NamingScheme
-from committerd.history import History
-from committerd.judge import judge
-from committerd.refusals import Rejected
-from committerd.rules.conflicts import NOTHING_FOUND
-from committerd.rules.footprint import Footprint
-from committerd.rules.kind import Kind
-from committerd.table import Committed, Gap, committed_by
-from tests.rules import samples
-from tests.rules.samples import column, fragment, transaction
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.conflicts.grid import NOTHING_FOUND
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import Body, ManifestFile
+from committerd.table.history import History
+from committerd.table.judge import judge
+from committerd.table.refusals import Rejected
+from committerd.table.versions import Committed, Gap, committed_by
+from committerd_common.messages import Transaction
+from committerd_common.paths import NamingScheme
+from tests.lance import samples
+from tests.lance.samples import column, fragment, transaction
 from tests.table.scene import ANY, Scene, append, world
 
 

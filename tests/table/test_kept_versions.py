@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from committerd.format.fragment_list import pack_fragments
-from committerd.format.manifest_file import ManifestFile
-from committerd.format.messages import Manifest
-from committerd.kept_versions import KeptVersions
-from tests.rules.samples import fragment, manifest, table
+from committerd.lance.format.fragment_list import pack_fragments
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.table.kept_versions import KeptVersions
+from committerd_common.messages import Manifest
+from tests.lance.samples import fragment, manifest, table
 
 FRAGMENTS = 5000
 FIRST = table(manifest(*(fragment(number) for number in range(FRAGMENTS)), version=1))

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.edges import local_files
-from committerd.edges.local import LocalStore
-from committerd.edges.measured import MeasuredStore
-from committerd.format.manifest_file import decode
-from committerd.format.messages import Transaction
-from committerd.format.paths import NamingScheme, manifest_key
-from committerd.history import History
-from committerd.ports import Created, Exists
-from committerd.prepare import Prepared, Rejected, build_version, judge
-from committerd.table import Table
+from committerd.lance.format.manifest_file import decode
+from committerd.stores import local_files
+from committerd.stores.local import LocalStore
+from committerd.stores.measured import MeasuredStore
+from committerd.stores.port import Created, Exists
+from committerd.table.history import History
+from committerd.table.prepare import Prepared, Rejected, build_version, judge
+from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
-from tests.rules.operations import create_index
-from tests.rules.samples import deletion_file, fragment, index, manifest, transaction
+from committerd_common.messages import Transaction
+from committerd_common.paths import NamingScheme, manifest_key
+from tests.lance.operations import create_index
+from tests.lance.samples import deletion_file, fragment, index, manifest, transaction
 from tests.table.scene import ANY, Scene, append, world
 
 MANY = 40_000

@@ -13,16 +13,17 @@ import pytest
 
 from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Pending
-from committerd.edges.local import LocalStore
 from committerd.errors import InvalidRequest, ObjectUnreadable, StoreUnavailable
-from committerd.format.request import Request
-from committerd.ports import ObjectStore, Record, Tail
-from committerd.rules.answers import Status
-from committerd.rules.ledger import Refused
-from committerd.staged_files import read_named
-from committerd.table import Table
-from tests.rules.operations import create_index, delete
-from tests.rules.samples import external_details, fragment, reuse_index
+from committerd.queue.ledger import Refused
+from committerd.queue.outcomes import Status
+from committerd.queue.port import Record
+from committerd.stores.local import LocalStore
+from committerd.stores.port import ObjectStore, Tail
+from committerd.table.staged_files import read_named
+from committerd.table.versions import Table
+from committerd_common.request import Request
+from tests.lance.operations import create_index, delete
+from tests.lance.samples import external_details, fragment, reuse_index
 from tests.table.scene import Scene, append, read_at, rejected
 
 

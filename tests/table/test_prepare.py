@@ -9,12 +9,11 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import CorruptTable, InvalidRequest, StoreUnavailable, UnsupportedTable
-from committerd.format.manifest_file import decode
-from committerd.format.messages import DataFragment, Transaction
-from committerd.format.paths import NamingScheme, deletion_key, manifest_key
-from committerd.history import History
-from committerd.ports import Exists
-from committerd.prepare import (
+from committerd.lance.format.manifest_file import decode
+from committerd.queue.outcomes import Status
+from committerd.stores.port import Exists
+from committerd.table.history import History
+from committerd.table.prepare import (
     CreateOptions,
     Prepared,
     PrepareOptions,
@@ -26,12 +25,13 @@ from committerd.prepare import (
     judge,
     prepare,
 )
-from committerd.rules.answers import Status
-from committerd.table import Table
-from committerd.writing import put
-from tests.rules import samples
-from tests.rules.operations import create_index, delete, rewrite, update
-from tests.rules.samples import column, fragment, index, manifest, transaction
+from committerd.table.versions import Table
+from committerd.table.writing import put
+from committerd_common.messages import DataFragment, Transaction
+from committerd_common.paths import NamingScheme, deletion_key, manifest_key
+from tests.lance import samples
+from tests.lance.operations import create_index, delete, rewrite, update
+from tests.lance.samples import column, fragment, index, manifest, transaction
 from tests.table.scene import ANY, Scene, append, create, read_at, rejected, world
 
 

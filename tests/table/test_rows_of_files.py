@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from committerd.format.messages import DataFragment
-from committerd.prepare import ANYTHING, Prepared, PrepareOptions, Rejected
-from committerd.rules.answers import Status
+from committerd.queue.outcomes import Status
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected
 from committerd_client.staging.fragments import fragment as message_of
-from tests.rules.samples import fragment, manifest
+from committerd_common.messages import DataFragment
+from tests.lance.samples import fragment, manifest
 from tests.table.scene import Scene, append
 
 pytestmark = pytest.mark.pylance

@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from committerd.edges.local import LocalStore
 from committerd.errors import StoreUnavailable
-from committerd.format.data_file import TAIL_BYTES
-from committerd.format.messages import BasePath, Transaction
-from committerd.ports import Tail
-from committerd.prepare import Prepared, Rejected
-from committerd.rules.answers import Status
-from committerd.staged_files import Places, with_schema_metadata
+from committerd.lance.format.data_file import TAIL_BYTES
+from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Tail
+from committerd.table.prepare import Prepared, Rejected
+from committerd.table.staged_files import Places, with_schema_metadata
 from committerd_client.staging.fragments import fragment as message_of
-from tests.rules import samples
-from tests.rules.samples import column, fragment, transaction
+from committerd_common.messages import BasePath, Transaction
+from tests.lance import samples
+from tests.lance.samples import column, fragment, transaction
 from tests.table.scene import Scene
 
 

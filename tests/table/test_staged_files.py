@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap
 
-from committerd.edges.local import LocalStore
 from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
-from committerd.format.deletion_file import encode_bitmap
-from committerd.format.messages import Transaction
-from committerd.ports import ObjectStore
-from committerd.prepare import ANYTHING, Allowed, Prepared, Rejected, prepare
-from committerd.rules.answers import Status
-from committerd.staged_files import FileLimits, LookedAt, look_at_several
-from committerd.table import Table
-from committerd.writing import write_files
-from tests.rules import samples
-from tests.rules.operations import create_index, delete, rewrite, update
-from tests.rules.samples import fragment, index, manifest, transaction
+from committerd.lance.format.deletion_file import encode_bitmap
+from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
+from committerd.stores.port import ObjectStore
+from committerd.table.prepare import ANYTHING, Allowed, Prepared, Rejected, prepare
+from committerd.table.staged_files import FileLimits, LookedAt, look_at_several
+from committerd.table.versions import Table
+from committerd.table.writing import write_files
+from committerd_common.messages import Transaction
+from tests.lance import samples
+from tests.lance.operations import create_index, delete, rewrite, update
+from tests.lance.samples import fragment, index, manifest, transaction
 from tests.table.scene import ANY, Scene, append, read_at, rejected, world
 
 VERIFYING = replace(ANY, verify_files=True)

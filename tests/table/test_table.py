@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from committerd import table as table_module
-from committerd.edges.local import LocalStore
 from committerd.errors import CorruptTable, UnsupportedTable
-from committerd.format.manifest_file import Body
-from committerd.format.messages import IndexMetadata, Manifest, Member, Transaction
-from committerd.format.paths import NamingScheme, manifest_key
-from committerd.ports import Created, Exists, Tail
-from committerd.rules.answers import encode_settled
-from committerd.rules.conflicts import Unreadable
-from committerd.rules.footprint import Footprint
-from committerd.rules.kind import Kind
-from committerd.table import Standing, Table, committed_by
-from committerd.writing import put_manifest
-from tests.rules import samples
-from tests.rules.samples import column, transaction
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.conflicts.grid import Unreadable
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import Body
+from committerd.queue.outcomes import encode_settled
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, Exists, Tail
+from committerd.table import versions as table_module
+from committerd.table.versions import Standing, Table, committed_by
+from committerd.table.writing import put_manifest
+from committerd_common.messages import IndexMetadata, Manifest, Member, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
+from tests.lance import samples
+from tests.lance.samples import column, transaction
 from tests.table.scene import Scene, history
 
 
@@ -394,7 +394,7 @@ class TestSettled:
         assert store.reads == 1
         assert await table.settled(2, keep=False) is not await table.settled(2)
         assert store.reads == 3
-        monkeypatch.setattr("committerd.table._SETTLED_BYTES_MAX", 1300)
+        monkeypatch.setattr("committerd.table.versions._SETTLED_BYTES_MAX", 1300)
         await table.settled(3)
         await table.settled(1)
         assert store.reads == 5

@@ -18,7 +18,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from committerd.format.messages import Outcome, Status
+from committerd_common.messages import Outcome, Status
 from harness.daemon import Daemon
 from harness.places import StorePlace
 from scripts.bench.bench import Bench, dataset_of, mode

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import anyio
 
-from committerd.edges.local import LocalStore
-from committerd.format.messages import Transaction
-from committerd.ports import Tail
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Tail
+from committerd_common.messages import Transaction
 from scripts.bench.bench import Bench
 from scripts.bench.committerd_side import OneTable
 from scripts.bench.pool import Pool

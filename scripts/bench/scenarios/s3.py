@@ -15,8 +15,8 @@ import statistics
 
 import anyio
 
-from committerd.commands.stores import Stores
-from committerd.settings_dynamodb import DynamoDBSettings
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.stores.open import Stores
 from scripts.bench.bench import Bench
 from scripts.bench.conditional_writes import timed_write
 from scripts.bench.measuring import race, through_queue

@@ -1,0 +1,1 @@
+"""Was anything lost, doubled or answered falsely? Decided from a table's versions and its topics."""

@@ -1,0 +1,271 @@
+"""Was anything lost, doubled or answered falsely? Decided from the table's versions, the staged topic and the outcomes.
+
+While a committer is at work the order of reading counts: the group's offset and the outcomes' end first, then the
+versions (into a `History`), then the outcomes up to that end, then the staged records. What was told before must then
+be found in a table that was read later.
+
+What can't be known is no finding: versions that were cleaned up, records and outcomes that have expired. It is counted
+as unchecked. An operator who sets the position begins a new era; what was told in an earlier one proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from committerd.audit.history import Entry, Finding, Findings, History, NumberMap, NumbersInMemory
+from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.records import record_sha256
+from committerd_common.messages import DecodeError, Outcome, Transaction
+from committerd_common.messages import Status as StatusNumber
+
+OUTCOME_CLOCK_MS = 60 * 60 * 1000
+"""How far the clock of a committer, which dates outcomes, may be from that of the broker, which dates records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBounds:
+    """What was asked of the queue."""
+
+    identity: TopicIdentity
+    log_start: int
+    log_end: int
+    acknowledged: int | None
+    """The group's offset, read before anything else; None = it has none."""
+    acknowledged_era: int | None = None
+    """The era that it names; None where it doesn't."""
+    outcomes_since_ms: int = 0
+    """Unix time from which on no outcome has expired; 0 = none has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What came of it."""
+
+    findings: Sequence[Finding]
+    """The first of them, `Findings.KEPT_MAX` at most."""
+    by_code: Mapping[str, int]
+    """How many there are of each code."""
+    counts: Mapping[str, int]
+    """What was looked at."""
+    unchecked: Mapping[str, int]
+    """What could not be checked, by cause."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """Takes facts in and collects what doesn't fit together."""
+
+    bounds: QueueBounds
+    history: History
+    _counts: Counter[str] = field(default_factory=Counter)
+    _unchecked: Counter[str] = field(default_factory=Counter)
+    told: NumberMap[int] = field(default_factory=NumbersInMemory)
+    """Offsets of the present topic that have an outcome; what it says, where no version is left to say it."""
+    _next: int = -1
+    """The offset after the last staged record."""
+
+    @property
+    def findings(self) -> Findings:
+        return self.history.findings
+
+    def undecodable_outcome(self, partition: int, offset: int) -> None:
+        """A record of the outcomes topic that is no outcome."""
+        text = f"the record at offset {offset} of partition {partition} of the outcomes topic is no outcome"
+        self.findings.add("outcome_undecodable", text)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """The next outcome, of any partition."""
+        self._counts["outcomes"] += 1
+        present = outcome.topic_id == self.bounds.identity.topic_id
+        if present and self.told.get(outcome.offset) is None:
+            self.told.put(outcome.offset, 0)
+        if outcome.status == StatusNumber.UNDECIDED:
+            return
+        if outcome.era < self.history.era:
+            self._earlier(outcome)
+            return
+        entry = self.history.entry(outcome.topic_id, outcome.offset)
+        if entry is not None:
+            said = disagreement(entry, outcome)
+            if said and entry.era < outcome.era and self.history.is_gone(outcome.topic_id, outcome.offset):
+                self._unchecked["outcomes whose version was not read"] += 1
+            elif said:
+                self._false("outcome_false", outcome, said)
+        elif present and not self._passes(outcome.offset):
+            self._false("outcome_beyond_position", outcome, "the table's position has not passed that record")
+        elif outcome.status == StatusNumber.COMMITTED and outcome.version in self.history.read:
+            self._false("outcome_false", outcome, "that version does not name the record")
+        elif outcome.status == StatusNumber.COMMITTED and outcome.version > self.history.latest:
+            self._false("outcome_false", outcome, f"the table ends at version {self.history.latest}")
+        else:
+            self._unchecked["outcomes whose version was not read"] += 1
+            self._compare_told(outcome, present=present)
+
+    def record(self, record: Record) -> None:
+        """The next record of the staged topic; after all outcomes."""
+        offset = record.offset
+        self._missing_until(offset)
+        self._next = offset + 1
+        self._counts["staged records"] += 1
+        position = self.history.position
+        if position is not None and position.identity != self.bounds.identity:
+            self._unchecked["records of another topic than the position's"] += 1
+            return
+        if position is None or not position.passes(offset):
+            self._counts["records pending"] += 1
+            return
+        self._counts["records passed"] += 1
+        if offset == position.last_offset and record_sha256(record) != position.last_sha256:
+            self.findings.add(
+                "log_rewritten",
+                f"the record at offset {offset} is not the one that the table settled last",
+                offset=offset,
+            )
+        entry = self.history.entry(self.bounds.identity.topic_id, offset)
+        if entry is None:
+            self._without_entry(offset)
+        else:
+            self._counts["records answered in a version"] += 1
+            if entry.era == position.era:
+                self._same_uuid(entry, record)
+        self._is_told(record)
+
+    def report(self) -> AuditReport:
+        """The result; after everything."""
+        position, bounds = self.history.position, self.bounds
+        if position is not None and position.identity != bounds.identity:
+            self.findings.add(
+                "topic_id",
+                f"the table's position is of topic {position.topic} (id {position.topic_id}), the queue is "
+                f"{bounds.identity.topic} (id {bounds.identity.topic_id})",
+            )
+        elif position is not None:
+            self._missing_until(bounds.log_end)
+            if position.next_offset > bounds.log_end:
+                self.findings.add(
+                    "position_beyond_end",
+                    f"the table's position is offset {position.next_offset}, the topic ends at {bounds.log_end}",
+                )
+            if position.next_offset < bounds.log_start:
+                self.findings.add(
+                    "records_lost_unread",
+                    f"offsets {position.next_offset} to {bounds.log_start - 1} were deleted from the topic before the "
+                    "table answered them",
+                    offset=position.next_offset,
+                )
+            expired = self.history.count_below(bounds.identity.topic_id, bounds.log_start)
+            if expired:
+                self._unchecked["records that have expired, and which versions name"] += expired
+        counts = self.history.counts + self._counts
+        return AuditReport(
+            findings=self.findings.kept,
+            by_code=dict(sorted(self.findings.by_code.items())),
+            counts=dict(counts),
+            unchecked=dict(self.history.unchecked + self._unchecked),
+        )
+
+    def _passes(self, offset: int) -> bool:
+        position = self.history.position
+        return position is not None and position.identity == self.bounds.identity and position.passes(offset)
+
+    def _earlier(self, outcome: Outcome) -> None:
+        """Told before an operator set the position: it may not be true any more, and need not."""
+        entry = self.history.entry(outcome.topic_id, outcome.offset)
+        if entry is None or disagreement(entry, outcome):
+            self._unchecked["outcomes of an earlier era that the table does not confirm"] += 1
+
+    def _compare_told(self, outcome: Outcome, *, present: bool) -> None:
+        """Where no version says it any more, at least all outcomes must say the same."""
+        if not present:
+            return
+        said = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
+        before = self.told.get(outcome.offset)
+        self.told.put(outcome.offset, said)
+        if before not in (0, said):
+            self._false("outcomes_differ", outcome, "another outcome says something else")
+
+    def _without_entry(self, offset: int) -> None:
+        topic_id = self.bounds.identity.topic_id
+        if self.history.is_gone(topic_id, offset):
+            self._unchecked["records settled by versions that were not read"] += 1
+        elif self.history.by_hand(topic_id, offset):
+            self._counts["records that an operator has passed"] += 1
+        else:
+            self.findings.add(
+                "record_without_answer",
+                f"the position has passed the record at offset {offset}, and no version names it",
+                offset=offset,
+            )
+
+    def _same_uuid(self, entry: Entry, record: Record) -> None:
+        if not record.value and any(name == "transaction-file" for name, _ in record.headers):
+            self._unchecked["uuids of transactions that lie beside the table"] += 1
+            return
+        try:
+            staged = Transaction.FromString(record.value).uuid
+        except DecodeError:
+            staged = ""
+        if entry.uuid and staged != entry.uuid:
+            self.findings.add(
+                "wrong_record",
+                f"version {entry.at} names transaction {entry.uuid}, the record there is of {staged or 'none'}",
+                version=entry.at,
+                offset=record.offset,
+            )
+
+    def _is_told(self, record: Record) -> None:
+        offset, bounds, position = record.offset, self.bounds, self.history.position
+        assert position is not None
+        if self.told.get(offset) is not None:
+            return
+        owed = bounds.acknowledged
+        if bounds.acknowledged_era is not None and bounds.acknowledged_era < position.era:
+            owed = None
+        if owed is None or offset >= owed:
+            self._counts["records whose outcome is not published yet"] += 1
+        elif record.timestamp_ms < bounds.outcomes_since_ms + OUTCOME_CLOCK_MS and bounds.outcomes_since_ms:
+            self._unchecked["records whose outcome has expired"] += 1
+        else:
+            self.findings.add(
+                "record_without_outcome",
+                f"the group has acknowledged the record at offset {offset}, and there is no outcome of it",
+                offset=offset,
+            )
+
+    def _missing_until(self, offset: int) -> None:
+        """Offsets without a record are Kafka's own; a version can't name one."""
+        topic_id = self.bounds.identity.topic_id
+        first = max(self._next, self.bounds.log_start)
+        for missing in range(first, offset):
+            entry = self.history.entry(topic_id, missing)
+            if entry is not None:
+                self.findings.add(
+                    "record_missing",
+                    f"version {entry.at} names the record at offset {missing}, which the topic does not hold",
+                    version=entry.at,
+                    offset=missing,
+                )
+        self._next = max(self._next, offset)
+
+    def _false(self, code: str, outcome: Outcome, why: str) -> None:
+        told = " ".join(filter(None, [StatusNumber.Name(outcome.status), outcome.reason]))
+        where = f" at version {outcome.version}" if outcome.version else ""
+        self.findings.add(
+            code,
+            f"transaction {outcome.uuid or '(none)'} was told {told}{where}: {why}",
+            version=outcome.version or None,
+            offset=outcome.offset,
+        )
+
+
+def disagreement(entry: Entry, outcome: Outcome) -> str:
+    """What a version says otherwise than an outcome of the same record; empty when they agree."""
+    said = (entry.status, entry.version, entry.reason, entry.uuid)
+    if said == (outcome.status, outcome.version, outcome.reason, outcome.uuid):
+        return ""
+    if entry.status == StatusNumber.COMMITTED:
+        return f"version {entry.at} has committed {'it' if entry.uuid == outcome.uuid else entry.uuid}"
+    told = " ".join(filter(None, [StatusNumber.Name(entry.status), entry.reason]))
+    return f"version {entry.at} says {told} of transaction {entry.uuid or '(none)'}"

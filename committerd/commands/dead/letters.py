@@ -1,0 +1,80 @@
+"""Reading the dead letter topic."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from committerd.commands.printing import Progress
+from committerd.errors import SettingsError
+from committerd.kafka.operator import TopicOperator
+from committerd.queue.dead_letter import Letter, decode_letter
+
+PARTITION = 0
+"""The only one that committers write to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which letters; an empty set chooses all."""
+
+    offsets: frozenset[int] = frozenset()
+    reasons: frozenset[str] = frozenset()
+    since_ms: int | None = None
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether it is one of them, its age apart."""
+        return (not self.offsets or letter.offset in self.offsets) and (
+            not self.reasons or letter.reason in self.reasons
+        )
+
+
+async def read_letters(
+    operator: TopicOperator, wanted: Wanted, *, newest: int | None = None
+) -> tuple[list[Letter], int]:
+    """The letters that are wanted, or only the newest of them, ascending; and how many there are."""
+    topic, total = operator.topics.dead, 0
+    bounds = await operator.bounds(topic)
+    if wanted.since_ms is not None:
+        bounds = await operator.since(topic, wanted.since_ms)
+    start, end = bounds[PARTITION]
+    if wanted.offsets:
+        start, end = max(start, min(wanted.offsets)), min(end, max(wanted.offsets) + 1)
+    kept: deque[Letter] = deque(maxlen=newest)
+    async with aclosing(_letters(operator, start, end)) as letters:
+        async for letter in letters:
+            if letter is not None and wanted.takes(letter):
+                kept.append(letter)
+                total += 1
+    return list(kept), total
+
+
+async def one_letter(operator: TopicOperator, offset: int) -> Letter:
+    """The letter at an offset. Raises `SettingsError` when there is none."""
+    letters, _ = await read_letters(operator, Wanted(offsets=frozenset({offset})))
+    if not letters:
+        start, end = (await operator.bounds(operator.topics.dead))[PARTITION]
+        raise SettingsError(
+            f"there is no dead letter at offset {offset} of {operator.topics.dead}, which holds {start} to {end} "
+            "(exclusive)"
+        )
+    return letters[0]
+
+
+async def letters_below(operator: TopicOperator, offset: int) -> AsyncGenerator[Letter | None, None]:
+    """What lies below an offset, from the topic's start; None for what is no dead letter."""
+    start, _ = (await operator.bounds(operator.topics.dead))[PARTITION]
+    async with aclosing(_letters(operator, start, offset)) as letters:
+        async for letter in letters:
+            yield letter
+
+
+async def _letters(operator: TopicOperator, start: int, end: int) -> AsyncGenerator[Letter | None, None]:
+    progress = Progress("dead letters read", end - start)
+    async with aclosing(operator.stream(operator.topics.dead, {PARTITION: (start, end)})) as batches:
+        async for batch in batches:
+            for _, record in batch:
+                yield decode_letter(record)
+            progress.add(len(batch))

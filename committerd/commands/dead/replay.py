@@ -1,0 +1,136 @@
+"""Staging dead letters again, but for those that were committed since."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from committerd.commands.dead.letters import Wanted, read_letters
+from committerd.commands.printing import Progress
+from committerd.commands.surroundings import monotonic, stores_of, wall_clock
+from committerd.committer.decoding import Decoder
+from committerd.committer.head import StartAgain, earlier
+from committerd.committer.intake import Pending
+from committerd.committer.loading import Loading, load
+from committerd.errors import CommitterError
+from committerd.kafka.operator import TopicOperator
+from committerd.queue.dead_letter import Letter
+from committerd.queue.ledger import NOT_SEEN
+from committerd.queue.port import Record
+from committerd.queue.position import Position
+from committerd.queue.replay import Since, refuse_replay
+from committerd.settings.load import Settings
+from committerd.table.versions import Table
+from committerd_common.messages import DecodeError, Outcome
+from committerd_common.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What becomes of one letter."""
+
+    letter: Letter
+    refused: str
+    """Why it is not staged again; empty when it is."""
+    staged_offset: int | None = None
+    """Of the replay, once it is staged."""
+
+
+async def replay_letters(configured: Settings, operator: TopicOperator, wanted: Wanted, *, apply: bool) -> list[Replay]:
+    """Judge the letters and, with `apply`, stage those that are not refused."""
+    letters, _ = await read_letters(operator, wanted)
+    replays = await _judged(configured, operator, letters) if letters else []
+    good = [one for one in replays if not one.refused]
+    if not apply or not good:
+        return replays
+    offsets = dict(
+        zip(
+            (one.letter.offset for one in good),
+            await operator.stage([one.letter.replay() for one in good]),
+            strict=True,
+        )
+    )
+    return [replace(one, staged_offset=offsets.get(one.letter.offset)) for one in replays]
+
+
+async def _judged(configured: Settings, operator: TopicOperator, letters: Sequence[Letter]) -> list[Replay]:
+    async with stores_of(configured) as stores:
+        table = Table(stores.open(configured.dataset.uri))
+        try:
+            loaded = await load(table, Loading(monotonic=monotonic))
+        except StartAgain as reason:
+            raise CommitterError(f"{reason}: try again", code="contended") from reason
+        decoder = Decoder(
+            aliases=configured.dataset.aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
+        )
+        decoded = [await decoder.decode(_pending(letter.as_staged()), table) for letter in letters]
+        known = {
+            one.uuid: await earlier(loaded.ledger, table, one.uuid, 0) for one in decoded if isinstance(one, Request)
+        }
+    outcomes = await _outcomes_of(operator, {one.uuid for one in decoded if isinstance(one, Request)})
+    waiting = await _waiting(operator, loaded.position)
+    now_ms = int(wall_clock().timestamp() * 1000)
+    replays, seen = [], dict[str, int]()
+    for letter, one in zip(letters, decoded, strict=True):
+        uuid = one.uuid if isinstance(one, Request) else ""
+        since = Since(
+            earlier=known.get(uuid, NOT_SEEN),
+            marks=loaded.marks,
+            outcomes=outcomes.get(uuid, ()),
+            waiting=waiting,
+            now_ms=now_ms,
+        )
+        refused = refuse_replay(letter, one, since)
+        if not refused and uuid in seen:
+            refused = f"letter {seen[uuid]} is of the same transaction"
+        if not refused:
+            seen[uuid] = letter.offset
+        replays.append(Replay(letter=letter, refused=refused))
+    return replays
+
+
+def _pending(record: Record) -> Pending:
+    return Pending(record=record, size=len(record.value))
+
+
+async def _outcomes_of(operator: TopicOperator, uuids: Collection[str]) -> dict[str, list[Outcome]]:
+    """What was told of these transactions, as far as the topic keeps it: their versions may be gone."""
+    found: defaultdict[str, list[Outcome]] = defaultdict(list)
+    if not uuids:
+        return found
+    wanted = {uuid.encode() for uuid in uuids}
+    bounds = await operator.bounds(operator.topics.outcomes)
+    progress = Progress("outcomes read", sum(end - start for start, end in bounds.values()))
+    async with aclosing(operator.stream(operator.topics.outcomes, bounds)) as batches:
+        async for batch in batches:
+            for _, record in batch:
+                if record.key in wanted and (outcome := _outcome(record.value)) is not None:
+                    found[outcome.uuid].append(outcome)
+            progress.add(len(batch))
+    return found
+
+
+def _outcome(value: bytes) -> Outcome | None:
+    try:
+        return Outcome.FromString(value)
+    except DecodeError:
+        return None
+
+
+async def _waiting(operator: TopicOperator, position: Position | None) -> dict[str, int]:
+    """Replays that the table has not answered: what header `replay-of` says, and where they lie."""
+    start, end = (await operator.bounds(operator.topics.staged))[0]
+    if position is not None:
+        start = max(start, min(position.next_offset, end))
+    found: dict[str, int] = {}
+    progress = Progress("staged records read", end - start)
+    async with aclosing(operator.stream(operator.topics.staged, {0: (start, end)})) as batches:
+        async for batch in batches:
+            for _, record in batch:
+                place = dict(record.headers).get("replay-of")
+                if place is not None and (position is None or not position.passes(record.offset)):
+                    found[place.decode("utf-8", "replace")] = record.offset
+            progress.add(len(batch))
+    return found

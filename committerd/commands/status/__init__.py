@@ -1,0 +1,274 @@
+"""`committerd status`: one dataset at a glance, from its table and its queue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import anyio
+import click
+
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, size, when
+from committerd.commands.status.queue import QueueState
+from committerd.commands.status.table import TableState, VersionState, look_at_table
+from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.errors import CommitterError, SettingsError
+from committerd.kafka.operator import open_operator
+from committerd.settings.load import Settings
+from committerd.table.versions import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    """All that could be learnt."""
+
+    name: str
+    now_ms: int
+    table: TableState | None
+    """None = the store did not answer, or the table can't be read."""
+    queue: QueueState | None
+    """None = Kafka did not answer."""
+    problems: list[str]
+
+
+@click.command()
+@click.option(
+    "--versions",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How many versions to read; position, outcomes and growth come from them.",
+)
+@config_option
+@json_option
+def status(versions: int, as_json: bool) -> None:
+    """Print where a dataset stands: version, position, lag, age of what waits, last commits, growth, members.
+
+    The command only reads, and committers may run meanwhile. If Kafka or the store can't be reached, it prints what
+    the other says.
+
+    The exit code is 0 if everything was found out and nothing is wrong, else 1. It is wrong if no committer runs, if
+    one would refuse to run, or if settings of the topics are wrong.
+    """
+    found = anyio.run(_look, settings(), versions)
+    if as_json:
+        click.echo(json.dumps(_json(found), indent=2))
+    else:
+        _print(found)
+    sys.exit(1 if found.problems or (found.queue is not None and found.queue.refusal is not None) else 0)
+
+
+async def _look(configured: Settings, versions: int) -> _Status:
+    problems: list[str] = []
+    table, queue = None, None
+    async with AsyncExitStack() as stack:
+        try:
+            operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
+            queue = QueueState(operator)
+            # Before the table: what was told must be found in a table that is read later.
+            await queue.look_first()
+        except SettingsError:
+            raise
+        except CommitterError as error:
+            problems.append(str(error))
+        stores = await stack.enter_async_context(stores_of(configured))
+        store = stores.open(configured.dataset.uri)
+        try:
+            table = await look_at_table(Table(store), versions)
+            problems += table.damaged
+        except CommitterError as error:
+            problems.append(f"{store.uri}: {error.code}: {error}")
+        if queue is not None:
+            await queue.look_then()
+            if table is not None:
+                await queue.compare(table.position, table_exists=bool(table.versions))
+            problems += queue.problems
+    now_ms = int(wall_clock().timestamp() * 1000)
+    return _Status(name=configured.dataset.name, now_ms=now_ms, table=table, queue=queue, problems=problems)
+
+
+def _json(found: _Status) -> dict[str, Any]:
+    return {
+        "dataset": found.name,
+        "table": None if found.table is None else _table_json(found.table),
+        "queue": None if found.queue is None else _queue_json(found, found.queue),
+        "problems": found.problems,
+    }
+
+
+def _table_json(table: TableState) -> dict[str, Any]:
+    position, growth = table.position, _growth(table)
+    return {
+        "uri": table.uri,
+        "version": table.versions[0].version if table.versions else 0,
+        "position": None if position is None else asdict(position),
+        "versions": [
+            {
+                "version": one.version,
+                "timestamp_ms": one.timestamp_ms,
+                "operation": one.operation,
+                "from_queue": one.from_queue,
+                "committed": one.committed,
+                "refused": one.refused,
+                "manifest_bytes": one.manifest_bytes,
+                "fragments": one.fragments,
+                "data_bytes": one.data_bytes,
+            }
+            for one in table.versions
+        ],
+        "answers": [
+            {"status": status.value, "reason": reason, "count": count}
+            for (status, reason), count in table.answers().items()
+        ],
+        "growth": growth,
+    }
+
+
+def _growth(table: TableState) -> dict[str, int] | None:
+    """From the oldest of the versions to the newest; None where there are not two."""
+    if len(table.versions) < 2:
+        return None
+    new, old = table.versions[0], table.versions[-1]
+    return {
+        "versions": new.version - old.version,
+        "milliseconds": new.timestamp_ms - old.timestamp_ms,
+        "manifest_bytes": new.manifest_bytes - old.manifest_bytes,
+        "fragments": new.fragments - old.fragments,
+        "data_bytes": new.data_bytes - old.data_bytes,
+    }
+
+
+def _queue_json(found: _Status, queue: QueueState) -> dict[str, Any]:
+    oldest, position = queue.oldest, found.table.position if found.table is not None else None
+    return {
+        "topic": None if queue.identity is None else asdict(queue.identity),
+        "log_start": queue.bounds[0] if queue.bounds else None,
+        "log_end": queue.bounds[1] if queue.bounds else None,
+        "acknowledged": queue.acknowledged.offset if queue.acknowledged else None,
+        "pending": queue.pending(position) if found.table is not None else None,
+        "held_back": queue.held_back,
+        "open_transactions": [asdict(one) for one in queue.transactions],
+        "oldest_unread": oldest
+        and {
+            "offset": oldest.offset,
+            "timestamp_ms": oldest.timestamp_ms,
+            "age_ms": found.now_ms - oldest.timestamp_ms,
+        },
+        "retention_ms": queue.retention_ms,
+        "group": None if queue.group is None else asdict(queue.group),
+        "refusal": queue.refusal and {"code": queue.refusal.code, "message": str(queue.refusal)},
+    }
+
+
+def _print(found: _Status) -> None:
+    fields = [("dataset", found.name)]
+    if found.table is not None:
+        fields += _table_fields(found.table, found.now_ms)
+    if found.queue is not None:
+        fields += _queue_fields(found, found.queue)
+    echo_fields(fields)
+    if found.table is not None and found.table.versions:
+        click.echo("")
+        echo_table(
+            ("version", "when", "operation", "by", "committed", "refused", "manifest", "fragments"),
+            [_line(one) for one in found.table.versions],
+        )
+        answers = found.table.answers()
+        if answers:
+            click.echo("\nOutcomes in these versions:")
+            echo_counts({f"{status.value} {reason}".rstrip(): count for (status, reason), count in answers.items()})
+    if found.queue is not None and found.queue.refusal is not None:
+        click.echo(f"\nA committer refuses to run: {found.queue.refusal}")
+    if found.problems:
+        click.echo("\nProblems:")
+    for problem in found.problems:
+        click.echo(f"  - {problem}")
+
+
+def _line(one: VersionState) -> tuple[object, ...]:
+    by = "queue" if one.from_queue else "others"
+    operation = one.operation or "unknown"
+    counts = (one.committed, one.refused)
+    return (one.version, when(one.timestamp_ms), operation, by, *counts, size(one.manifest_bytes), one.fragments)
+
+
+def _table_fields(table: TableState, now_ms: int) -> list[tuple[str, str]]:
+    if not table.versions:
+        return [("table", table.uri), ("version", "no table yet: records wait until somebody creates it")]
+    latest, position, growth = table.versions[0], table.position, _growth(table)
+    ago = duration(max(now_ms - latest.timestamp_ms, 0))
+    fields = [
+        ("table", table.uri),
+        ("version", f"{latest.version}, committed {when(latest.timestamp_ms)} ({ago} ago)"),
+        (
+            "size",
+            f"manifest {size(latest.manifest_bytes)}, {latest.fragments} fragments, data {size(latest.data_bytes)}",
+        ),
+    ]
+    if growth is not None:
+        fields.append(
+            (
+                "growth",
+                f"manifest {size(growth['manifest_bytes'])}, {growth['fragments']} fragments, data "
+                f"{size(growth['data_bytes'])} in {growth['versions']} versions and {duration(growth['milliseconds'])}",
+            )
+        )
+    if position is None:
+        return [*fields, ("position", f"none in the last {len(table.versions)} versions")]
+    ahead = f", and {len(position.settled)} settled ahead" if position.settled else ""
+    where = f"{position.topic} (id {position.topic_id}), era {position.era}"
+    return [*fields, ("position", f"next offset {position.next_offset}{ahead} of {where}")]
+
+
+def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
+    fields = []
+    if queue.bounds is not None:
+        fields.append(("log", f"offsets {queue.bounds[0]} to {queue.bounds[1]} (exclusive)"))
+    if found.table is not None:
+        fields.append(("pending", _pending(found, queue)))
+    if queue.held_back:
+        fields.append(("held back", _held_back(found, queue)))
+    fields.append(("acknowledged", f"below {queue.acknowledged.offset}" if queue.acknowledged else "nothing"))
+    if queue.group is not None:
+        members = ", ".join(
+            f"{one.client_id} at {one.host} ({'active' if one.active else 'standby'})" for one in queue.group.members
+        )
+        fields.append(("group", f"{queue.group.name} is {queue.group.state}: {members or 'no members'}"))
+    if queue.refusal is not None:
+        fields.append(("a committer", f"refuses: {queue.refusal.code}"))
+    elif queue.idle:
+        fields.append(("a committer", "none runs"))
+    elif found.table is not None and queue.identity is not None:
+        fields.append(("a committer", "runs"))
+    return fields
+
+
+def _held_back(found: _Status, queue: QueueState) -> str:
+    text = f"{queue.held_back} records, by an open Kafka transaction"
+    if not queue.transactions:
+        return text
+    first = queue.transactions[0]
+    named = f"of {first.transactional_id!r}" if first.transactional_id is not None else "that no coordinator knows"
+    since = first.last_timestamp_ms if first.started_ms is None else first.started_ms
+    return (
+        f"{text} {named} (producer {first.producer_id}), open for {duration(max(found.now_ms - since, 0))}: "
+        f"`committerd topics transactions --abort {first.producer_id}` ends it"
+    )
+
+
+def _pending(found: _Status, queue: QueueState) -> str:
+    assert found.table is not None
+    pending = queue.pending(found.table.position)
+    if pending is None:
+        return "unknown"
+    if queue.oldest is None:
+        return f"{pending} records"
+    age = max(found.now_ms - queue.oldest.timestamp_ms, 0)
+    text = f"{pending} records; the oldest waits for {duration(age)}"
+    if queue.retention_ms is None or queue.retention_ms <= 0:
+        return text
+    return f"{text}, {age / queue.retention_ms:.1%} of the {duration(queue.retention_ms)} that the topic keeps"

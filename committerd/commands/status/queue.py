@@ -1,0 +1,129 @@
+"""What `committerd status` asks Kafka. Each question that fails is a problem of its own; the others are still asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from committerd.committer.starting import OUTCOMES_TAIL, decode_outcomes, era_of
+from committerd.errors import CommitterError, RefusedToRun
+from committerd.kafka.operator import GroupFound, TopicOperator
+from committerd.kafka.transactions import OpenTransaction
+from committerd.queue.port import Acknowledged, Record, TopicIdentity
+from committerd.queue.position import Position
+from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
+from committerd_common.messages import Outcome
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class QueueState:
+    """What is known of the queue; None = Kafka did not say."""
+
+    operator: TopicOperator
+    identity: TopicIdentity | None = None
+    bounds: tuple[int, int] | None = None
+    acknowledged: Acknowledged | None = None
+    outcomes: Sequence[Outcome] | None = None
+    group: GroupFound | None = None
+    retention_ms: int | None = None
+    """Of the staged topic; -1 = unlimited."""
+    end: int | None = None
+    """Of the log, with what an open Kafka transaction holds back."""
+    transactions: Sequence[OpenTransaction] = ()
+    """Those that hold something back."""
+    oldest: Record | None = None
+    """The first record that the position has not passed."""
+    refusal: RefusedToRun | None = None
+    """Why a committer would refuse to run."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def idle(self) -> bool:
+        """Whether Kafka says that no committer runs."""
+        return self.group is not None and not self.group.members
+
+    async def look_first(self) -> None:
+        """Ask what must be asked before the table is read."""
+        self.acknowledged = await self._asked(self.operator.acknowledged())
+        tail = await self._asked(self.operator.outcomes_tail(OUTCOMES_TAIL))
+        self.outcomes = None if tail is None else decode_outcomes(tail)
+
+    async def look_then(self) -> None:
+        """Ask the rest."""
+        topics = self.operator.topics
+        self.identity = await self._asked(self.operator.identity())
+        if self.identity is not None:
+            bounds = await self._asked(self.operator.bounds(topics.staged))
+            self.bounds = None if bounds is None else bounds[0]
+            self.end = await self._asked(self.operator.end())
+            if self.held_back:
+                self.transactions = await self._asked(self.operator.open_transactions()) or ()
+        self.group = await self._asked(self.operator.group())
+        if self.idle:
+            self.problems.append(
+                f"no committer runs: consumer group {topics.group} has no member. Start one with `committerd run`"
+            )
+        survey = await self._asked(self.operator.survey())
+        if survey is not None:
+            self.problems += [one.problem for one in survey.checks if one.problem]
+            found = survey.found.get(topics.staged)
+            if found is not None and "retention.ms" in found.configs:
+                self.retention_ms = int(found.configs["retention.ms"])
+
+    async def compare(self, position: Position | None, *, table_exists: bool) -> None:
+        """Would a committer run on this position, and what waits for it?"""
+        if self.identity is None or self.bounds is None or self.outcomes is None:
+            return
+        log_start, log_end = self.bounds
+        facts = QueueFacts(
+            identity=self.identity,
+            log_start=log_start,
+            log_end=log_end,
+            group_offset=self.acknowledged.offset if self.acknowledged else None,
+            group_era=era_of(self.acknowledged),
+            outcomes=self.outcomes,
+        )
+        try:
+            start = starting_position(position, facts, table_exists=table_exists)
+            if log_start <= start.last_offset:
+                before = await self._asked(self.operator.read(start.last_offset, start.last_offset + 1))
+                refuse_rewritten_log(start, before or ())
+        except RefusedToRun as error:
+            self.refusal = error
+            return
+        self.oldest = await self._asked(self._first_unread(start, log_end))
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that can't be read before an open Kafka transaction has ended."""
+        return max(self.end - self.bounds[1], 0) if self.end is not None and self.bounds is not None else 0
+
+    def pending(self, position: Position | None) -> int | None:
+        """Offsets that the position has not passed; None where that can't be said."""
+        if self.bounds is None or self.refusal is not None:
+            return None
+        if position is None:
+            return self.bounds[1] - self.bounds[0]
+        return self.bounds[1] - position.next_offset - len(position.settled)
+
+    async def _first_unread(self, position: Position, log_end: int) -> Record | None:
+        bounds = {0: (position.next_offset, log_end)}
+        async with aclosing(self.operator.stream(self.operator.topics.staged, bounds)) as batches:
+            async for batch in batches:
+                for _, record in batch:
+                    if not position.passes(record.offset):
+                        return record
+        return None
+
+    async def _asked(self, question: Awaitable[Answer]) -> Answer | None:
+        try:
+            return await question
+        except RefusedToRun as error:
+            self.refusal = error
+        except CommitterError as error:
+            self.problems.append(str(error))
+        return None

@@ -1,0 +1,129 @@
+"""What `committerd status` reads of the table: its last versions, and what the queue has done in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from committerd.committer.answering import status_of
+from committerd.concurrency import for_each
+from committerd.errors import CorruptTable, RefusedToRun
+from committerd.queue.outcomes import Settled, Status
+from committerd.queue.position import Position, decode_position, highest
+from committerd.table.versions import Table
+
+_AT_ONCE = 4
+"""Versions that are read together: each is whole in memory, and a manifest of 90,000 fragments has 6 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionState:
+    """One version."""
+
+    version: int
+    timestamp_ms: int
+    """Unix time, by the clock of whoever committed it."""
+    operation: str
+    from_queue: bool
+    committed: int
+    """Records that it commits."""
+    refused: int
+    """Records that it passes without committing them."""
+    answers: Mapping[tuple[Status, str], int]
+    """How often it gives each status and reason."""
+    position: Position | None
+    """What it carries."""
+    manifest_bytes: int
+    fragments: int
+    data_bytes: int
+    """Of the data files, as far as the manifest knows their sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """The last versions, newest first; none where there is no table."""
+
+    uri: str
+    versions: Sequence[VersionState]
+    damaged: Sequence[str] = ()
+    """Old versions that can't be read, a sentence each; committers leave them out."""
+
+    @property
+    def position(self) -> Position | None:
+        """The highest that any of the versions carries."""
+        return highest(one.position for one in self.versions if one.position is not None)
+
+    def answers(self) -> Mapping[tuple[Status, str], int]:
+        """How often each status and reason was given in these versions."""
+        found: Counter[tuple[Status, str]] = Counter()
+        for one in self.versions:
+            found.update(one.answers)
+        return dict(sorted(found.items()))
+
+
+async def look_at_table(table: Table, newest: int) -> TableState:
+    """Read so many versions. Raises `StoreUnavailable`, `CorruptTable`, `UnsupportedTable`, `RefusedToRun`.
+
+    `CorruptTable` is of the latest version alone: one damaged old version doesn't hide the others.
+    """
+    found: dict[int, VersionState] = {}
+    damaged: dict[int, str] = {}
+    versions = (await table.versions())[-newest:]
+
+    async def read(version: int) -> None:
+        try:
+            one = await _state(table, version, is_latest=version == versions[-1])
+        except CorruptTable as error:
+            if version == versions[-1]:
+                raise
+            damaged[version] = f"version {version} is damaged, and left out by committers: {error}"
+            return
+        if one is not None:
+            found[version] = one
+
+    await for_each(versions, read, at_once=_AT_ONCE)
+    return TableState(
+        uri=table.uri,
+        versions=[found[version] for version in sorted(found, reverse=True)],
+        damaged=[damaged[version] for version in sorted(damaged)],
+    )
+
+
+async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState | None:
+    """None when it has vanished, or when its transaction is damaged."""
+    skimmed = await table.skim(version)
+    settled = await table.settled(version, keep=False)
+    if skimmed is None or settled is None:
+        return None
+    (outline, fragments, data_bytes), size = skimmed
+    return VersionState(
+        version=version,
+        timestamp_ms=outline.timestamp.ToMilliseconds(),
+        operation=settled.operation,
+        from_queue=settled.ours,
+        committed=len(settled.members),
+        refused=len(settled.refusals),
+        answers=_answers(settled),
+        position=_position(outline.table_metadata, believed=is_latest or settled.ours),
+        manifest_bytes=size,
+        fragments=fragments,
+        data_bytes=data_bytes,
+    )
+
+
+def _position(metadata: Mapping[str, str], *, believed: bool) -> Position | None:
+    """What a version carries. What an old version of another writer has made unreadable counts as dropped."""
+    try:
+        return decode_position(metadata)
+    except (CorruptTable, RefusedToRun):
+        if believed:
+            raise
+        return None
+
+
+def _answers(settled: Settled) -> Counter[tuple[Status, str]]:
+    found = Counter((status_of(refusal), refusal.reason) for refusal in settled.refusals)
+    if settled.members:
+        found[Status.COMMITTED, ""] += len(settled.members)
+    return found

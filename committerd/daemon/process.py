@@ -1,0 +1,369 @@
+"""The process: one committer, its probes, and an end that loses nothing.
+
+SIGTERM and SIGINT drain: the commit in flight ends, its answers are published and acknowledged, the group is left, so a
+standby takes over at once. Whatever else ends the process is safe too, because only the table counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+import anyio
+import anyio.lowlevel
+
+from committerd import __version__
+from committerd.committer import Committer, Pace, Parts, State
+from committerd.committer.answering import Answerer
+from committerd.committer.clock import QueueClock
+from committerd.committer.containing import Containment
+from committerd.committer.decoding import Decoder
+from committerd.committer.forming import Former, FormingOptions, Looking
+from committerd.committer.intake import Intake
+from committerd.committer.loading import Loading
+from committerd.committer.looking import Lookout
+from committerd.committer.publisher import Publisher
+from committerd.committer.putting import Putter
+from committerd.committer.starting import Starter, acknowledgement
+from committerd.queue.dead_letter import OVERHEAD_BYTES
+from committerd.queue.grouping import GroupLimits
+from committerd.queue.port import Queue
+from committerd.settings.commit import CommitSettings
+from committerd.settings.load import Settings
+from committerd.stores.port import ObjectStore, TakesSeveral
+from committerd.stores.probing import Prover
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import Allowed, World
+from committerd.table.staged_files import FileLimits
+from committerd.table.versions import Table
+from committerd.table.work import Work, at_once
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+STALLED_SECONDS = 10.0
+"""An event loop or Kafka thread that has not turned for so long is stuck; only a restart can help."""
+_BEAT_SECONDS = 1.0
+_AHEAD_MAX = timedelta(minutes=5)
+"""How far ahead of Kafka's clock a version may be dated, to be later than the one before it."""
+SILENT_SECONDS = 20.0
+"""A Kafka that has not answered for so long is away. It is asked every 5 s, and each answer may take as long."""
+
+
+Serve = Callable[[Callable[[], list[str]], Callable[[], tuple[bool, str]]], AbstractAsyncContextManager[str]]
+
+
+class Member(Protocol):
+    """What the daemon shows of its membership in the consumer group."""
+
+    @property
+    def owner_turned_at(self) -> float:
+        """When the thread that owns the consumer last turned, on the monotonic clock in seconds."""
+        ...
+
+    def member_state(self) -> str:
+        """active, standby or joining."""
+        ...
+
+    def trouble(self) -> str:
+        """Why this process can't be a member of the group; empty when it can."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group, so that a standby takes over."""
+        ...
+
+    def end_offset(self) -> int | None:
+        """End of the staged partition; None before it was ours."""
+        ...
+
+    def unread_since_ms(self) -> int | None:
+        """Kafka's timestamp of the oldest record that is not acknowledged; None when there is none, or not ours."""
+        ...
+
+    def held_back(self) -> tuple[int, int] | None:
+        """How many records an open Kafka transaction holds back, and Kafka's timestamp of the first; None = none."""
+        ...
+
+    def topic_problems(self) -> Sequence[str]:
+        """What is wrong with the topics."""
+        ...
+
+    def retention_ms(self) -> int | None:
+        """How long the staged topic keeps a record; None for ever, or not known."""
+        ...
+
+    def silent_seconds(self) -> float:
+        """How long Kafka has not answered; some seconds also when all is well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The world as the daemon is given it."""
+
+    store: ObjectStore
+    queue: Queue
+    member: Member
+    telemetry: Telemetry
+    serve: Serve
+    """Serves metrics and probes while entered; yields the URL."""
+    wall_clock: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    dice: random.Random
+    new_uuid: Callable[[], UUID]
+    open_store: Callable[[str], ObjectStore] | None = None
+    work: Work = at_once
+
+
+def _forming(settings: CommitSettings) -> FormingOptions:
+    return FormingOptions(
+        limits=GroupLimits(
+            records=settings.group_records_max,
+            bytes=settings.group_bytes_max,
+            fragments=settings.group_fragments_max,
+            coalesce_appends=settings.coalesce_appends,
+        ),
+        verify_files=settings.verify_files,
+        file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
+        allowed=Allowed(operations=settings.allowed_operations, bases=settings.allowed_bases),
+        app_marks_max=settings.app_marks_max,
+    )
+
+
+def _looking(options: FormingOptions, store: ObjectStore) -> Looking:
+    if options.verify_files == "never":
+        return "alone"
+    return "together" if isinstance(store, TakesSeveral) else "early"
+
+
+def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[None]]:
+    """What proves the store sound, or trusts it where the settings say so."""
+    prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
+    return prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
+
+
+def make_committer(settings: Settings, around: Surroundings) -> Committer:
+    """A committer as the settings want it."""
+    clock = QueueClock(around.wall_clock, around.monotonic)
+    intake = Intake(around.queue, note_time=clock.note)
+    publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
+    answerer = Answerer(
+        queue=around.queue,
+        publisher=publisher,
+        telemetry=around.telemetry,
+        acknowledgement=acknowledgement,
+        log_all=settings.log.transactions == "all",
+        letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
+    )
+    containment = Containment(around.telemetry)
+    world = World(
+        wall_clock=clock.now,
+        ahead_max=_AHEAD_MAX,
+        random=around.dice,
+        new_uuid=around.new_uuid,
+        open_store=around.open_store,
+        work=around.work,
+    )
+    options = _forming(settings.commit)
+    decoder = Decoder(
+        aliases=settings.dataset.aliases,
+        transaction_bytes_max=settings.commit.transaction_bytes_max,
+        containment=containment,
+    )
+    parts = Parts(
+        queue=around.queue,
+        intake=intake,
+        publisher=publisher,
+        answerer=answerer,
+        prove_store=_prove(settings, around),
+        starter=Starter(
+            queue=around.queue,
+            clock=clock,
+            intake=intake,
+            answerer=answerer,
+            new_table=lambda: Table(around.store, footprint_bytes_max=settings.memory.footprint_bytes),
+            loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
+            republish_max=settings.commit.republish_max,
+            transaction_bytes_max=settings.commit.transaction_bytes_max,
+            containment=containment,
+        ),
+        former=Former(
+            options=options,
+            decoder=decoder,
+            world=world,
+            telemetry=around.telemetry,
+            containment=containment,
+            looking=_looking(options, around.store),
+        ),
+        lookout=Lookout(
+            intake,
+            decoder,
+            Table(around.store),
+            options=options,
+            looking=_looking(options, around.store),
+            wall_clock=around.wall_clock,
+        ),
+        putter=Putter(
+            around.queue,
+            around.telemetry,
+            dice=around.dice,
+            recheck_seconds=settings.store.recheck_seconds,
+        ),
+        telemetry=around.telemetry,
+        backoff=lambda: Backoff(around.dice),
+        wall_clock=clock.now,
+    )
+    pace = Pace(
+        interval_min=settings.commit.interval_seconds_min,
+        refusal_interval=settings.commit.refusal_interval_seconds,
+        hold_max=settings.commit.hold_seconds_max,
+        recheck=settings.store.recheck_seconds,
+        refused_retry=settings.daemon.refused_retry_seconds,
+    )
+    return Committer(parts, pace)
+
+
+async def run(settings: Settings, around: Surroundings) -> None:
+    """Commit until SIGTERM or SIGINT, then drain."""
+    committer = make_committer(settings, around)
+    beat = _Beat(around.monotonic)
+    pulse = Probes(committer.state, around.member, beat)
+    track_queue(committer.state, around)
+    _log.info(
+        "daemon.start",
+        extra={
+            "version": __version__,
+            "dataset": settings.dataset.name,
+            "uri": settings.dataset.uri,
+        },
+    )
+    async with around.serve(pulse.live, pulse.ready) as url, anyio.create_task_group() as tasks:
+        _log.info("http.listening", extra={"url": url})
+        tasks.start_soon(beat.run)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            tasks.start_soon(_stop_at, signals, committer, tasks.cancel_scope, settings.daemon.drain_seconds)
+            await committer.run()
+            around.member.leave()  # before anything else ends: a standby waits for it
+        tasks.cancel_scope.cancel()
+    _log.info("daemon.end", extra={"dataset": settings.dataset.name})
+
+
+def track_queue(state: State, around: Surroundings) -> None:
+    """What is known of the queue without the committer, which may wait, or refuse to run."""
+    member, telemetry = around.member, around.telemetry
+
+    def unread_seconds() -> float:
+        since = member.unread_since_ms()
+        return 0.0 if since is None else max(around.wall_clock().timestamp() - since / 1000, 0.0)
+
+    def retention_seconds() -> float:
+        kept = member.retention_ms()
+        return float("inf") if kept is None else kept / 1000
+
+    def held_back_records() -> float:
+        held = member.held_back()
+        return 0.0 if held is None else held[0]
+
+    def held_back_seconds() -> float:
+        held = member.held_back()
+        return 0.0 if held is None else max(around.wall_clock().timestamp() - held[1] / 1000, 0.0)
+
+    telemetry.held_back_records.track(held_back_records)
+    telemetry.held_back_seconds.track(held_back_seconds)
+    telemetry.topic_problems.track(lambda: len(member.topic_problems()))
+    telemetry.kafka_connected.track(lambda: float(member.silent_seconds() < SILENT_SECONDS))
+    telemetry.queue_lag_records.track(lambda: _lag(state, member))
+    telemetry.unread_age.track(unread_seconds)
+    telemetry.staged_retention.track(retention_seconds)
+
+
+def _lag(state: State, member: Member) -> int:
+    end = member.end_offset()
+    if end is None or state.position is None or member.member_state() == "standby":
+        return 0
+    return max(end - state.position, 0)
+
+
+async def _stop_at(
+    signals: AsyncIterator[signal.Signals],
+    committer: Committer,
+    scope: anyio.CancelScope,
+    drain_seconds: float,
+) -> None:
+    """Drain at the first signal; stop at once at the second, or when the time to drain is over."""
+    async for number in signals:
+        _log.info("daemon.draining", extra={"signal": number.name, "seconds": drain_seconds})
+        committer.stop()
+        break
+    with anyio.move_on_after(drain_seconds):
+        async for _ in signals:
+            break
+    _log.warning("daemon.drain_cut_short", extra={"seconds": drain_seconds})
+    scope.cancel()
+
+
+class _Beat:
+    """Shows that the event loop turns."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._at = monotonic()
+
+    async def run(self) -> None:
+        while True:
+            self._at = self._monotonic()
+            await anyio.sleep(_BEAT_SECONDS)
+
+    def stalled(self, at: float | None = None) -> bool:
+        """Whether the loop (or what turned `at`) has stood still for too long."""
+        return self._monotonic() - (self._at if at is None else at) > STALLED_SECONDS
+
+
+class Probes:
+    """What /livez and /readyz answer. A stalled store is a metric and an alert, not a restart."""
+
+    def __init__(self, state: State, member: Member, beat: _Beat) -> None:
+        self._state = state
+        self._member = member
+        self._beat = beat
+
+    def live(self) -> list[str]:
+        """What only a restart can help."""
+        problems = []
+        if self._beat.stalled():
+            problems.append(f"the event loop has not turned for {STALLED_SECONDS:g} s")
+        if self._beat.stalled(self._member.owner_turned_at):
+            problems.append(f"the Kafka thread has not turned for {STALLED_SECONDS:g} s")
+        return problems
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether this member commits, or stands by for the one that does.
+
+        One to which Kafka does not answer does neither, whatever it did before.
+        """
+        good, text = self._part()
+        silent = self._member.silent_seconds()
+        if silent >= SILENT_SECONDS:
+            return False, f"Kafka has not answered for {silent:.0f} s; before that: {text}"
+        return good, text
+
+    def _part(self) -> tuple[bool, str]:
+        state = self._state
+        match state.name:
+            case "active":
+                return True, f"active: version {state.version}, position {state.position}"
+            case "waiting_for_table":
+                return True, f"active, waits for the table: {state.text}"
+            case "standby":
+                member = self._member.member_state()
+                return member == "standby", f"{member}: {self._member.trouble() or state.text}"
+            case _:
+                return False, f"{state.name}: {state.text}"

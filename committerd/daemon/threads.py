@@ -1,0 +1,168 @@
+"""Work in threads, within a budget of processor time and memory.
+
+Python can't kill a thread, but it can raise an exception in one: at its next bytecode instruction, not inside a C call.
+So a Python loop over a billion rows ends soon after its time is over. A C call that never returns is abandoned, and
+nobody waits for it. Each call runs in a thread of its own, so a late exception interrupts nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+from anyio import from_thread
+
+from committerd.errors import InvalidRequest
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+"""How long to wait for a thread after the exception was raised in it; then it is abandoned."""
+_PAGE_BYTES = 4096
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What the work on one record may take."""
+
+    cpu_seconds: float
+    memory_factor: int
+    """Bytes of memory for each byte of the record."""
+    memory_bytes_min: int
+    """And never less than this."""
+
+    def memory_bytes(self, size: int) -> int:
+        """For a record of so many bytes."""
+        return max(self.memory_bytes_min, self.memory_factor * size)
+
+
+class BudgetedThreads:
+    """`committerd.table.work.Work` in threads."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    async def __call__(self, call: Callable[[], T], *, size: int) -> T:
+        """What `call` returns or raises; `InvalidRequest` with code `budget_exceeded` where it takes too much."""
+        running = _Running(call)
+        running.start()
+        allowed, before, given_up = self._budget.memory_bytes(size), resident_bytes(), float("inf")
+        told = ""
+        try:
+            while not running.is_over():
+                with anyio.move_on_after(_LOOK_SECONDS):
+                    await running.over.wait()
+                if not told and not running.is_over():
+                    told = self._exceeded(running.cpu_seconds(), resident_bytes() - before, allowed)
+                    if told:
+                        running.interrupt()
+                        given_up = time.monotonic() + _GRACE_SECONDS
+                elif time.monotonic() > given_up:
+                    _log.error("record.thread_left_alone", extra={"reason": told})
+                    raise _refusal(told)
+        finally:
+            running.interrupt()  # nobody wants it any more, if it is not over
+        if running.interrupted and told:
+            raise _refusal(told)
+        return running.outcome()
+
+    def _exceeded(self, cpu_seconds: float, memory_bytes: int, allowed: int) -> str:
+        """Which bound was passed; empty when none was."""
+        if cpu_seconds > self._budget.cpu_seconds:
+            return f"{self._budget.cpu_seconds:g} s of processor time (setting commit.record_seconds_max)"
+        if memory_bytes > allowed:
+            return f"{allowed / 2**20:.0f} MiB of memory (setting commit.record_memory_bytes_min or _factor)"
+        return ""
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 if the system does not provide it."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _refusal(told: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the work on this record takes more than {told}: commit in smaller parts", code="budget_exceeded"
+    )
+
+
+class _Interrupted(BaseException):
+    """Raised in a thread whose work nobody wants any more."""
+
+
+class _Running(Generic[T]):
+    """One call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._token = anyio.lowlevel.current_token()
+        self._guard = threading.Lock()
+        self._may_be_interrupted = False
+        self._thread = threading.Thread(target=self._run, name="record-work", daemon=True)
+        self.over = anyio.Event()
+        self.interrupted = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether it has ended, however."""
+        return self.over.is_set() or not self._thread.is_alive()
+
+    def outcome(self) -> T:
+        """What it returned; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the thread so far."""
+        ident = self._thread.ident
+        try:
+            return time.clock_gettime(time.pthread_getcpuclockid(ident)) if ident is not None else 0.0
+        except OSError:  # it has just ended
+            return 0.0
+
+    def interrupt(self) -> None:
+        """Raise an exception in the thread, if it is still at work."""
+        if not self._guard.acquire(timeout=_LOOK_SECONDS):
+            return  # the exception came while the thread held it
+        try:
+            ident = self._thread.ident
+            if self._may_be_interrupted and not self.interrupted and ident is not None:
+                self.interrupted = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(_Interrupted))
+        finally:
+            self._guard.release()
+
+    def _run(self) -> None:
+        try:
+            with self._guard:
+                self._may_be_interrupted = True
+            try:
+                self._results.append(self._call())
+            finally:
+                with self._guard:
+                    self._may_be_interrupted = False
+        except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+            self._error = error
+        try:
+            from_thread.run_sync(self.over.set, token=self._token)
+        except BaseException:  # noqa: BLE001  # the loop is gone, or the exception came late; `is_over` sees that the thread ended
+            return

@@ -1,0 +1,1 @@
+"""The queue on Kafka: the only home of kafka-python."""

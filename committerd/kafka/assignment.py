@@ -1,0 +1,163 @@
+"""What this member owns, from where it delivers, and how much of it is still unanswered.
+
+Changed from three threads: the event loop asks for seeks and settles records, the owner polls and
+hands over, kafka-python's IO thread assigns and revokes. The lock is never held while waiting for
+anybody, or heartbeats would wait too.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from kafka import TopicPartition
+
+from committerd.kafka.calls import Delivery
+from committerd.queue.port import Assigned, Fetched, FetchFailed, Record, Revoked
+from committerd.queue.records import record_size
+
+
+class Assignment:
+    """The staged partition, as far as it is this member's.
+
+    `generation` counts assignments. Between an assignment and the first seek, and from the beginning
+    of each later one to its end, the partition is parked: nothing is delivered.
+    """
+
+    def __init__(self, staged: TopicPartition, *, records_max: int, bytes_max: int) -> None:
+        self._staged = staged
+        self._records_max = records_max
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._changes: collections.deque[Assigned | Revoked] = collections.deque()
+        self._generation = 0
+        self._owned = False
+        self._parked = True
+        self._full = False
+        self._seeks = 0
+        self._records = 0
+        self._bytes = 0
+
+    # From the event loop
+
+    def begin_seek(self, generation: int) -> int | None:
+        """Stop delivering: what was fetched so far is dropped. None when the generation is over.
+
+        Delivering goes on after `seek` with the number returned.
+        """
+        with self._lock:
+            if not self._holds(generation):
+                return None
+            self._parked = True
+            self._seeks += 1
+            return self._seeks
+
+    def is_current(self, delivery: Delivery) -> bool:
+        """Whether records delivered so are still wanted."""
+        with self._lock:
+            return self._holds(delivery.event.generation) and delivery.seeks == self._seeks
+
+    def settle(self, generation: int, records: int, size: int) -> None:
+        """So many delivered records and bytes are dealt with."""
+        with self._lock:
+            if self._holds(generation):
+                self._records = max(0, self._records - records)
+                self._bytes = max(0, self._bytes - size)
+
+    # In the owner thread
+
+    @property
+    def generation(self) -> int:
+        """Of the present assignment, or of the last one."""
+        return self._generation
+
+    @property
+    def owned(self) -> bool:
+        """Whether the partition is this member's."""
+        return self._owned
+
+    @property
+    def idle(self) -> bool:
+        """Owned, but nothing is being fetched: parked or full."""
+        return self._owned and (self._parked or self._full)
+
+    def owns(self, generation: int) -> bool:
+        """Whether the assignment of that number still stands."""
+        with self._lock:
+            return self._holds(generation)
+
+    def seek(self, consumer: Any, generation: int, number: int, *, offset: int) -> None:
+        """Deliver from this offset on, unless a later seek or the generation's end came between."""
+        with self._lock:
+            if not self._holds(generation) or number != self._seeks:
+                return
+            with suppress(ValueError, KeyError):  # just taken away; the listener will be told
+                consumer.seek(self._staged, offset)
+                consumer.resume(self._staged)
+                self._parked = self._full = False
+                self._records = self._bytes = 0
+
+    def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
+        """Count what was polled under that generation; None when nobody wants it any more."""
+        with self._lock:
+            if self._parked or not self._holds(generation):
+                return None
+            self._records += len(records)
+            self._bytes += sum(map(record_size, records))
+            return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
+
+    def throttle(self, consumer: Any) -> None:
+        """Stop fetching while too much is unanswered; go on when three quarters of it are done."""
+        with self._lock, suppress(KeyError):  # just taken away
+            if not self._owned or self._parked:
+                return
+            if not self._full and (self._records >= self._records_max or self._bytes >= self._bytes_max):
+                consumer.pause(self._staged)
+                self._full = True
+            elif self._full and self._records <= self._records_max // 4 and self._bytes <= self._bytes_max // 4:
+                consumer.resume(self._staged)
+                self._full = False
+
+    def fail(self, reason: str) -> Delivery | None:
+        """Nothing more can be read; what was handed over and not taken is dropped."""
+        with self._lock:
+            if not self._owned:
+                return None
+            self._parked = True
+            self._seeks += 1
+            return Delivery(FetchFailed(generation=self._generation, reason=reason), self._seeks)
+
+    def changes(self) -> list[Delivery]:
+        """Assignments and revocations since the last call."""
+        found = []
+        while self._changes:
+            found.append(Delivery(self._changes.popleft(), self._seeks))
+        return found
+
+    # From kafka-python's IO thread, during a poll or a close
+
+    def assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """These are ours now. Paused, and with a position, or the consumer would look for one."""
+        with self._lock:
+            consumer.pause(*partitions)
+            for partition in partitions:
+                consumer.seek(partition, 0)
+            if self._staged not in partitions:
+                return
+            self._generation += 1
+            self._owned, self._parked, self._full = True, True, False
+            self._records = self._bytes = 0
+            self._changes.append(Assigned(generation=self._generation))
+
+    def revoked(self, *, lost: bool) -> None:
+        """The staged partition isn't ours any more."""
+        with self._lock:
+            if self._owned:
+                self._owned = False
+                self._changes.append(Revoked(generation=self._generation, lost=lost))
+
+    def _holds(self, generation: int) -> bool:
+        return self._owned and generation == self._generation

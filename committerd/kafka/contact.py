@@ -1,0 +1,58 @@
+"""Checks whether Kafka answers: every member asks every few seconds, on a connection of its own.
+
+Nothing else shows it in time: a consumer that gets no answer looks like a consumer that has nothing to read. The
+question goes to the broker that leads the staged topic's partition, so a cluster that is up but can't serve the topic
+counts as not answering. An answer that the topic is gone counts as an answer.
+"""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+from kafka import TopicPartition
+
+from committerd.errors import CommitterError, RefusedToRun
+from committerd.kafka.admin import TopicAdmin
+from committerd.settings.kafka import KafkaSettings
+
+_ASK_SECONDS = 5.0
+_TIMEOUT_MS = 5_000
+
+
+class KafkaContact:
+    """Keeps `answered_at` true while `run` runs."""
+
+    def __init__(self, settings: KafkaSettings, name: str, *, staged: TopicPartition) -> None:
+        timeout = max(min(settings.request_timeout_ms, _TIMEOUT_MS), settings.fetch_max_wait_ms + 1)
+        self._settings = settings.model_copy(update={"request_timeout_ms": timeout})
+        self._name = name
+        self._staged = staged
+        self._admin: TopicAdmin | None = None
+        self._lane = CapacityLimiter(1)
+        self.answered_at = time.monotonic()
+        """When Kafka last answered; before the first answer, when this object was created."""
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await anyio.sleep(_ASK_SECONDS)
+            await to_thread.run_sync(self._ask, limiter=self._lane, abandon_on_cancel=True)
+
+    def close(self) -> None:
+        """Release the connection; blocks."""
+        if self._admin is not None:
+            self._admin.close()
+
+    def _ask(self) -> None:
+        try:
+            if self._admin is None:
+                self._admin = TopicAdmin(self._settings, self._name, bootstrap_ms=_TIMEOUT_MS)
+            self._admin.identity(self._staged.topic, None)
+            self._admin.bounds([self._staged])
+        except RefusedToRun:
+            pass  # the topic is gone, says Kafka
+        except CommitterError:
+            return
+        self.answered_at = time.monotonic()

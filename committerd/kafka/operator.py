@@ -1,0 +1,204 @@
+"""A dataset's topics and group, as an operator's command sees them.
+
+Nothing here is a member of the group, and topics that are wrong or missing are no error: a command is to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from anyio import to_thread
+from kafka import KafkaProducer, TopicPartition, errors
+
+from committerd.errors import QueueUnavailable
+from committerd.kafka.admin import TopicAdmin
+from committerd.kafka.clients import in_words, open_client
+from committerd.kafka.options import producer_options, reader_options, topics_of
+from committerd.kafka.reader import RangeReader, read_batches
+from committerd.kafka.records import to_record
+from committerd.kafka.topics import TopicSurvey, survey_topics
+from committerd.kafka.transactions import OpenTransaction, end_transaction, open_transactions
+from committerd.queue.port import Acknowledged, Publication, Record, TopicIdentity
+from committerd.settings.kafka import KafkaSettings
+
+_CLOSE_SECONDS = 1.0
+
+Result = TypeVar("Result")
+Bounds = Mapping[int, tuple[int, int]]
+"""Half-open range of offsets of each partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMemberFound:
+    """One committer, as Kafka knows it."""
+
+    client_id: str
+    host: str
+    active: bool
+    """Whether it has the staged partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFound:
+    """The dataset's consumer group."""
+
+    name: str
+    state: str
+    """Kafka's word: Stable, PreparingRebalance, Empty, Dead (there is none), ..."""
+    members: Sequence[GroupMemberFound]
+
+
+class TopicOperator:
+    """Made by `open_operator`. Every method may raise `QueueUnavailable`."""
+
+    def __init__(self, settings: KafkaSettings, name: str, *, admin: TopicAdmin) -> None:
+        self.topics = topics_of(settings, name)
+        self._settings = settings
+        self._name = name
+        self._admin = admin
+        self._reader = RangeReader(settings, self.topics, name, admin=admin)
+        self._staged = TopicPartition(self.topics.staged, 0)
+
+    async def survey(self, *, create: bool = False) -> TopicSurvey:
+        """The three topics beside what the settings ask for, after creating what is missing if asked to.
+
+        Raises `SettingsError` where Kafka won't create one.
+        """
+        return await _in_thread(partial(survey_topics, self._admin, self._settings, self._name, create=create))
+
+    async def identity(self) -> TopicIdentity:
+        """Which topic the staged one is now. Raises `RefusedToRun` (`topic_gone`) when there is none."""
+        return await _in_thread(partial(self._admin.identity, self.topics.staged, None))
+
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Log start and end of each partition, half-open. `QueueUnavailable` also when there is no such topic."""
+
+        def ask() -> dict[int, tuple[int, int]]:
+            found = self._admin.bounds(self._admin.partitions(topic))
+            return {at.partition: bounds for at, bounds in found.items()}
+
+        return await _in_thread(ask)
+
+    async def since(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int]]:
+        """As `bounds`, without the records from before that time (Unix milliseconds)."""
+
+        def ask() -> dict[int, tuple[int, int]]:
+            bounds = self._admin.bounds(self._admin.partitions(topic))
+            starts = self._admin.offsets_at(list(bounds), timestamp_ms)
+            return {at.partition: (starts.get(at, end), end) for at, (_, end) in bounds.items()}
+
+        return await _in_thread(ask)
+
+    async def open_transactions(self) -> list[OpenTransaction]:
+        """Kafka transactions that hold back staged records."""
+        return await _in_thread(partial(open_transactions, self._admin, self._staged))
+
+    async def end_transaction(self, one: OpenTransaction) -> None:
+        """Abort one of them: what it has written is never delivered."""
+        await _in_thread(partial(end_transaction, self._admin, self._settings, self._staged, one))
+
+    async def end(self) -> int:
+        """The end of the staged topic, what an open Kafka transaction holds back included."""
+        return await _in_thread(partial(self._admin.end, self._staged))
+
+    async def acknowledged(self) -> Acknowledged | None:
+        """The group's offset, None when it has none."""
+        return await _in_thread(self._reader.acknowledged)
+
+    async def outcomes_tail(self, limit: int) -> list[bytes]:
+        """Values of the last records of the outcomes topic, at most `limit` of each partition."""
+        return await _in_thread(partial(self._reader.outcomes_tail, limit))
+
+    async def read(self, start: int, end: int) -> list[Record]:
+        """Records of the staged partition in the half-open range, those that are still there."""
+        return await _in_thread(partial(self._reader.staged, start, end))
+
+    async def group(self) -> GroupFound:
+        """Who is a member of the committers' group."""
+        described = await _in_thread(partial(self._admin.group, self.topics.group))
+        members = [
+            GroupMemberFound(
+                client_id=member["client_id"],
+                host=member["client_host"].lstrip("/"),
+                active=_has_partition(member, self.topics.staged),
+            )
+            for member in described["members"]
+        ]
+        return GroupFound(name=self.topics.group, state=described["group_state"], members=members)
+
+    async def stream(self, topic: str, ranges: Bounds) -> AsyncGenerator[list[tuple[int, Record]], None]:
+        """(partition, record) of the half-open ranges as they are read, each partition in offset order.
+
+        To be closed by whoever does not read to the end (`contextlib.aclosing`).
+        """
+        options = reader_options(self._settings, self.topics, self._name)
+        asked = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
+        batches = read_batches(
+            options | {"bootstrap_timeout_ms": self._settings.request_timeout_ms},
+            asked,
+        )
+        try:
+            while (batch := await _in_thread(partial(_next, batches))) is not None:
+                yield [(found.partition, to_record(found)) for found in batch]
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _in_thread(batches.close)
+
+    async def stage(self, publications: Sequence[Publication]) -> list[int]:
+        """Write records to the staged topic and wait for Kafka; returns their offsets.
+
+        After an error any of them may be there.
+        """
+        return await _in_thread(partial(self._stage, publications))
+
+    async def delete_letters_below(self, offset: int) -> int:
+        """Delete the dead letters below an offset; returns the first offset that is left."""
+        return await _in_thread(partial(self._admin.delete_below, TopicPartition(self.topics.dead, 0), offset))
+
+    def _stage(self, publications: Sequence[Publication]) -> list[int]:
+        size = self._settings.max_record_bytes
+        opened = open_client(KafkaProducer, producer_options(self._settings, "dead", self._name, record_bytes_max=size))
+        seconds = (self._settings.delivery_timeout_ms + self._settings.request_timeout_ms) / 1000
+        try:
+            futures = [
+                opened.client.send(
+                    self.topics.staged, key=one.key, value=one.value, headers=list(one.headers), partition=0
+                )
+                for one in publications
+            ]
+            return [int(future.get(seconds).offset) for future in futures]
+        except errors.KafkaError as error:
+            raise QueueUnavailable(f"writing to {self.topics.staged}: {in_words(error)}") from error
+        finally:
+            with suppress(errors.KafkaError):
+                opened.client.close(timeout=_CLOSE_SECONDS)
+
+
+@asynccontextmanager
+async def open_operator(settings: KafkaSettings, name: str) -> AsyncIterator[TopicOperator]:
+    """Connect; gives up after a request's time. Raises `QueueUnavailable` with what kafka-python logged."""
+    admin = await _in_thread(partial(TopicAdmin, settings, name, bootstrap_ms=settings.request_timeout_ms))
+    try:
+        yield TopicOperator(settings, name, admin=admin)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _in_thread(admin.close)
+
+
+async def _in_thread(work: Callable[[], Result]) -> Result:
+    return await to_thread.run_sync(work)
+
+
+def _next(batches: Generator[list[Any], None, None]) -> list[Any] | None:
+    return next(batches, None)
+
+
+def _has_partition(member: Mapping[str, Any], topic: str) -> bool:
+    # Empty bytes while the group is being formed.
+    assignment = member["member_assignment"] or {}
+    return any(one["topic"] == topic and 0 in one["partitions"] for one in assignment.get("assigned_partitions", ()))

@@ -1,0 +1,206 @@
+"""From our settings to the arguments of kafka-python's three clients.
+
+Each client takes other names and refuses those it doesn't know, so what all have in common is made
+once and filtered by the client's own defaults.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from pydantic import SecretStr
+
+from committerd.errors import SettingsError
+from committerd.settings.kafka import KafkaSettings
+
+BATCH_BYTES = 128 * 1024
+RECORD_OVERHEAD_BYTES = 1024
+"""More than a batch of one record adds to its key, value and headers."""
+CONNECTION = (
+    "bootstrap_servers",
+    "bootstrap_timeout_ms",
+    "request_timeout_ms",
+    "metadata_max_age_ms",
+    "reconnect_backoff_ms",
+    "reconnect_backoff_max_ms",
+    "connections_max_idle_ms",
+    "security_protocol",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_check_hostname",
+    "ssl_crlfile",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "client_dns_lookup",
+    "proxy_url",
+    "api_version",
+)
+"""Settings that go to every client under the same name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """Names of one dataset's topics and group."""
+
+    staged: str
+    outcomes: str
+    dead: str
+    group: str
+
+
+def topics_of(settings: KafkaSettings, name: str) -> Topics:
+    """Names for the dataset. Raises `SettingsError` when Kafka would not take them."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise SettingsError(
+            f"dataset name {name!r} can't be part of a Kafka topic: use letters, digits, '.', '_' and '-' only"
+        )
+    longest = f"{settings.topic_prefix}{name}.outcomes"
+    if len(longest) > 249:  # Kafka: Topic.java, MAX_NAME_LENGTH
+        raise SettingsError(
+            f"topic name {longest!r} has {len(longest)} characters, and Kafka allows 249: shorten "
+            "topic_prefix or the dataset's name"
+        )
+    stem = f"{settings.topic_prefix}{name}"
+    return Topics(
+        staged=f"{stem}.staged",
+        outcomes=longest,
+        dead=f"{stem}.dead",
+        group=f"{settings.group_prefix}{name}",
+    )
+
+
+def client_id(role: str, name: str) -> str:
+    """What the broker calls us in its logs, metrics and quotas: committerd-ROLE-DATASET-HOST."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "unknown"
+    return f"committerd-{role}-{name}-{host}"
+
+
+def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:
+    """A consumer that is a member of the dataset's group, but for its assignor."""
+    return _filtered(
+        KafkaConsumer,
+        _connection(settings)
+        | _reading(settings)
+        | {
+            "client_id": client_id("consumer", name),
+            "group_id": topics.group,
+            # No group_instance_id: a static member sends no leave, so each restart would cost
+            # a whole session, and a fenced one is never told.
+            "session_timeout_ms": settings.session_timeout_ms,
+            "heartbeat_interval_ms": settings.heartbeat_interval_ms,
+            "max_poll_interval_ms": settings.max_poll_interval_ms,
+        },
+    )
+
+
+def reader_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:
+    """A consumer that reads ranges, and the group's offset, without being a member."""
+    return _filtered(
+        KafkaConsumer,
+        _connection(settings)
+        | _reading(settings)
+        | {
+            "client_id": client_id("reader", name),
+            "group_id": topics.group,
+            # Reads end where the log ends, so nothing is gained by waiting for more.
+            "fetch_max_wait_ms": min(settings.fetch_max_wait_ms, 50),
+        },
+    )
+
+
+def producer_options(settings: KafkaSettings, role: str, name: str, *, record_bytes_max: int) -> dict[str, Any]:
+    """An idempotent producer for records up to the given size."""
+    return _filtered(
+        KafkaProducer,
+        _connection(settings)
+        | {
+            "client_id": client_id(role, name),
+            "acks": "all",
+            # Named although it is the default: only then does a contradiction raise.
+            "enable_idempotence": True,
+            "max_in_flight_requests_per_connection": 5,
+            "linger_ms": 0,
+            "batch_size": min(BATCH_BYTES, record_bytes_max),
+            "max_request_size": record_bytes_max + RECORD_OVERHEAD_BYTES,
+            "delivery_timeout_ms": settings.delivery_timeout_ms,
+            "max_block_ms": settings.request_timeout_ms,
+            "allow_auto_create_topics": False,
+        },
+    )
+
+
+def admin_options(settings: KafkaSettings, name: str) -> dict[str, Any]:
+    """A client for metadata and topics."""
+    return _filtered(KafkaAdminClient, _connection(settings) | {"client_id": client_id("admin", name)})
+
+
+def writer_options(settings: KafkaSettings) -> dict[str, Any]:
+    """For the clients of a program that writes through the queue: how to connect and log in, as the committer does."""
+    options = _connection(settings)
+    own = ("bootstrap_servers", "bootstrap_timeout_ms")
+    return {name: value for name, value in options.items() if name not in own and value is not None}
+
+
+def _reading(settings: KafkaSettings) -> dict[str, Any]:
+    return {
+        "enable_auto_commit": False,
+        # An offset that isn't there must raise: 'earliest' would pass over lost records in silence.
+        "auto_offset_reset": "none",
+        "isolation_level": "read_committed",
+        "check_crcs": True,
+        "max_poll_records": 500,
+        "fetch_max_wait_ms": settings.fetch_max_wait_ms,
+        "fetch_max_bytes": settings.fetch_max_bytes,
+        "max_partition_fetch_bytes": max(10 * 1024 * 1024, settings.max_record_bytes),
+        "allow_auto_create_topics": False,
+        "exclude_internal_topics": True,
+    }
+
+
+def _connection(settings: KafkaSettings) -> dict[str, Any]:
+    # kafka-python's own metrics are read by nobody, and cost some percent of the interpreter's time.
+    options: dict[str, Any] = {"metrics_enabled": False}
+    for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).is_file():
+            raise SettingsError(f"{name}: there is no file {path!r}")
+    for name in CONNECTION:
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr):
+            value = value.get_secret_value()
+        options[name] = list(value) if name == "bootstrap_servers" else value
+    if settings.sasl_oauth_token_provider is not None:
+        options["sasl_oauth_token_provider"] = _token_provider(settings.sasl_oauth_token_provider)
+    return options
+
+
+def _filtered(client: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    known = client.DEFAULT_CONFIG  # type: ignore[attr-defined]  # each of the three has it
+    return {name: value for name, value in options.items() if name in known}
+
+
+def _token_provider(path: str) -> AbstractTokenProvider:
+    module, _, name = path.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"sasl_oauth_token_provider {path!r}: {error}") from error
+    if not isinstance(made, AbstractTokenProvider):
+        raise SettingsError(
+            f"sasl_oauth_token_provider {path!r} makes a {type(made).__name__}, not a "
+            "kafka.net.sasl.oauth.AbstractTokenProvider"
+        )
+    return made

@@ -1,0 +1,413 @@
+"""The `Queue` port on Kafka: one dataset's three topics, as one member of its group.
+
+Every call that blocks runs in a thread of its own, so that none waits for another: the group's
+consumer (which also delivers), the admin client, a reader, and a producer each for outcomes and dead
+letters, because an error of one kills that producer for all its topics.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+import anyio
+from anyio import CapacityLimiter, from_thread, to_thread
+from kafka import TopicPartition, errors
+
+from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
+from committerd.kafka.admin import TopicAdmin
+from committerd.kafka.calls import Delivery
+from committerd.kafka.clients import in_words, no_broker, recent_lines
+from committerd.kafka.consumer import GroupMember, MembershipState
+from committerd.kafka.contact import KafkaContact
+from committerd.kafka.options import Topics
+from committerd.kafka.producer import RecordSender
+from committerd.kafka.reader import RangeReader
+from committerd.kafka.topics import prepare_topics, survey_topics
+from committerd.queue.dead_letter import OVERHEAD_BYTES, smaller_letter, smaller_outcome
+from committerd.queue.port import Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
+from committerd.settings.kafka import KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+_REBALANCE_PAUSE_SECONDS = 0.05
+_END_OFFSET_SECONDS = 2.0
+_UNREAD_SECONDS = 30.0
+_BLOCKED_SECONDS = 10.0
+_MEMBER_SECONDS = 2.0
+_SILENT_SECONDS_MAX = 15.0
+"""kafka-python should have given up a connection by then, and made another."""
+_JOINING_SESSIONS_MAX = 3.0
+"""In session timeouts."""
+_CLOSE_SECONDS_MAX = 10.0
+_BOOTSTRAP_MS = 5_000
+"""Of one try to connect, which can't be interrupted."""
+
+Result = TypeVar("Result")
+
+
+class KafkaQueue:
+    """`committerd.queue.port.Queue` on Kafka, made by `open_kafka_queue`."""
+
+    def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
+        self.topics = topics
+        self._staged = TopicPartition(topics.staged, 0)
+        self._session_seconds = settings.session_timeout_ms / 1000
+        # Longer than the threads wait themselves, so that none is left behind as a rule.
+        self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
+        self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
+        self._member = GroupMember(settings, topics, name, deliver=self._deliver)
+        self._admin = admin
+        self._reader = RangeReader(settings, topics, name, admin=admin)
+        self._outcomes, self._letters = (
+            RecordSender(settings, role, name, topic=topic, record_bytes_max=size, smaller=smaller)
+            for role, topic, size, smaller in (
+                ("outcomes", topics.outcomes, settings.max_record_bytes, smaller_outcome),
+                ("dead", topics.dead, settings.max_record_bytes + OVERHEAD_BYTES, smaller_letter),
+            )
+        )
+        self._contact = KafkaContact(settings, name, staged=self._staged)
+        self._deliveries: collections.deque[Delivery] = collections.deque()
+        self._arrived = anyio.Event()
+        self._acknowledged: int | None = None
+        self._oldest_unread: Record | None = None
+        self._retention_ms: int | None = None
+        self._held_back = 0
+        self._held_back_from: tuple[int, int] | None = None
+        """First offset that an open Kafka transaction holds back, and its Unix time in milliseconds."""
+        self._topic_problems: Sequence[str] = ()
+        self._settings = settings
+        self._name = name
+        self._lanes = {
+            resource: CapacityLimiter(1)
+            for resource in (self._member, self._admin, self._reader, self._outcomes, self._letters)
+        }
+
+    # What operators see
+
+    @property
+    def owner_turned_at(self) -> float:
+        """When the thread that owns the consumer last went round its loop (`time.monotonic`)."""
+        return self._member.turned_at
+
+    def member_state(self) -> MembershipState:
+        """active: owns the partition. standby: a member without it. joining: neither yet."""
+        return self._member.state
+
+    def end_offset(self) -> int | None:
+        """End of the staged partition, at most some seconds old; None before it was ours."""
+        return self._member.end_offset
+
+    def unread_since_ms(self) -> int | None:
+        """When the oldest record that is not acknowledged was staged, as looked up some seconds ago.
+
+        None when there is none, or when the partition is not ours.
+        """
+        oldest = self._oldest_unread
+        if oldest is None or not self._member.assignment.owned or oldest.offset < (self._acknowledged or 0):
+            return None
+        return oldest.timestamp_ms
+
+    def retention_ms(self) -> int | None:
+        """How long the staged topic keeps a record, as looked up some seconds ago; None for ever, or not known."""
+        return self._retention_ms
+
+    def held_back(self) -> tuple[int, int] | None:
+        """How many offsets an open Kafka transaction holds back, and the Unix time of the first in milliseconds.
+
+        As looked up some seconds ago. None when there is none, or when the partition is not ours.
+        """
+        if self._held_back_from is None or not self._member.assignment.owned:
+            return None
+        return self._held_back, self._held_back_from[1]
+
+    def topic_problems(self) -> Sequence[str]:
+        """What is wrong with the topics, as looked up some minutes ago; a sentence with its remedy each."""
+        return self._topic_problems
+
+    def silent_seconds(self) -> float:
+        """How long Kafka has not answered; some seconds also when all is well."""
+        return time.monotonic() - self._contact.answered_at
+
+    # The port; each method's meaning is in `committerd.queue.port.Queue`
+
+    async def next_event(self) -> QueueEvent:
+        while True:
+            while self._deliveries:
+                delivery = self._deliveries.popleft()
+                if not isinstance(delivery.event, Fetched) or self._member.assignment.is_current(delivery):
+                    return delivery.event
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+
+    async def identity(self) -> TopicIdentity:
+        ask = partial(self._admin.identity, self.topics.staged, self._member.leader())
+        return await self._in_thread(self._admin, ask, "asking which topic it is")
+
+    async def bounds(self) -> tuple[int, int]:
+        ask = partial(self._admin.bounds, [self._staged])
+        return (await self._in_thread(self._admin, ask, "asking for bounds"))[self._staged]
+
+    async def time_ms(self) -> int | None:
+        return await self._in_thread(self._admin, self._admin.time_ms, "asking what time it is")
+
+    async def acknowledged(self) -> Acknowledged | None:
+        found = await self._in_thread(self._reader, self._reader.acknowledged, "asking for the group's offset")
+        if found is not None:
+            self._acknowledged = found.offset
+        return found
+
+    async def acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
+        member = self._member
+        with self._no_longer_than(self._seconds_max, "acknowledging"):
+            while True:
+                call = member.submit(
+                    partial(member.acknowledge, generation=generation, offset=offset, metadata=metadata)
+                )
+                try:
+                    taken = await call.result()
+                except errors.KafkaError as error:
+                    raise QueueUnavailable(f"acknowledging {self._staged.topic}: {in_words(error)}") from error
+                if taken is not None:
+                    break
+                # A member joins or leaves. We keep the partition, but for now Kafka takes nothing.
+                await anyio.sleep(_REBALANCE_PAUSE_SECONDS)
+        if taken:
+            self._acknowledged = offset
+        return taken
+
+    async def seek(self, generation: int, offset: int) -> None:
+        number = self._member.assignment.begin_seek(generation)
+        if number is None:
+            return
+        call = self._member.submit(
+            partial(self._member.assignment.seek, generation=generation, number=number, offset=offset)
+        )
+        with self._no_longer_than(self._seconds_max, "seeking"):
+            await call.result()
+
+    async def done(self, generation: int, records: int, size: int) -> None:
+        self._member.assignment.settle(generation, records, size)
+
+    async def read(self, start: int, end: int) -> list[Record]:
+        ask = partial(self._reader.staged, start, end)
+        return await self._in_thread(self._reader, ask, "reading staged records")
+
+    async def outcomes_tail(self, limit: int) -> list[bytes]:
+        ask = partial(self._reader.outcomes_tail, limit)
+        return await self._in_thread(self._reader, ask, "reading outcomes")
+
+    async def publish(self, outcomes: Sequence[Publication]) -> None:
+        await self._send(self._outcomes, outcomes, "publishing outcomes")
+
+    async def dead_letter(self, letters: Sequence[Publication]) -> None:
+        await self._send(self._letters, letters, "publishing dead letters")
+
+    # How it works
+
+    async def run_member(self, ready: anyio.Event) -> None:
+        """Be a member of the group until `leave`; `ready` is set when the first consumer is made."""
+        await to_thread.run_sync(self._member.run, ready.set, limiter=self._lanes[self._member])
+
+    async def watch_end(self) -> None:
+        """Keep the topic's end known while nothing is fetched."""
+        while True:
+            await anyio.sleep(_END_OFFSET_SECONDS)
+            if self._member.assignment.idle:
+                with suppress(QueueUnavailable):
+                    self._member.end_offset = (await self.bounds())[1]
+
+    async def watch_contact(self) -> None:
+        """Keep known whether Kafka answers."""
+        await self._contact.run()
+
+    async def watch_member(self) -> None:
+        """Replace a consumer that hears nothing, or doesn't join, although Kafka answers others."""
+        unwell_since: float | None = None
+        while True:
+            await anyio.sleep(_MEMBER_SECONDS)
+            member = self._member
+            silent = member.silent_seconds() > _SILENT_SECONDS_MAX
+            if not silent and (member.state != "joining" or member.trouble):
+                unwell_since = None
+                continue
+            with suppress(QueueUnavailable, RefusedToRun):
+                # Longer than the group needs to settle when a member was lost.
+                patience = _SILENT_SECONDS_MAX if silent else _JOINING_SESSIONS_MAX * self._session_seconds
+                await self.identity()
+                now = anyio.current_time()
+                unwell_since = now if unwell_since is None else unwell_since
+                if now - unwell_since > patience:
+                    unwell_since = None
+                    member.replace("Kafka answers, and the consumer hears nothing or can't join its group")
+                continue
+            unwell_since = None
+
+    async def watch_unread(self) -> None:
+        """Keep known how old the oldest unread record is, and how long the topic keeps one."""
+        while True:
+            with suppress(QueueUnavailable):
+                ask = partial(self._admin.retention_ms, self.topics.staged)
+                self._retention_ms = await self._in_thread(self._admin, ask, "asking for the topic's retention")
+                if self._member.assignment.owned:
+                    self._oldest_unread = await self._first_unread()
+            await anyio.sleep(_UNREAD_SECONDS)
+
+    async def watch_held_back(self) -> None:
+        """Keep known what an open Kafka transaction holds back."""
+        while True:
+            with suppress(QueueUnavailable):
+                await self._look_for_held_back()
+            await anyio.sleep(_BLOCKED_SECONDS)
+
+    async def _look_for_held_back(self) -> None:
+        if not self._member.assignment.owned:
+            self._held_back_from = None
+            return
+        ask = partial(self._admin.end, self._staged)
+        end = await self._in_thread(self._admin, ask, "asking for the topic's end")
+        # Asked for last: what was committed meanwhile is not held back.
+        readable = (await self.bounds())[1]
+        if readable >= end:
+            self._held_back_from = None
+            return
+        self._held_back = end - readable
+        if self._held_back_from is None or self._held_back_from[0] != readable:
+            look = partial(self._reader.held_back, readable)
+            first = await self._in_thread(self._reader, look, "reading what is held back")
+            self._held_back_from = None if first is None else (readable, first.timestamp_ms)
+
+    async def watch_topics(self) -> None:
+        """Look now and then whether the topics are still as they must be: somebody may alter them at any time."""
+        while True:
+            await anyio.sleep(self._settings.topics_recheck_seconds)
+            with suppress(QueueUnavailable, SettingsError):
+                look = partial(survey_topics, self._admin, self._settings, self._name, create=False)
+                survey = await self._in_thread(self._admin, look, "checking the topics")
+                found = tuple(check.problem for check in survey.checks if check.problem)
+                if found and found != self._topic_problems:
+                    _log.error("kafka.topics_changed", extra={"problems": found})
+                self._topic_problems = found
+
+    async def _first_unread(self) -> Record | None:
+        first, end = await self.bounds()
+        if self._acknowledged is None:
+            await self.acknowledged()
+        start = max(self._acknowledged or 0, first)
+        found = await self.read(start, start + 1) if start < end else []
+        return found[0] if found else None
+
+    def trouble(self) -> str:
+        """Why this process can't be a member of the group; empty when it is one, or is about to be."""
+        return self._member.trouble
+
+    def leave(self) -> None:
+        """Leave the group now, and let `run_member` end."""
+        self._member.stop()
+
+    async def close(self) -> None:
+        """Release all connections; nothing may be called any more."""
+        with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
+            async with anyio.create_task_group() as tasks:
+                for resource in (self._outcomes, self._letters, self._admin, self._contact):
+                    # Not in its lane: a thread that hangs there must not hold this up.
+                    tasks.start_soon(partial(to_thread.run_sync, resource.close, abandon_on_cancel=True))
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """From the owner thread."""
+        from_thread.run_sync(self._take, delivery)
+
+    def _take(self, delivery: Delivery) -> None:
+        self._deliveries.append(delivery)
+        self._arrived.set()
+
+    async def _send(self, sender: RecordSender, publications: Sequence[Publication], doing: str) -> None:
+        if publications:
+            with self._no_longer_than(self._publish_seconds_max, doing):
+                await to_thread.run_sync(sender.send, publications, limiter=self._lanes[sender], abandon_on_cancel=True)
+
+    async def _in_thread(self, resource: TopicAdmin | RangeReader, work: Callable[[], Result], doing: str) -> Result:
+        with self._no_longer_than(self._seconds_max, doing):
+            return await to_thread.run_sync(work, limiter=self._lanes[resource], abandon_on_cancel=True)
+
+    @contextmanager
+    def _no_longer_than(self, seconds: float, doing: str) -> Iterator[None]:
+        try:
+            with anyio.fail_after(seconds):
+                yield
+        except TimeoutError as error:
+            raise QueueUnavailable(f"{doing}: no answer from Kafka in {seconds:g} s") from error
+
+
+def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
+    """In a worker thread: try for as long as the settings say, or until cancelled."""
+    given_up = time.monotonic() + settings.bootstrap_timeout_ms / 1000
+    with recent_lines() as lines:
+        while True:
+            left_ms = max(1_000, int((given_up - time.monotonic()) * 1000))
+            try:
+                return TopicAdmin(settings, name, bootstrap_ms=min(left_ms, _BOOTSTRAP_MS))
+            except QueueUnavailable as error:
+                cause = error.__cause__
+                if time.monotonic() >= given_up and isinstance(cause, errors.KafkaError):
+                    raise no_broker(settings.bootstrap_servers, cause, lines) from cause
+            from_thread.check_cancelled()
+
+
+@asynccontextmanager
+async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
+    """The dataset's queue: topics created or checked, connected, a member of its group.
+
+    On leaving, the member leaves the group, and a standby takes over within a second. With `join` False it only looks:
+    topics are checked and never created, and the group does not learn of it.
+    Raises `SettingsError` where settings or topics are wrong, `QueueUnavailable`, with what
+    kafka-python logged, where no broker could be used.
+    """
+    admin = await to_thread.run_sync(_first_admin, settings, name)
+    try:
+        topics = await to_thread.run_sync(
+            partial(
+                prepare_topics,
+                admin,
+                settings,
+                name,
+                create=None if join else False,
+                seconds=settings.bootstrap_timeout_ms / 1000 if join else 0,
+                check_cancelled=from_thread.check_cancelled,
+            )
+        )
+        if join:
+            await to_thread.run_sync(admin.require_group, topics.group)
+    except BaseException:
+        admin.close()
+        raise
+    queue = KafkaQueue(settings, topics, name, admin=admin)
+    try:
+        async with anyio.create_task_group() as tasks:
+            try:
+                if join:
+                    ready = anyio.Event()
+                    tasks.start_soon(queue.run_member, ready)
+                    tasks.start_soon(queue.watch_end)
+                    tasks.start_soon(queue.watch_unread)
+                    tasks.start_soon(queue.watch_held_back)
+                    tasks.start_soon(queue.watch_topics)
+                    tasks.start_soon(queue.watch_contact)
+                    tasks.start_soon(queue.watch_member)
+                    await ready.wait()
+                yield queue
+            finally:
+                queue.leave()
+                tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # The task group wraps what is raised inside; callers look for the error itself.
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        raise
+    finally:
+        await queue.close()

@@ -1,0 +1,117 @@
+"""Reading what lies in the topics already, apart from the group: ranges, tails, the group's offset.
+
+Each read has a consumer of its own. It costs a tenth of a second, is rare, and can never answer from
+what an earlier read had fetched, which may be of a topic that is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition, errors
+
+from committerd.errors import QueueUnavailable
+from committerd.kafka.admin import TopicAdmin
+from committerd.kafka.clients import in_words, open_client
+from committerd.kafka.options import Topics, reader_options
+from committerd.kafka.records import to_record
+from committerd.queue.port import Acknowledged, Record
+from committerd.settings.kafka import KafkaSettings
+
+_POLL_MS = 200
+_CLOSE_MS_MAX = 1_000
+_BOOTSTRAP_MS = 5_000
+
+
+class RangeReader:
+    """Blocking; callers of other threads wait. Raises `QueueUnavailable` where Kafka fails."""
+
+    def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
+        self._options = reader_options(settings, topics, name) | {
+            "bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)
+        }
+        self._group = topics.group
+        self._staged = TopicPartition(topics.staged, 0)
+        self._outcomes = topics.outcomes
+        self._admin = admin
+        self._one = threading.Lock()
+
+    def staged(self, start: int, end: int) -> list[Record]:
+        """Records of the staged partition in the half-open range, those that are still there."""
+        first, last = self._admin.bounds([self._staged])[self._staged]
+        ranges = {self._staged: (max(start, first), min(end, last))}
+        return [to_record(found) for found in self._read(ranges)]
+
+    def held_back(self, offset: int) -> Record | None:
+        """The first record from this offset on, although an open Kafka transaction holds it back; None = none."""
+        options = self._options | {"isolation_level": "read_uncommitted"}
+        with self._one:
+            for batch in read_batches(options, {self._staged: (offset, offset + 1)}):
+                return to_record(batch[0])
+        return None
+
+    def outcomes_tail(self, limit: int) -> list[bytes]:
+        """Values of the last records of the outcomes topic, at most `limit` of each partition."""
+        bounds = self._admin.bounds(self._admin.partitions(self._outcomes))
+        ranges = {p: (max(first, last - limit), last) for p, (first, last) in bounds.items()}
+        return [found.value or b"" for found in self._read(ranges)]
+
+    def acknowledged(self) -> Acknowledged | None:
+        """The group's offset, None when it has none."""
+        return self._admin.acknowledged(self._group, self._staged)
+
+    def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
+        """kafka-python's records in the half-open ranges, each partition in offset order."""
+        with self._one:
+            return [found for batch in read_batches(self._options, ranges) for found in batch]
+
+
+def read_batches(
+    options: Mapping[str, Any], ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> Generator[list[Any], None, None]:
+    """kafka-python's records in the half-open ranges, as they come; each partition in offset order.
+
+    Blocking at each step; no batch is empty. Raises `QueueUnavailable`, also when nothing has come for a request's
+    time.
+    """
+    ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+    if not ends:
+        return
+    topic = next(iter(ends)).topic
+    with _opened_consumer(options, f"reading {topic}") as consumer:
+        consumer.assign(list(ends))
+        for partition in ends:
+            consumer.seek(partition, ranges[partition][0])
+        heard_at = time.monotonic()
+        # Not until the last record: offsets may be missing at the end (transaction markers).
+        while any(consumer.position(p) < end for p, end in ends.items()):
+            polled = consumer.poll(timeout_ms=_POLL_MS)
+            batch = [f for partition, records in polled.items() for f in records if f.offset < ends[partition]]
+            if polled:
+                heard_at = time.monotonic()
+            if batch:
+                yield batch
+                heard_at = time.monotonic()  # whoever reads may have taken their time
+            if (time.monotonic() - heard_at) * 1000 > options["request_timeout_ms"]:
+                raise QueueUnavailable(f"no records came from {', '.join(_shown(ends))}")
+
+
+@contextmanager
+def _opened_consumer(options: Mapping[str, Any], doing: str) -> Iterator[Any]:
+    opened = open_client(KafkaConsumer, options)
+    try:
+        yield opened.client
+    except errors.KafkaError as error:
+        raise QueueUnavailable(f"{doing}: {in_words(error)}") from error
+    finally:
+        with suppress(errors.KafkaError):
+            opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
+        opened.network.close()
+
+
+def _shown(partitions: Mapping[TopicPartition, int]) -> Iterator[str]:
+    return (f"{partition.topic}[{partition.partition}]" for partition in partitions)

@@ -1,0 +1,428 @@
+"""The dataset's three topics: made when they are missing, and looked at before anything is read.
+
+What is asked of them is what keeps answers true: one staged partition (its order is the order of the
+commits), nothing compacted or deleted early, no replica that lost records becoming leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kafka import codec, errors
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from committerd.errors import QueueUnavailable, SettingsError
+from committerd.kafka.access import lacking
+from committerd.kafka.admin import TopicAdmin
+from committerd.kafka.options import BATCH_BYTES, RECORD_OVERHEAD_BYTES, Topics, topics_of
+from committerd.queue.dead_letter import OVERHEAD_BYTES
+from committerd.settings.kafka import DAY_MS, KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+_BROKER_MIN = (2, 8)
+"""Kafka tells topic ids from this version on."""
+_REPLICAS_MAX = 3
+_LOOK_SECONDS = 1.0
+_SAY_SECONDS = 10.0
+_OPERATIONS = {"staged": ("Read",), "outcomes": ("Read", "Write"), "dead": ("Write",)}
+"""What the committer does with each topic. Kafka allows Describe to whom it allows one of these."""
+_UNLIMITED = -1
+_OUTCOMES_BYTES = 1024 * 1024
+_OUTCOMES_BYTES_MIN = BATCH_BYTES + RECORD_OVERHEAD_BYTES
+"""What is published together, and so what the topic must take at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic as it should be."""
+
+    name: str
+    role: str
+    partitions: int
+    replicas: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTopic:
+    """A topic as Kafka describes it."""
+
+    partitions: int
+    replicas: int
+    configs: Mapping[str, str]
+    """All of its settings, defaults included; empty when we may not read them."""
+    allowed: frozenset[str] = frozenset()
+    """What we may do with it, as Kafka names it (READ, WRITE, ...); empty where Kafka does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCheck:
+    """One thing that is asked of a topic."""
+
+    topic: str
+    setting: str
+    """Kafka's name of it, or what else it is about: `topic`, `partitions`, `configuration`."""
+    expected: str
+    actual: str
+    problem: str
+    """Empty when all is well, else a sentence with its remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSurvey:
+    """The three topics, compared with what the settings ask for."""
+
+    checks: Sequence[TopicCheck]
+    created: Sequence[str]
+    """Names of those that were made just now."""
+    found: Mapping[str, FoundTopic]
+
+
+def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> list[TopicPlan]:
+    """The topics that the settings ask for, in a cluster of so many brokers."""
+    replicas = settings.replication_factor or min(_REPLICAS_MAX, brokers)
+    shared = {
+        "cleanup.policy": "delete",
+        "retention.bytes": str(_UNLIMITED),
+        "min.insync.replicas": "2" if replicas >= _REPLICAS_MAX else "1",
+        "unclean.leader.election.enable": "false",
+    }
+    staged = {
+        "retention.ms": str(settings.staged_retention_ms),
+        "max.message.bytes": str(settings.max_record_bytes),
+        # The broker's clock: ages and deadlines don't depend on producers.
+        "message.timestamp.type": "LogAppendTime",
+        # The broker unpacks what producers packed. So each codec is readable here, the limit on a
+        # record holds for its real size, and a dead letter fits into its topic.
+        "compression.type": "uncompressed",
+    }
+    letters = str(settings.max_record_bytes + OVERHEAD_BYTES)
+    dead = {"retention.ms": str(settings.dead_retention_ms), "max.message.bytes": letters}
+    outcomes = {"retention.ms": str(settings.outcomes_retention_ms), "max.message.bytes": str(_OUTCOMES_BYTES)}
+    return [
+        TopicPlan(name=name, role=role, partitions=partitions, replicas=replicas, configs=shared | configs)
+        for role, name, partitions, configs in (
+            ("staged", topics.staged, 1, staged),
+            ("outcomes", topics.outcomes, settings.outcome_partitions, outcomes),
+            ("dead", topics.dead, 1, dead),
+        )
+    ]
+
+
+def prepare_topics(
+    admin: TopicAdmin,
+    settings: KafkaSettings,
+    name: str,
+    *,
+    create: bool | None = None,
+    seconds: float = 0,
+    check_cancelled: Callable[[], None] = lambda: None,
+) -> Topics:
+    """Create the missing topics if the settings (or `create`) say so, then check all three.
+
+    Topics that are missing, or not ready yet, are waited for, so many `seconds` at most: others may be creating them.
+
+    Blocking. Raises `SettingsError` that lists everything wrong and what to do about it,
+    `QueueUnavailable` when Kafka doesn't answer.
+    """
+    create = settings.topics_mode == "create" if create is None else create
+    deadline, said_at = time.monotonic() + seconds, float("-inf")
+    while True:
+        try:
+            survey = survey_topics(admin, settings, name, create=create, seconds=deadline - time.monotonic())
+            wrong = [check for check in survey.checks if check.problem]
+            if not wrong:
+                return topics_of(settings, name)
+            listed = "\n".join(f"  - {check.problem}" for check in wrong)
+            failed: SettingsError | QueueUnavailable = SettingsError(
+                f"the topics of dataset {name} can't be used:\n{listed}"
+            )
+            if any(check.setting != "topic" for check in wrong):
+                raise failed
+        except QueueUnavailable as error:
+            failed = error
+        if time.monotonic() >= deadline:
+            raise failed
+        if time.monotonic() - said_at >= _SAY_SECONDS:
+            said_at = time.monotonic()
+            left = round(deadline - said_at)
+            _log.warning("kafka.topics_awaited", extra={"error": str(failed), "gives_up_in_seconds": left})
+        time.sleep(_LOOK_SECONDS)
+        check_cancelled()
+
+
+def survey_topics(
+    admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool, seconds: float = 10
+) -> TopicSurvey:
+    """Create the missing topics if asked to, then compare all three with what the settings ask for.
+
+    `seconds`: how long to wait until those that were created are ready.
+
+    Blocking. Raises `SettingsError` for brokers that are too old and for a topic that can't be created,
+    `QueueUnavailable` when Kafka doesn't answer.
+    """
+    topics = topics_of(settings, name)
+    client = admin.client
+    version = client._manager.broker_version
+    if version < _BROKER_MIN:
+        shown = ".".join(map(str, version))
+        raise SettingsError(
+            f"Kafka {shown} does not report topic ids; committerd needs 2.8 or newer, to notice a "
+            "topic that was deleted and created again"
+        )
+    try:
+        plans = planned_topics(settings, topics, brokers=admin.broker_count())
+        found = _describe(client, plans)
+        missing = [plan for plan in plans if plan.name not in found]
+        created: list[str] = []
+        if missing and create:
+            created = _create(client, missing, seconds=seconds)
+            found = _describe(client, plans)
+    except errors.KafkaError as error:
+        raise admin.failed(f"checking the topics of {name}", error) from error
+    return TopicSurvey(checks=tuple(checks(plans, found, settings)), created=tuple(created), found=found)
+
+
+def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[TopicCheck]:
+    """Everything that is asked of the topics, and how they are."""
+    for plan in plans:
+        topic = found.get(plan.name)
+        if topic is None:
+            yield TopicCheck(
+                topic=plan.name,
+                setting="topic",
+                expected="exists",
+                actual="missing",
+                problem=f"{plan.name} does not exist: `committerd topics create` creates it, as does topics_mode = "
+                f"create at start; it needs {plan.partitions} partition(s)",
+            )
+            continue
+        yield _shape(plan, topic)
+        yield from _rights(plan, topic)
+        if topic.configs:
+            yield from _configs(plan, topic, settings)
+        else:
+            yield TopicCheck(
+                topic=plan.name,
+                setting="configuration",
+                expected="readable",
+                actual="unreadable",
+                problem=f"{plan.name}: its configuration can't be read; allow DescribeConfigs on the topic",
+            )
+
+
+def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
+    only_one = plan.role == "staged"
+    return TopicCheck(
+        topic=plan.name,
+        setting="partitions",
+        expected="1" if only_one else ">= 1",
+        actual=str(topic.partitions),
+        problem=""
+        if topic.partitions == 1 or not only_one
+        else f"{plan.name} has {topic.partitions} partitions and must have one, or there is no order "
+        "to commit in. Partitions can't be taken away: drain it, delete it, create it anew, and "
+        "adopt it with `committerd position adopt`",
+    )
+
+
+def _rights(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+    """What we must be allowed to do with it; nothing where Kafka does not say what we may."""
+    for operation in _OPERATIONS[plan.role] if topic.allowed else ():
+        allowed = operation.upper() in topic.allowed
+        yield TopicCheck(
+            topic=plan.name,
+            setting=f"ACL {operation}",
+            expected="allowed",
+            actual="allowed" if allowed else "denied",
+            problem="" if allowed else f"{plan.name}: {lacking(operation, 'Topic', plan.name)}",
+        )
+
+
+def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Iterator[TopicCheck]:
+    check = partial(_config, plan, topic)
+    configs = topic.configs
+    yield check(
+        "cleanup.policy",
+        good=configs.get("cleanup.policy") == "delete",
+        why="compaction removes records that still count",
+    )
+    yield check(
+        "retention.bytes",
+        good=int(configs.get("retention.bytes", _UNLIMITED)) == _UNLIMITED,
+        why="records are deleted however new they are",
+    )
+    least = int(plan.configs["retention.ms"])
+    if plan.role == "outcomes":
+        # Outcomes may go before the operator's own limit, never before the staged record.
+        least = settings.staged_retention_ms
+    days = f"{least / DAY_MS:g} days"
+    yield check(
+        "retention.ms",
+        good=not 0 <= int(configs.get("retention.ms", _UNLIMITED)) < least,
+        why=f"less than {days}; or lower {plan.role}_retention_ms",
+        value=str(least),
+        expected=f">= {least} ({days})",
+    )
+    copies = "2" if topic.replicas >= _REPLICAS_MAX else "1"
+    yield check(
+        "min.insync.replicas",
+        good=int(configs.get("min.insync.replicas", 1)) >= int(copies),
+        why="losing one broker can lose what it took",
+        value=copies,
+        expected=f">= {copies}",
+    )
+    yield check(
+        "unclean.leader.election.enable",
+        good=configs.get("unclean.leader.election.enable") != "true",
+        why="a replica that lacks records may lead",
+    )
+    if plan.role == "staged":
+        yield from _staged_configs(plan, topic)
+    else:
+        yield from _answers_configs(plan, topic)
+
+
+def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+    yield _config(
+        plan,
+        topic,
+        "message.timestamp.type",
+        good=topic.configs.get("message.timestamp.type") == "LogAppendTime",
+        why="ages depend on producers' clocks",
+    )
+    codecs = ", ".join(_unreadable_codecs())
+    yield _config(
+        plan,
+        topic,
+        "compression.type",
+        good=not codecs or topic.configs.get("compression.type") in ("uncompressed", "gzip"),
+        why=f"records packed with {codecs} can't be read here; or install kafka-python[{codecs.replace(' ', '')}]",
+        expected="uncompressed or gzip" if codecs else "any",
+    )
+
+
+def _answers_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+    """Of outcomes and dead letters: what is written there must fit, and whoever reads it must be able to unpack it."""
+    if "max.message.bytes" in topic.configs:
+        dead = plan.role == "dead"
+        least = int(plan.configs["max.message.bytes"]) if dead else _OUTCOMES_BYTES_MIN
+        yield _config(
+            plan,
+            topic,
+            "max.message.bytes",
+            good=int(topic.configs["max.message.bytes"]) >= least,
+            why="a dead record and its reasons must fit; or lower max_record_bytes" if dead else "outcomes must fit",
+            expected=f">= {least}",
+        )
+    codecs = ", ".join(_unreadable_codecs())
+    yield _config(
+        plan,
+        topic,
+        "compression.type",
+        good=not codecs or topic.configs.get("compression.type", "producer") in ("producer", "uncompressed", "gzip"),
+        why=f"{codecs} can't be read here, nor by producers without its library; or install kafka-python"
+        f"[{codecs.replace(' ', '')}]",
+        value="uncompressed",
+        expected="producer, uncompressed or gzip" if codecs else "any",
+    )
+
+
+def _config(
+    plan: TopicPlan,
+    topic: FoundTopic,
+    config: str,
+    *,
+    good: bool,
+    why: str,
+    value: str | None = None,
+    expected: str | None = None,
+) -> TopicCheck:
+    """One setting of a topic; `value` is what the remedy sets it to, where it is not the planned one."""
+    wanted, actual = plan.configs[config] if value is None else value, str(topic.configs.get(config))
+    remedy = (
+        f"{plan.name}: {config} is {actual} ({why}). Remedy: kafka-configs.sh "
+        f"--alter --entity-type topics --entity-name {plan.name} --add-config {config}={wanted}"
+    )
+    return TopicCheck(
+        topic=plan.name,
+        setting=config,
+        expected=wanted if expected is None else expected,
+        actual=actual,
+        problem="" if good else remedy,
+    )
+
+
+def _unreadable_codecs() -> list[str]:
+    """Codecs that producers may use and for which no library is installed here."""
+    readable = {"lz4": codec.has_lz4(), "snappy": codec.has_snappy(), "zstd": codec.has_zstd()}
+    return [name for name, present in readable.items() if not present]
+
+
+def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
+    """The topics that exist. Raises KafkaError, also when one may not be described."""
+    names = [plan.name for plan in plans]
+    shapes = {}
+    for described in client.describe_topics(names):
+        error = errors.for_code(described["error_code"])
+        if error is errors.UnknownTopicOrPartitionError:
+            continue
+        if error is errors.TopicAuthorizationFailedError:
+            raise SettingsError(f"{described['name']} can't be read: {lacking('Describe', 'Topic', described['name'])}")
+        if error not in (errors.NoError, errors.LeaderNotAvailableError):
+            raise error(described["name"])
+        shapes[described["name"]] = described
+    if not shapes:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in shapes]
+    configs = client.describe_configs(resources, config_filter="all").get("topic", {})
+    return {
+        name: FoundTopic(
+            partitions=len(described["partitions"]),
+            replicas=min((len(p["replica_nodes"]) for p in described["partitions"]), default=0),
+            allowed=frozenset(described.get("authorized_operations") or ()),
+            configs={
+                config: str(entry["value"])
+                for config, entry in configs.get(name, {}).items()
+                if entry["value"] is not None
+            },
+        )
+        for name, described in shapes.items()
+    }
+
+
+def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]:
+    """Create them; one that another process has just created is as good. Raises `SettingsError`.
+
+    Returns the names of those that we created.
+    """
+    wanted = {
+        plan.name: {
+            "num_partitions": plan.partitions,
+            "replication_factor": plan.replicas,
+            "configs": dict(plan.configs),
+        }
+        for plan in plans
+    }
+    answer = client.create_topics(wanted, raise_errors=False)
+    created = []
+    for topic in answer["topics"]:
+        error = errors.for_code(topic["error_code"])
+        if error is errors.NoError:
+            _log.info("kafka.topic_created", extra={"topic": topic["name"]})
+            created.append(topic["name"])
+        elif issubclass(error, errors.RetriableError):
+            raise error(topic["name"])
+        elif error is not errors.TopicAlreadyExistsError:
+            raise SettingsError(
+                f"topic {topic['name']} can't be created: {topic.get('error_message') or error()}. "
+                "Create it by hand and set topics_mode = check, or allow Create on it"
+            )
+    client.wait_for_topics([plan.name for plan in plans], timeout_ms=max(seconds, 1) * 1000)
+    return created

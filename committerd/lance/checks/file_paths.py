@@ -1,0 +1,45 @@
+"""Paths that a transaction may give the files it brings."""
+
+from __future__ import annotations
+
+from committerd.errors import InvalidRequest
+from committerd.lance.checks.uuids import UUID_BYTES
+from committerd_common.paths import DATA, index_prefix, leaves_its_folder, object_name, unstorable
+
+_INDEX_FOLDER_BYTES = len(index_prefix(bytes(UUID_BYTES)))
+_TOLD_CHARS_MAX = 200
+"""Of a path, in a message."""
+
+
+def require_data_path(path: str, room: int) -> None:
+    """Return when a data file may have this path. `room`: bytes that a key below the table's folder may have.
+
+    Readers take the path as one segment of a key, whatever is in it; so a path of several segments names nothing.
+    Raises `InvalidRequest` (`path_outside`, `path_invalid`).
+    """
+    if leaves_its_folder(path):
+        raise InvalidRequest(
+            f"data file {path[:_TOLD_CHARS_MAX]!r} must be the name of a file in the table's folder data/: not empty, "
+            "and without `/`, `\\`, control characters, `.` or `..`, plain or percent-encoded",
+            code="path_outside",
+        )
+    _require_storable("data file", path, object_name(path), room - len(DATA))
+
+
+def require_index_path(path: str, room: int) -> None:
+    """Return when an index file may have this path below the index's folder, which may have folders of its own.
+
+    `room` and errors as for `require_data_path`.
+    """
+    if any(leaves_its_folder(segment) for segment in path.split("/")):
+        raise InvalidRequest(
+            f"index file {path[:_TOLD_CHARS_MAX]!r} must be a path below the index's folder: not empty, not absolute, "
+            "and without `\\`, control characters, `.` or `..`, plain or percent-encoded",
+            code="path_outside",
+        )
+    _require_storable("index file", path, path, room - _INDEX_FOLDER_BYTES)
+
+
+def _require_storable(what: str, path: str, key: str, room: int) -> None:
+    if fault := unstorable(key, room):
+        raise InvalidRequest(f"{what} {path[:_TOLD_CHARS_MAX]!r} can't be stored: {fault}", code="path_invalid")

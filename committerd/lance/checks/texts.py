@@ -1,0 +1,70 @@
+"""Names and values that stay in the table, or that a reader looks up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from committerd.errors import InvalidRequest
+from committerd.lance.format.own_keys import KEY_PREFIX
+
+_NAME_BYTES_MAX = 1024
+_VALUE_BYTES_MAX = 2**20
+"""Of one entry in config or metadata, which every later version carries."""
+
+
+class Entries(NamedTuple):
+    """Keys and values that a transaction sets."""
+
+    where: str
+    """The field that holds them."""
+    items: Collection[tuple[str, str | bytes]]
+    may_be_reserved: bool = False
+    """Keys that begin with `committerd.` mean nothing to committerd here, and are let through."""
+
+
+def require_entries(where: str, entries: Iterable[tuple[str, str | bytes]]) -> None:
+    """Return when the table may carry these entries. Raises `InvalidRequest` (`text_invalid`)."""
+    for key, value in entries:
+        require_name(where, key)
+        if len(value) > _VALUE_BYTES_MAX:
+            raise InvalidRequest(
+                f"{where}: the value of {key!r} has a length of {len(value)}; at most {_VALUE_BYTES_MAX} is taken, "
+                "since every later version of the table carries it. Put it into a file, and its name here",
+                code="text_invalid",
+            )
+
+
+def require_name(where: str, name: str) -> None:
+    """Return when the table may carry this name. Raises `InvalidRequest` (`text_invalid`)."""
+    if "\0" in name or len(name.encode()) > _NAME_BYTES_MAX:
+        raise InvalidRequest(
+            f"{where}: {name[:100]!r} can't be a name: it may have {_NAME_BYTES_MAX} bytes and no zero byte",
+            code="text_invalid",
+        )
+
+
+def require_unreserved(where: str, keys: Iterable[str]) -> None:
+    """Return when none of the keys is committerd's own. Raises `InvalidRequest` (`reserved_key`)."""
+    for key in keys:
+        if key.startswith(KEY_PREFIX):
+            raise InvalidRequest(
+                f"{where} sets {key!r}, but keys that begin with {KEY_PREFIX!r} are committerd's own; choose another "
+                "name",
+                code="reserved_key",
+            )
+
+
+def require_schema_metadata(entries: Mapping[str, bytes]) -> None:
+    """Return when the table may carry this metadata, which was found in a data file.
+
+    Raises `InvalidRequest` (`text_invalid`).
+    """
+    require_entries("the schema of its data file", entries.items())
+    total = sum(len(value) for value in entries.values())
+    if total > _VALUE_BYTES_MAX:
+        raise InvalidRequest(
+            f"the schema of its data file has {total} bytes of metadata; at most {_VALUE_BYTES_MAX} are taken, since "
+            "every later version of the table carries them. Write the files with less, or keep it elsewhere",
+            code="text_invalid",
+        )

@@ -1,0 +1,228 @@
+"""The conflict table: may our transaction pass one that was committed since it was read?
+
+It has one cell for each pair of operations, ours by row and theirs by column. A cell is a rule: a function of the two
+footprints, whose docstring says when they conflict and where that comes from. `Update over Rewrite` is row `update`,
+column `Rewr`: `frg`.
+
+Where Lance 4.0.0 and 14.0.2 answer differently, the stricter answer counts, and the rule says so. Being stricter only
+makes a writer do its work again; it never changes what readers see. The worst verdict over all committed versions
+counts, so their order doesn't matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
+
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.conflicts.rules import (
+    Rule,
+    bas,
+    cfg,
+    compatible,
+    dat,
+    ddl,
+    dpr,
+    dup,
+    fld,
+    frg,
+    idx,
+    incompatible,
+    iwl,
+    ixp,
+    ixr,
+    key,
+    mta,
+    mtx,
+    mwi,
+    nul,
+    ovc,
+    ovw,
+    prn,
+    retryable,
+    rew,
+    row,
+    rxi,
+    ucc,
+    upd,
+    upj,
+    wal,
+)
+from committerd.lance.conflicts.rules import Verdict as Verdict
+from committerd.lance.format.kind import Kind
+
+
+class Row(NamedTuple):
+    """The rules for one operation of ours, a cell for each operation of theirs."""
+
+    append: Rule
+    delete: Rule
+    update: Rule
+    overwrite: Rule
+    create_index: Rule
+    rewrite: Rule
+    merge: Rule
+    restore: Rule
+    reserve_fragments: Rule
+    project: Rule
+    update_config: Rule
+    data_replacement: Rule
+    update_mem_wal_state: Rule
+    clone: Rule
+    update_bases: Rule
+
+
+class Matrix(NamedTuple):
+    """The rows, one for each operation of ours."""
+
+    append: Row
+    delete: Row
+    update: Row
+    overwrite: Row
+    create_index: Row
+    rewrite: Row
+    merge: Row
+    restore: Row
+    reserve_fragments: Row
+    project: Row
+    update_config: Row
+    data_replacement: Row
+    update_mem_wal_state: Row
+    clone: Row
+    update_bases: Row
+
+
+_ = compatible
+R = retryable
+X = incompatible
+
+# fmt: off
+#                             theirs (already committed)
+#   ours                      App  Del  Upd  Ovw  CIdx Rewr Mrge Rest Resv Proj UCfg DRep MemW Clon Base
+MATRIX = Matrix(
+    append=               Row(_,   _,   _,   X,   _,   _,   nul, X,   _,   nul, _,   _,   X,   _,   _),
+    delete=               Row(_,   row, row, X,   _,   frg, R,   X,   _,   _,   _,   frg, X,   _,   _),
+    update=               Row(key, row, upd, X,   _,   frg, R,   X,   _,   upj, _,   frg, wal, _,   _),
+    overwrite=            Row(_,   _,   _,   ovw, _,   _,   _,   _,   _,   _,   cfg, _,   X,   _,   _),
+    create_index=         Row(_,   _,   prn, X,   idx, ixr, mwi, X,   _,   ixp, _,   fld, iwl, _,   _),
+    rewrite=              Row(_,   frg, frg, X,   rxi, rew, R,   X,   _,   _,   _,   frg, _,   _,   _),
+    merge=                Row(R,   R,   R,   X,   mwi, R,   R,   X,   _,   X,   mta, R,   X,   _,   _),
+    restore=              Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   mtx, _,   X,   _,   _),
+    reserve_fragments=    Row(_,   _,   _,   X,   _,   _,   _,   X,   _,   _,   _,   _,   _,   _,   _),
+    project=              Row(nul, _,   nul, X,   _,   _,   R,   X,   _,   R,   _,   nul, X,   _,   _),
+    update_config=        Row(_,   _,   _,   ovc, _,   _,   mta, mtx, _,   _,   ucc, _,   _,   _,   _),
+    data_replacement=     Row(_,   ddl, dup, X,   fld, frg, R,   X,   _,   dpr, _,   dat, X,   _,   _),
+    update_mem_wal_state= Row(X,   X,   wal, X,   wal, _,   X,   X,   _,   X,   _,   X,   wal, X,   _),
+    clone=                Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _),
+    update_bases=         Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   bas),
+)
+# fmt: on
+
+
+@cache
+def rule(ours: Kind, theirs: Kind) -> Rule:
+    """The cell of two operations. Cached, since a transaction may be compared with a thousand versions."""
+    row_of_ours: Row = getattr(MATRIX, ours.value)
+    cell: Rule = getattr(row_of_ours, theirs.value)
+    return cell
+
+
+class Unreadable(IntEnum):
+    """Why there is no footprint of a committed version, and so no cell to look up."""
+
+    NO_TRANSACTION = 0
+    """Its transaction is neither inline nor in a file."""
+    UNKNOWN_OPERATION = 1
+    """A newer Lance committed an operation that we don't know."""
+    UNKNOWN_FIELDS = 2
+    """A newer Lance committed an operation that says more than we understand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What came of comparing ours with one committed version."""
+
+    version: int
+    theirs: Kind | None
+    rule: str
+    """Name of the rule in the cell; where there is no cell, why not: an `Unreadable` in lower case."""
+    verdict: Verdict
+
+
+def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Checked:
+    """Compare ours with one committed version.
+
+    A version whose operation we don't know is incompatible with everything, as for pylance 14.0.2. One that can't be
+    read in full is retryable for everything that was read before it: the same work done again after it may pass.
+    """
+    if isinstance(theirs, Unreadable):
+        unknown = theirs is Unreadable.UNKNOWN_OPERATION
+        return Checked(
+            version=version,
+            theirs=None,
+            rule=theirs.name.lower(),
+            verdict=Verdict.INCOMPATIBLE if unknown else Verdict.RETRYABLE,
+        )
+    cell = rule(ours.kind, theirs.kind)
+    return Checked(
+        version=version,
+        theirs=theirs.kind,
+        rule=cell.__name__,
+        verdict=cell(ours, theirs),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What came of comparing a transaction with committed versions, in ascending order and without a gap."""
+
+    through: int = 0
+    """The last of these versions; 0 = there was none."""
+    checked: tuple[Checked, ...] = ()
+    conflicts: tuple[Checked, ...] = ()
+    """Those of `checked` whose verdict is not compatible."""
+    deciding: Checked | None = None
+    """The version that decides, as `worst` finds it."""
+
+
+NOTHING_FOUND = Findings()
+
+
+def hold(
+    ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Findings = NOTHING_FOUND
+) -> Findings:
+    """Compare ours with the versions that follow those of `before`, which was found for the same footprint."""
+    checked = tuple([check(ours, version, theirs) for version, theirs in committed])
+    if not checked:
+        return before
+    conflicts = tuple([one for one in checked if one.verdict is not Verdict.COMPATIBLE])
+    return Findings(
+        through=checked[-1].version,
+        checked=before.checked + checked,
+        conflicts=before.conflicts + conflicts,
+        deciding=worst(([before.deciding] if before.deciding else []) + list(checked)),
+    )
+
+
+def reason(name: str) -> str:
+    """What a rule says, in one sentence; `name` is that in `Checked.rule`."""
+    return _REASONS.get(name, "")
+
+
+def worst(checked: Iterable[Checked]) -> Checked | None:
+    """The version that decides: the earliest one with the worst verdict. None when there is none."""
+    return max(checked, key=lambda one: (one.verdict, -one.version), default=None)
+
+
+_REASONS = {
+    cell.__name__: (cell.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
+    for row_of_rules in MATRIX
+    for cell in row_of_rules
+} | {
+    "no_transaction": "What it changed can't be read.",
+    "unknown_operation": "A newer Lance committed an operation that committerd doesn't know.",
+    "unknown_fields": "A newer Lance committed more than committerd understands.",
+}

@@ -1,0 +1,411 @@
+"""The rules of the conflict table: each says when one operation of ours may pass one of theirs.
+
+A rule is a function of the two footprints. Its docstring says when they conflict, and where that comes from;
+`conflicts.MATRIX` says for which pairs it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from enum import IntEnum
+
+from pyroaring import FrozenBitMap
+
+from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
+from committerd.lance.format.bounds import FRAGMENT_ID_MAX
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, covers_any
+
+
+class Verdict(IntEnum):
+    """Whether ours may be committed after theirs, from harmless to fatal."""
+
+    COMPATIBLE = 0
+    """Yes, as it is."""
+    REBASABLE = 1
+    """Yes, changed so that it applies on top of theirs."""
+    RETRYABLE = 2
+    """No; its writer has to do the work again on the latest version."""
+    INCOMPATIBLE = 3
+    """No; doing the work again would not help."""
+
+
+Rule = Callable[[Footprint, Footprint], Verdict]
+
+
+def compatible(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Never conflict."""
+    return Verdict.COMPATIBLE
+
+
+def retryable(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Always conflict; the work can be done again."""
+    return Verdict.RETRYABLE
+
+
+def incompatible(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Always conflict, for good: theirs replaced what ours was meant for."""
+    return Verdict.INCOMPATIBLE
+
+
+def frg(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Retry when both touch the same fragment.
+
+    Lance: transaction.md, Rewrite and DataReplacement.
+    """
+    return _retry_if(bool(ours.fragments & theirs.fragments))
+
+
+def row(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Same fragment: rebase by merging the deletion vectors; retry when more than deleted rows changed in it.
+
+    Whether both deleted the same row shows when the vectors are merged. Lance: transaction.md,
+    Delete and Update; conflict_resolver.rs, check_delete_txn.
+    """
+    shared = ours.fragments & theirs.fragments
+    if not shared:
+        return Verdict.COMPATIBLE
+    if ours.files_read is None or shared & (ours.removed | theirs.removed):
+        return Verdict.RETRYABLE
+    for fragment in shared:
+        read = ours.files_read.get(fragment)
+        if ours.files[fragment] != read or theirs.files[fragment] != read:
+            return Verdict.RETRYABLE
+    return Verdict.REBASABLE
+
+
+def upd(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Update over Update: retry when both may have inserted the same key; otherwise the worse of `wal` and `row`.
+
+    Lance: conflict_resolver.rs, check_update_txn. That two updates must not merge the same MemWAL
+    generation is our own addition; Lance asks it of an UpdateMemWalState only.
+    """
+    if ours.key_filter is not None and (
+        theirs.key_filter is None or ours.key_filter.may_share_a_key(theirs.key_filter)
+    ):
+        return Verdict.RETRYABLE
+    return max(wal(ours, theirs), row(ours, theirs))
+
+
+def key(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Update over Append: retry when it inserted keys, since any appended row may have one of them.
+
+    Lance: conflict_resolver.rs, check_update_txn.
+    """
+    return _retry_if(ours.key_filter is not None)
+
+
+def nul(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Values written beside a schema change: retry unless every field stays as nullable as it was.
+
+    A column may have been found free of nulls before the values came, or a required one be missing
+    from them. Lance 14: conflict_resolver.rs, may_alter_nullability; 4.0.0 lets them pass.
+    """
+    return _retry_if(not (ours.preserves_nullability and theirs.preserves_nullability))
+
+
+def upj(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Update over Project: retry when a column that it rewrote in place is gone; otherwise as `nul`.
+
+    Lance 14: conflict_resolver.rs, check_update_txn; 4.0.0 lets them pass.
+    """
+    return max(_retry_if(not ours.fields_modified <= theirs.schema_fields), nul(ours, theirs))
+
+
+def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex over Project: incompatible when the column that it indexes is gone.
+
+    Lance commits such an index, and every filter on the table fails from then on: our own addition. Not asked of a
+    Merge, which replaces a column that it casts: there Lance's answer counts.
+    """
+    gone = any(not index.fields <= theirs.schema_fields for index in ours.new_indices)
+    return Verdict.INCOMPATIBLE if gone else Verdict.COMPATIBLE
+
+
+def dpr(ours: Footprint, theirs: Footprint) -> Verdict:
+    """DataReplacement over Project: incompatible when the replaced column is gone; otherwise as `nul`.
+
+    Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass. A Project that
+    says nothing of nullability, as those of older writers, is retried before its columns are looked
+    at.
+    """
+    fields = {one for fields in ours.replaced.values() for one in fields if one >= 0}
+    if fields <= theirs.schema_fields:
+        return nul(ours, theirs)
+    return Verdict.INCOMPATIBLE if theirs.asserts_nullability else Verdict.RETRYABLE
+
+
+def ddl(ours: Footprint, theirs: Footprint) -> Verdict:
+    """DataReplacement over Delete: incompatible when the fragment is gone; deleted rows do no harm.
+
+    Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass.
+    """
+    return Verdict.INCOMPATIBLE if ours.fragments & theirs.removed else Verdict.COMPATIBLE
+
+
+def dup(ours: Footprint, theirs: Footprint) -> Verdict:
+    """DataReplacement over Update: as `ddl`; retry where the update moved rows or rewrote the same
+    field.
+
+    Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass.
+    """
+    if ours.fragments & theirs.removed:
+        return Verdict.INCOMPATIBLE
+    return _retry_if(
+        any(
+            fragment in theirs.files and (theirs.moves_rows or bool(fields & theirs.fields_modified))
+            for fragment, fields in ours.replaced.items()
+        )
+    )
+
+
+def dat(ours: Footprint, theirs: Footprint) -> Verdict:
+    """DataReplacement over DataReplacement: retry when both replace a field of one fragment.
+
+    Lance: conflict_resolver.rs, check_data_replacement_txn.
+    """
+    return _retry_if(
+        any(fields & theirs.replaced.get(fragment, frozenset()) for fragment, fields in ours.replaced.items())
+    )
+
+
+def fld(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex beside DataReplacement: retry when the index is on a replaced field.
+
+    Lance: conflict_resolver.rs, check_create_index_txn and check_data_replacement_txn.
+    """
+    indices = ours.new_indices + theirs.new_indices
+    replaced = {one for fields in (*ours.replaced.values(), *theirs.replaced.values()) for one in fields}
+    return _retry_if(any(index.fields & replaced for index in indices))
+
+
+def idx(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex over CreateIndex: retry when both make an index of one name (system indices
+    included).
+
+    Also when a removal meets what was built on the removed index: a segment added under its name,
+    or a replacement of the same index. Lance 14: conflict_resolver.rs, check_create_index_txn.
+    Lance 4.0.0 doesn't ask for removals, so a version that a Lance of those years committed is
+    judged as it would: its writers build on that.
+    """
+    if ours.creates & theirs.creates:
+        return Verdict.RETRYABLE
+    if theirs.by_old_lance:
+        return Verdict.COMPATIBLE
+    return _retry_if(
+        _extends_what_is_removed(ours, theirs)
+        or _extends_what_is_removed(theirs, ours)
+        or _replaces_what_is_removed(ours, theirs)
+    )
+
+
+def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex over Rewrite: retry when the index covers a fragment that is gone, or does not say what it covers.
+
+    Not when the Rewrite brought a fragment reuse entry younger than the index: readers then follow
+    its rows. An index of reuse entries itself is given theirs. Lance: conflict_resolver.rs,
+    check_create_index_txn; 4.0.0 doesn't see the entry, which it dates at the version that the
+    index was built on.
+    """
+    if theirs.reuse_version is not None and FRAGMENT_REUSE_INDEX in ours.creates:
+        alone = len(ours.new_indices) == 1 and len(ours.removed_indices) == 1
+        return Verdict.REBASABLE if alone else Verdict.INCOMPATIBLE
+    return _retry_if(
+        any(_may_cover(index, theirs.fragments) for index in ours.new_indices if not _is_followed(index, theirs))
+    )
+
+
+def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Rewrite over CreateIndex: retry when the index covers a fragment that ours replaces.
+
+    Where ours leaves indices alone (deferred remapping) only a group that is covered in part is a
+    conflict: then the index lists fragments that are gone, and the new ones count as not indexed.
+    An index of reuse entries is no conflict. Lance: conflict_resolver.rs, check_rewrite_txn; the
+    part about groups is of 6.0.
+    """
+    if FRAGMENT_REUSE_INDEX in theirs.creates:
+        alone = len(theirs.new_indices) == 1 and len(theirs.removed_indices) == 1
+        return Verdict.COMPATIBLE if alone else Verdict.INCOMPATIBLE
+    if not ours.defers_indices:
+        return _retry_if(any(_may_cover(index, ours.fragments) for index in theirs.new_indices))
+    return _retry_if(
+        any(
+            index.fragments is None or (covers_any(index.fragments, group) and not _covers_all(index.fragments, group))
+            for index in theirs.new_indices
+            for group in ours.groups
+        )
+    )
+
+
+def rew(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Rewrite over Rewrite: as `frg`; retry also when both deferred indices, since there is one list of reuse entries.
+
+    Lance: conflict_resolver.rs, check_rewrite_txn.
+    """
+    return max(frg(ours, theirs), _retry_if(ours.defers_indices and theirs.defers_indices))
+
+
+def prn(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex over Update: rebase the index, which no longer covers what the update rewrote in place.
+
+    Lance 14: conflict_resolver.rs, check_create_index_txn; 4.0.0 leaves it in.
+    """
+    stale = any(
+        index.fields & theirs.fields_modified and _may_cover(index, theirs.files.keys()) for index in ours.new_indices
+    )
+    return Verdict.REBASABLE if stale else Verdict.COMPATIBLE
+
+
+def mwi(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex beside Merge: retry when it makes the MemWAL index, which depends on the schema.
+
+    Lance 14: conflict_resolver.rs, check_create_index_txn and check_merge_txn; 4.0.0 lets them
+    pass.
+    """
+    return _retry_if(MEM_WAL_INDEX in ours.creates | theirs.creates)
+
+
+def iwl(ours: Footprint, theirs: Footprint) -> Verdict:
+    """CreateIndex over UpdateMemWalState: rebase the MemWAL index with their generations; incompatible for others.
+
+    Lance: conflict_resolver.rs, check_create_index_txn.
+    """
+    return Verdict.REBASABLE if MEM_WAL_INDEX in ours.creates else Verdict.INCOMPATIBLE
+
+
+def wal(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Both merged one MemWAL region: incompatible when theirs is our generation or a later one; otherwise retry.
+
+    Lance: conflict_resolver.rs, check_merged_generations_conflict.
+    """
+    return max(
+        (
+            Verdict.INCOMPATIBLE if committed >= generation else Verdict.RETRYABLE
+            for region, generation in ours.generations
+            for other, committed in theirs.generations
+            if region == other
+        ),
+        default=Verdict.COMPATIBLE,
+    )
+
+
+def ovw(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Overwrite over Overwrite: retry, so that its writer decides; incompatible when both set the same config key.
+
+    Lance: conflict_resolver.rs, check_overwrite_txn.
+    """
+    return Verdict.INCOMPATIBLE if _same_config_key(ours, theirs) else Verdict.RETRYABLE
+
+
+def cfg(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Overwrite over UpdateConfig: incompatible when both change the same config key.
+
+    Lance: conflict_resolver.rs, check_overwrite_txn.
+    """
+    return Verdict.INCOMPATIBLE if _same_config_key(ours, theirs) else Verdict.COMPATIBLE
+
+
+def ovc(ours: Footprint, theirs: Footprint) -> Verdict:
+    """UpdateConfig over Overwrite: incompatible when it changes metadata of the replaced schema; otherwise as `cfg`.
+
+    Lance: conflict_resolver.rs, check_update_config_txn.
+    """
+    if ours.sets_schema_metadata or ours.metadata_fields:
+        return Verdict.INCOMPATIBLE
+    return cfg(ours, theirs)
+
+
+def ucc(ours: Footprint, theirs: Footprint) -> Verdict:
+    """UpdateConfig over UpdateConfig: incompatible when both change the same config key or the same metadata.
+
+    Lance: conflict_resolver.rs, check_update_config_txn. For table metadata too, by key or when
+    either replaces all of it: Lance 14; with 4.0.0 the last writer wins.
+    """
+    table = ours.table_metadata_keys & theirs.table_metadata_keys or (
+        (ours.replaces_table_metadata and theirs.sets_table_metadata)
+        or (theirs.replaces_table_metadata and ours.sets_table_metadata)
+    )
+    if (
+        _same_config_key(ours, theirs)
+        or (ours.sets_schema_metadata and theirs.sets_schema_metadata)
+        or ours.metadata_fields & theirs.metadata_fields
+        or table
+    ):
+        return Verdict.INCOMPATIBLE
+    return Verdict.COMPATIBLE
+
+
+def mta(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Merge beside UpdateConfig: a Merge carries the whole schema, which would undo changed
+    metadata.
+
+    Lance 14: conflict_resolver.rs, check_txn; 4.0.0 lets them pass.
+    """
+    return _retry_if(ours.changes_metadata or theirs.changes_metadata)
+
+
+def mtx(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Restore beside UpdateConfig: a restored schema would undo changed metadata.
+
+    pylance 14.0.2: observed in both orders; 4.0.0 lets them pass.
+    """
+    changed = ours.changes_metadata or theirs.changes_metadata
+    return Verdict.INCOMPATIBLE if changed else Verdict.COMPATIBLE
+
+
+def bas(ours: Footprint, theirs: Footprint) -> Verdict:
+    """UpdateBases over UpdateBases: incompatible when both add the same id, path or name.
+
+    Lance: conflict_resolver.rs, check_add_bases_txn.
+    """
+    clash = any(
+        (base.id != 0 and base.id == other.id)
+        or base.path == other.path
+        or (base.name is not None and base.name == other.name)
+        for base in ours.bases
+        for other in theirs.bases
+    )
+    return Verdict.INCOMPATIBLE if clash else Verdict.COMPATIBLE
+
+
+def _may_cover(index: IndexFootprint, fragments: Collection[int]) -> bool:
+    return index.fragments is None or covers_any(index.fragments, fragments)
+
+
+def _covers_all(covered: FrozenBitMap, fragments: Collection[int]) -> bool:
+    return all(one <= FRAGMENT_ID_MAX and one in covered for one in fragments)
+
+
+def _retry_if(conflict: bool) -> Verdict:
+    return Verdict.RETRYABLE if conflict else Verdict.COMPATIBLE
+
+
+def _same_config_key(ours: Footprint, theirs: Footprint) -> bool:
+    # Lance: transaction.rs, upsert_key_conflict: two deletions of one key are no conflict.
+    return bool(
+        ours.config_upserts & (theirs.config_upserts | theirs.config_deletes)
+        or theirs.config_upserts & ours.config_deletes
+    )
+
+
+def _is_followed(index: IndexFootprint, theirs: Footprint) -> bool:
+    return theirs.reuse_version is not None and index.dataset_version < theirs.reuse_version and index.follows_reuse
+
+
+def _names(indices: Iterable[IndexFootprint]) -> frozenset[str]:
+    return frozenset(index.name for index in indices)
+
+
+def _extends_what_is_removed(one: Footprint, other: Footprint) -> bool:
+    """Whether `one` adds a segment to an index, removing none of its name, that `other` removed."""
+    extended = one.creates - _names(one.removed_indices)
+    return bool(extended & _names(other.removed_indices))
+
+
+def _replaces_what_is_removed(ours: Footprint, theirs: Footprint) -> bool:
+    """Whether both removed the same index and one of them put another under its name."""
+    theirs_removed = {index.uuid: index.name for index in theirs.removed_indices}
+    created = ours.creates | theirs.creates
+    return any(
+        index.uuid in theirs_removed and (index.name in created or theirs_removed[index.uuid] in created)
+        for index in ours.removed_indices
+    )

@@ -1,0 +1,62 @@
+"""What a data file of format 2 says of itself: the end of the file is looked at, its values are not.
+
+    ... | table of global buffers: position and size of each | ... | footer of 40 bytes
+
+The first global buffer is a `FileDescriptor`. Lance: lance-file, reader.rs, decode_footer.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from committerd_common.messages import DecodeError, FileDescriptor
+
+_FOOTER = struct.Struct("<QQQIIHH4s")
+_BUFFER = struct.Struct("<QQ")
+_MAGIC = b"LANC"
+
+TAIL_BYTES = 64 * 1024
+"""Read so much of the end at first: it has the descriptor of all but very wide files."""
+DESCRIPTOR_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Extent(NamedTuple):
+    """Bytes of a file, half-open."""
+
+    start: int
+    end: int
+
+
+def buffer_table(tail: bytes, size: int) -> Extent | None:
+    """Where the entry of the first global buffer lies in a file of `size` bytes that ends with `tail`.
+
+    None when it is no such file.
+    """
+    if len(tail) < _FOOTER.size:
+        return None
+    _, _, table, buffers, _, major, minor, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    # Files say 0.3 for 2.0; older ones have no global buffers.
+    if magic != _MAGIC or (major, minor) < (0, 3) or not buffers or table + _BUFFER.size > size - _FOOTER.size:
+        return None
+    return Extent(table, table + _BUFFER.size)
+
+
+def first_buffer(entry: bytes, size: int) -> Extent | None:
+    """Where the descriptor lies, by its entry; None when the entry can't be right."""
+    if len(entry) != _BUFFER.size:
+        return None
+    start, length = _BUFFER.unpack(entry)
+    if length > DESCRIPTOR_BYTES_MAX or start + length > size:
+        return None
+    return Extent(start, start + length)
+
+
+def decode_descriptor(body: bytes) -> FileDescriptor | None:
+    """None for what is none."""
+    descriptor = FileDescriptor()
+    try:
+        descriptor.ParseFromString(body)
+    except DecodeError:
+        return None
+    return descriptor

@@ -1,0 +1,91 @@
+"""Deletion files: which rows of a fragment are deleted, as offsets from its first row.
+
+Two formats. `.arrow` is an Arrow file of exactly one batch with exactly one column, `row_id`:
+uint32, not nullable, no schema metadata, in any order. `.bin` is a portable 32-bit Roaring bitmap.
+We read both, as strictly as pylance does, and write bitmaps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from committerd_common.malformed import MalformedError, blamed
+from committerd_common.messages import DataFragment, DeletionFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> BitMap:
+    """The deleted rows of `fragment`, from the bytes of its deletion file.
+
+    Checked against what the fragment says of them: their number (where it is known) and the rows
+    that it has. Raises `InvalidRequest` when staged, else `CorruptTable`, with code
+    `deletion_file`.
+    """
+    file = fragment.deletion_file
+    with blamed(f"deletion file of fragment {fragment.id}", code="deletion_file", staged=staged):
+        if file.file_type == DeletionFile.ARROW_ARRAY:
+            rows = _decode_arrow(body)
+        elif file.file_type == DeletionFile.BITMAP:
+            rows = _decode_bitmap(body)
+        else:
+            raise MalformedError(f"it is of type {file.file_type}, which committerd does not know")
+        if file.num_deleted_rows and len(rows) != file.num_deleted_rows:
+            raise MalformedError(f"it deletes {len(rows)} rows where the fragment says {file.num_deleted_rows}")
+        if rows and 0 < fragment.physical_rows <= rows.max():
+            raise MalformedError(f"it deletes row {rows.max()} where the fragment has {fragment.physical_rows}")
+        return rows
+
+
+def encode_bitmap(rows: BitMap) -> bytes:
+    """A `.bin` file. Never write one without rows: Lance takes a count of 0 for unknown."""
+    smallest = BitMap(rows)
+    smallest.run_optimize()
+    return bytes(smallest.serialize())
+
+
+def _decode_bitmap(body: bytes) -> BitMap:
+    try:
+        # Checks the containers too; fails with IndexError for no bytes at all.
+        return BitMap.deserialize(body)
+    except (ValueError, IndexError) as error:
+        raise MalformedError(f"it is not a portable 32-bit Roaring bitmap: {error}") from error
+
+
+def _decode_arrow(body: bytes) -> BitMap:
+    # Takes 50 MiB, and these files are rare.
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_file(pa.BufferReader(body)) as reader:
+            if reader.num_record_batches != 1:
+                raise MalformedError(f"it has {reader.num_record_batches} batches; one is needed")
+            _require_schema(reader.schema)
+            batch = reader.get_batch(0)
+            batch.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise MalformedError(f"it is not an Arrow file: {error}") from error
+    column = batch.column(0)
+    if column.null_count:
+        raise MalformedError(f"{column.null_count} of its row offsets are null")
+    rows = BitMap(array("I", column.to_numpy().tobytes()))
+    if len(rows) != len(column):
+        raise MalformedError(f"{len(column) - len(rows)} of its row offsets occur more than once")
+    return rows
+
+
+def _require_schema(schema: pa.Schema) -> None:
+    import pyarrow as pa
+
+    wanted = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    # Lance compares with its own schema, which has no metadata.
+    if not schema.equals(wanted, check_metadata=True):
+        found = ", ".join(str(field) for field in schema)
+        raise MalformedError(
+            f"its columns are [{found}] with metadata {schema.metadata}; exactly "
+            f"[{wanted.field(0)}] is needed, without metadata"
+        )

@@ -1,0 +1,117 @@
+"""The fragment reuse index: what compactions replaced while they left the indices alone.
+
+Each of its versions is one compaction, with groups of old fragments and the new ones that hold
+their rows. Small content is inline in the index's details, larger content (Lance: above 204,800
+bytes) in a file of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.lance.format.bounds import SIZE_MAX, numbers_out_of_bounds
+from committerd_common.index_details import unpack_details
+from committerd_common.messages import DecodeError, FragmentReuseIndexDetails, IndexMetadata
+from committerd_common.paths import index_file_key, leaves_its_folder, unstorable
+from committerd_common.unknown_fields import unknown_fields
+
+Content = FragmentReuseIndexDetails.InlineContent
+
+FILE_BYTES_MAX = 64 * 2**20
+"""Of content in a file of its own, which every commit reads."""
+
+
+class ExternalContent(NamedTuple):
+    """Where the content lies: half-open range of bytes of an object in the table's folder."""
+
+    key: str
+    start: int
+    end: int
+
+
+def reuse_content(index: IndexMetadata) -> Content | ExternalContent:
+    """What `__lance_frag_reuse` says, or where that is to be read for `decode_content`.
+
+    Raises `UnsupportedTable` with code `fragment_reuse_version` or `fragment_reuse_base`, and
+    `CorruptTable` with code `index_details`, also for what no reader can follow: ids, offsets and sizes that can't be.
+    """
+    if index.index_version > 0:
+        raise UnsupportedTable(
+            f"index {index.name} has version {index.index_version}; committerd knows version 0",
+            code="fragment_reuse_version",
+        )
+    details = unpack_details(index, FragmentReuseIndexDetails)
+    match details.WhichOneof("content"):
+        case "inline":
+            return _known(details.inline)
+        case "external":
+            return _external(index, details)
+        case _:
+            raise CorruptTable(f"index {index.name} has no content", code="index_details")
+
+
+def decode_content(body: bytes, size: int) -> Content:
+    """Content that was not inline, and is said to have this size. Raises as `reuse_content` does."""
+    if len(body) != size:
+        raise CorruptTable(
+            f"the file of the fragment reuse index ends {size - len(body)} bytes too early", code="index_details"
+        )
+    try:
+        content = Content.FromString(body)
+    except DecodeError as error:
+        raise CorruptTable(
+            f"the file of the fragment reuse index can't be decoded: {error}", code="index_details"
+        ) from error
+    return _known(content)
+
+
+def _known(content: Content) -> Content:
+    # Lance after 4.0 adds `transitions` beside the versions: what they say can't be left out.
+    unknown = unknown_fields(content)
+    if unknown:
+        raise UnsupportedTable(
+            f"the fragment reuse index has unknown fields: {', '.join(unknown)}",
+            code="fragment_reuse_version",
+        )
+    if wrong := numbers_out_of_bounds(content):
+        raise CorruptTable(f"the fragment reuse index has impossible numbers: {wrong[0]}", code="index_details")
+    return content
+
+
+def require_addresses(content: Content) -> None:
+    """Return when readers can decode the addresses in staged content: Lance 4.0.0 panics where it can't.
+
+    Raises `CorruptTable` with code `index_details`.
+    """
+    for version in content.versions:
+        for group in version.groups:
+            try:
+                BitMap64.deserialize(group.changed_row_addrs)
+            except (ValueError, IndexError) as error:
+                raise CorruptTable(
+                    f"the fragment reuse index has changed_row_addrs that are not a 64-bit Roaring bitmap: {error}",
+                    code="index_details",
+                ) from error
+
+
+def _external(index: IndexMetadata, details: FragmentReuseIndexDetails) -> ExternalContent:
+    file = details.external
+    if index.HasField("base_id"):
+        raise UnsupportedTable(
+            f"index {index.name} lies in base {index.base_id}, outside the table's folder",
+            code="fragment_reuse_base",
+        )
+    if file.size > FILE_BYTES_MAX or file.offset + file.size > SIZE_MAX:
+        raise CorruptTable(
+            f"index {index.name} has {file.size} bytes of content at {file.offset}; at most {FILE_BYTES_MAX} are read",
+            code="index_details",
+        )
+    if leaves_its_folder(file.path) or unstorable(file.path):
+        raise CorruptTable(
+            f"index {index.name} has its content in {file.path[:200]!r}, which is not a file of its folder",
+            code="index_details",
+        )
+    return ExternalContent(index_file_key(index.uuid.uuid, file.path), file.offset, file.offset + file.size)

@@ -1,0 +1,5 @@
+"""The keys of a table that belong to committerd."""
+
+from __future__ import annotations
+
+KEY_PREFIX = "committerd."

@@ -1,0 +1,72 @@
+"""Append: new fragments beside those that the table has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.operation import Cost, Operation, ReadVersion, StagedFiles
+from committerd.lance.versions.draft import Draft, finish
+from committerd.lance.versions.fragments import files_of
+from committerd_common.messages import Manifest, Transaction
+
+_TOLD_MAX = 10
+
+
+def _staged_files(transaction: Transaction) -> StagedFiles:
+    fragments = transaction.append.fragments
+    return StagedFiles(fragments, files_of(fragments))
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    return AN_APPEND
+
+
+def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
+    """With a read version, whatever changed the schema since then decides. Without one, only the fields of the files
+    are left to compare: an Overwrite may have given their ids to columns of other types, which no field tells.
+    """
+    if transaction.read_version:
+        return None
+    known = {field.id for field in latest.fields}
+    highest = max(known, default=-1)
+    parents = {field.parent_id for field in latest.fields}
+    required = {
+        field.id: field.name
+        for field in latest.fields
+        if not field.nullable and field.parent_id == -1 and field.id not in parents
+    }
+    for fragment in transaction.append.fragments:
+        has = {number for file in fragment.files for number in file.fields}
+        if has.isdisjoint(known):
+            return f"its files have fields {_some(has)}, of which the table has none"
+        # A lower one that is not there is of a column that was dropped; readers pass over it.
+        if above := {number for number in has if number > highest}:
+            return f"its files have fields {_some(above)}, which the table does not have"
+        if missing := required.keys() - has:
+            names = [required[number] for number in sorted(missing)[:_TOLD_MAX]]
+            return f"its files lack the columns {names}, which the table requires"
+    return None
+
+
+def _some(numbers: Collection[int]) -> str:
+    told = ", ".join(map(str, sorted(numbers)[:_TOLD_MAX]))
+    return told if len(numbers) <= _TOLD_MAX else f"{told} and {len(numbers) - _TOLD_MAX} more"
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, Append. Indices stay as they are."""
+    draft.add_new_rows(transaction.append.fragments)
+    finish(draft)
+
+
+APPEND = Operation(
+    kind=Kind.APPEND,
+    read_version=ReadVersion.OPTIONAL,
+    cost=Cost.FRAGMENTS,
+    staged_files=_staged_files,
+    differing_schema=_differing_schema,
+    footprint=_footprint,
+    build=_build,
+)

@@ -1,0 +1,73 @@
+"""Fragments that a Delete or an Update changes in place or removes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from committerd.errors import InvalidRequest
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.versions.draft import Draft, unbuildable
+from committerd.lance.versions.fragments import FileIdentity, file_identity, remove_fragments, replace_fragments
+from committerd.lance.versions.lineage import require_unchanged_row_ids
+from committerd_common.messages import DataFragment, Manifest
+
+
+def changed_fragments(kind: Kind, updated: Sequence[DataFragment], removed: Iterable[int]) -> Footprint:
+    """The footprint of an operation that updates and removes these fragments."""
+    gone = frozenset(removed)
+    return Footprint(
+        kind=kind,
+        fragments=gone | {fragment.id for fragment in updated},
+        removed=gone,
+        files={fragment.id: _files(fragment) for fragment in updated},
+    )
+
+
+def with_files_read(touched: Footprint, read: Manifest) -> Footprint:
+    """The footprint, with the data files that its fragments had at the read version."""
+    files = {fragment.id: _files(fragment) for fragment in read.fragments if fragment.id in touched.fragments}
+    return replace(touched, files_read=files)
+
+
+def require_same_rows(updated: Iterable[DataFragment], latest: Manifest) -> None:
+    """Return when each updated fragment has as many rows as in the latest version, deleted ones included.
+
+    Raises `InvalidRequest` (`row_count_changed`).
+    """
+    rows = {fragment.id: fragment.physical_rows for fragment in latest.fragments}
+    for fragment in updated:
+        if rows.get(fragment.id, fragment.physical_rows) != fragment.physical_rows:
+            raise InvalidRequest(
+                f"fragment {fragment.id} has {rows[fragment.id]} rows, but is to be replaced by one of "
+                f"{fragment.physical_rows}; only deletions and columns may change in place",
+                code="row_count_changed",
+            )
+
+
+def put_in_place(draft: Draft, updated: Iterable[DataFragment], removed: Collection[int]) -> frozenset[int]:
+    """Replace and remove fragments of the draft; returns the ids of those replaced.
+
+    A fragment that is both updated and removed is removed. Raises `InvalidRequest` (`unknown_fragment`, `row_ids`).
+    """
+    gone = frozenset(removed)
+    changed = {fragment.id: fragment for fragment in updated if fragment.id not in gone}
+    draft.open([*changed, *gone])
+    if missing := draft.missing(changed):
+        # pylance passes over them; rows that were to be deleted would then be there twice.
+        raise unbuildable(
+            f"fragments {missing} are to be changed, but version {draft.version - 1} does not have them",
+            "unknown_fragment",
+        )
+    if draft.has_stable_row_ids:
+        for fragment in draft.manifest.fragments:
+            if fragment.id in changed:
+                require_unchanged_row_ids(fragment, changed[fragment.id])
+    replace_fragments(draft.manifest, changed)
+    remove_fragments(draft.manifest, gone)
+    return frozenset(changed)
+
+
+def _files(fragment: DataFragment) -> tuple[FileIdentity, ...]:
+    return tuple(file_identity(file) for file in fragment.files)

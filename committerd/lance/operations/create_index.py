@@ -1,0 +1,243 @@
+"""CreateIndex: indices that come, go, or take the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap, FrozenBitMap
+
+from committerd.errors import InvalidRequest
+from committerd.lance.checks.file_paths import require_index_path
+from committerd.lance.checks.numbers import require_in_bounds
+from committerd.lance.checks.texts import require_name
+from committerd.lance.checks.uuids import is_uuid
+from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
+from committerd.lance.format.fragment_reuse import Content
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.operation import Cost, Need, Operation, StagedIndexFile
+from committerd.lance.operations.rebase import Rebased, RebaseFacts, ReuseContents, copied
+from committerd.lance.versions.bases import require_known_bases
+from committerd.lance.versions.draft import Draft, finish
+from committerd.lance.versions.indices import require_distinct_indices, without_updated_fields
+from committerd.lance.versions.mem_wal import raise_generations, require_regions, touched_generations
+from committerd_common.index_details import (
+    FRAGMENT_REUSE_INDEX,
+    MEM_WAL_INDEX,
+    SYSTEM_INDICES,
+    covered_fragments,
+    encode_fragments,
+    is_system_index,
+    pack_details,
+    type_name,
+    unpack_details,
+)
+from committerd_common.messages import (
+    UUID,
+    FragmentReuseIndexDetails,
+    IndexMetadata,
+    Manifest,
+    MemWalIndexDetails,
+    MergedGeneration,
+    Transaction,
+)
+from committerd_common.paths import index_prefix
+
+# Lance: frag_reuse.rs: larger content goes into a file of its own.
+REUSE_INLINE_BYTES_MAX = 204_800
+REUSE_FILE = "details.binpb"
+
+_COVERED_MAX = 1_000_000
+"""Fragments of an index; a few bytes can list four billion."""
+
+
+def _index_files(transaction: Transaction) -> list[StagedIndexFile]:
+    return [
+        StagedIndexFile(
+            index.uuid.uuid, file.path, file.size_bytes, index.base_id if index.HasField("base_id") else None
+        )
+        for index in transaction.create_index.new_indices
+        for file in index.files
+    ]
+
+
+def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+    create = transaction.create_index
+    for index in (*create.new_indices, *create.removed_indices):
+        _validate_index(index, room)
+    require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
+
+
+def _validate_index(index: IndexMetadata, room: int) -> None:
+    if not is_uuid(index.uuid.uuid):
+        raise InvalidRequest(
+            f"index {index.name!r} needs a uuid of 16 bytes, has {len(index.uuid.uuid)}", code="index_uuid"
+        )
+    covered = covered_fragments(index, staged=True)
+    if covered is not None and len(covered) > _COVERED_MAX:
+        raise InvalidRequest(
+            f"index {index.name!r} says that it covers {len(covered)} fragments; at most {_COVERED_MAX} are taken",
+            code="index_bitmap",
+        )
+    if is_system_index(index) and index.fields:
+        # It would outlive its fields: no Project takes it away.
+        raise InvalidRequest(
+            f"index {index.name!r} is a system index of Lance, which has no fields; it names {list(index.fields)}",
+            code="index_fields",
+        )
+    if index.name == MEM_WAL_INDEX:
+        _validate_mem_wal(unpack_details(index, MemWalIndexDetails, staged=True))
+    if not index.name:
+        raise InvalidRequest(f"the index with uuid {index.uuid.uuid.hex()} has no name; give it one", code="index_name")
+    require_name("index name", index.name)
+    for file in index.files:
+        require_index_path(file.path, room)
+
+
+def _validate_mem_wal(details: MemWalIndexDetails) -> None:
+    require_in_bounds(f"index {MEM_WAL_INDEX!r}", details)
+    require_regions(details.merged_generations)
+    for progress in details.index_catchup:
+        require_regions(progress.caught_up_generations)
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    create = transaction.create_index
+    require_known_bases(
+        {index.base_id for index in create.new_indices if index.HasField("base_id")},
+        {base.id for base in latest.base_paths},
+    )
+    if transaction.read_version != latest.version:
+        return  # what dropped a column after the index was built is a matter of the conflict rules
+    fields = {field.id for field in latest.fields}
+    for index in create.new_indices:
+        if missing := sorted(set(index.fields) - fields):
+            # pylance commits that, and then can't filter the table by any column.
+            raise InvalidRequest(
+                f"index {index.name!r} is on fields {missing}, which version {latest.version} does not have; its "
+                f"fields are {sorted(fields)}. Build the index on a column of the table",
+                code="unknown_field",
+            )
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    create = transaction.create_index
+    generations: list[tuple[bytes, int]] = []
+    for index in create.new_indices:
+        if index.name == MEM_WAL_INDEX:
+            details = unpack_details(index, MemWalIndexDetails, staged=staged)
+            generations += touched_generations(details.merged_generations)
+    return Footprint(
+        kind=Kind.CREATE_INDEX,
+        new_indices=tuple(_footprint_of_index(index, staged=staged) for index in create.new_indices),
+        removed_indices=tuple(_footprint_of_index(index, staged=staged) for index in create.removed_indices),
+        generations=tuple(generations),
+    )
+
+
+def _footprint_of_index(index: IndexMetadata, *, staged: bool) -> IndexFootprint:
+    covered = covered_fragments(index, staged=staged)
+    return IndexFootprint(
+        name=index.name,
+        uuid=index.uuid.uuid,
+        fields=frozenset(index.fields),
+        fragments=None if covered is None else FrozenBitMap(covered),
+        dataset_version=index.dataset_version,
+        # Lance 14: conflict_resolver.rs, check_create_index_txn.
+        follows_reuse=type_name(index) != "NGramIndexDetails",
+    )
+
+
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased:
+    rebased = rebase_indices(transaction, facts.theirs)
+    if facts.reuse is None:
+        return Rebased(transaction=rebased)
+    return rebase_reuse(rebased, facts.reuse, latest_version=facts.latest_version, index_uuid=facts.index_uuid)
+
+
+def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Transaction:
+    """A CreateIndex whose indices cover only what was not rewritten since, and whose MemWAL index has their merges.
+
+    `theirs` in ascending order. Lance 14: conflict_resolver.rs, check_create_index_txn and finish_create_index.
+    """
+    rebased = copied(transaction)
+    create = rebased.create_index
+    for one in theirs:
+        if one.fields_modified:
+            pruned = without_updated_fields(create.new_indices, one.files.keys(), one.fields_modified)
+            del create.new_indices[:]
+            create.new_indices.extend(pruned)
+        for index in create.new_indices:
+            if index.name == MEM_WAL_INDEX and one.generations:
+                details = unpack_details(index, MemWalIndexDetails, staged=True)
+                raise_generations(
+                    details,
+                    [
+                        MergedGeneration(region_id=UUID(uuid=region), generation=generation)
+                        for region, generation in one.generations
+                    ],
+                )
+                index.index_details.CopyFrom(pack_details(details))
+    return rebased
+
+
+def rebase_reuse(
+    transaction: Transaction, contents: ReuseContents, *, latest_version: int, index_uuid: bytes
+) -> Rebased:
+    """A CreateIndex of the fragment reuse index, with the entries that theirs added.
+
+    The index gets a new uuid, the 16 bytes `index_uuid`. Lance: conflict_resolver.rs, finish_create_index.
+    """
+    content = Content()
+    content.CopyFrom(contents.ours)
+    known = [entry.SerializeToString(deterministic=True) for entry in contents.read.versions]
+    content.versions.extend(
+        entry for entry in contents.latest.versions if entry.SerializeToString(deterministic=True) not in known
+    )
+    rebased = copied(transaction)
+    index = next(one for one in rebased.create_index.new_indices if one.name == FRAGMENT_REUSE_INDEX)
+    index.uuid.uuid = index_uuid
+    index.dataset_version = latest_version
+    index.fragment_bitmap = encode_fragments(
+        BitMap(digest.id for entry in content.versions for group in entry.groups for digest in group.new_fragments)
+    )
+    details = FragmentReuseIndexDetails()
+    body = content.SerializeToString(deterministic=True)
+    if len(body) <= REUSE_INLINE_BYTES_MAX:
+        details.inline.CopyFrom(content)
+        files = {}
+    else:
+        details.external.path = REUSE_FILE
+        details.external.size = len(body)
+        files = {index_prefix(index_uuid) + REUSE_FILE: body}
+    index.index_details.CopyFrom(pack_details(details))
+    return Rebased(transaction=rebased, files=files)
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, CreateIndex. Segments of one name that it does not list stay.
+
+    There is one system index of each name: a new one takes the place of what the table has (conflict_resolver.rs,
+    finish_create_index).
+    """
+    create = transaction.create_index
+    listed = {index.uuid.uuid for index in (*create.removed_indices, *create.new_indices)}
+    made = {index.name for index in create.new_indices} & SYSTEM_INDICES
+    draft.indices = [
+        *(i for i in draft.indices if i.uuid.uuid not in listed and i.name not in made),
+        *create.new_indices,
+    ]
+    finish(draft)
+
+
+CREATE_INDEX = Operation(
+    kind=Kind.CREATE_INDEX,
+    cost=Cost.UNBOUNDED,
+    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS, Need.STAGED_REUSE}),
+    index_files=_index_files,
+    validate=_validate,
+    validate_on=_validate_on,
+    footprint=_footprint,
+    rebase=_rebase,
+    build=_build,
+)

@@ -1,0 +1,98 @@
+"""DataReplacement: other data files for some columns of some fragments."""
+
+from __future__ import annotations
+
+from committerd.errors import InvalidRequest
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.operation import Cost, Operation, StagedFiles
+from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.fragments import TOMBSTONE
+from committerd.lance.versions.indices import without_updated_fields
+from committerd.lance.versions.lineage import stamp_changed_rows
+from committerd_common.messages import DataFile, DataFragment, Manifest, Transaction
+
+
+def _staged_files(transaction: Transaction) -> StagedFiles:
+    return StagedFiles((), [group.new_file for group in transaction.data_replacement.replacements])
+
+
+def _named_fragments(transaction: Transaction) -> list[int]:
+    return [one.fragment_id for one in transaction.data_replacement.replacements]
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    fields = {tuple(group.new_file.fields) for group in transaction.data_replacement.replacements}
+    if len(fields) > 1:
+        raise InvalidRequest(
+            f"DataReplacement replaces fields {sorted(fields)}; those of all its files must be the same",
+            code="replaced_fields",
+        )
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    replaced: dict[int, frozenset[int]] = {}
+    for group in transaction.data_replacement.replacements:
+        fields = frozenset(group.new_file.fields)
+        replaced[group.fragment_id] = replaced.get(group.fragment_id, frozenset()) | fields
+    return Footprint(kind=Kind.DATA_REPLACEMENT, fragments=frozenset(replaced), replaced=replaced)
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, DataReplacement.
+
+    Fields that some other file of the fragment has are from now on read from the new file (Lance 14; for 4.0.0 the
+    fields have to be all of one file, or none of any).
+    """
+    replaced = {group.fragment_id: group.new_file for group in transaction.data_replacement.replacements}
+    fields = frozenset(one for file in replaced.values() for one in file.fields if one >= 0)
+    draft.open(replaced)
+    if missing := draft.missing(replaced):
+        raise unbuildable(
+            f"DataReplacement replaces data of fragments {missing}, which version {draft.version - 1} does not have",
+            "unknown_fragment",
+        )
+    for fragment in draft.manifest.fragments:
+        if fragment.id in replaced:
+            _replace_data(fragment, replaced[fragment.id])
+            if draft.has_stable_row_ids and not draft.by_old_lance:
+                stamp_changed_rows([fragment], draft.version)
+    draft.indices = without_updated_fields(draft.indices, replaced.keys(), fields)
+    finish(draft, replaced.keys())
+
+
+def _replace_data(fragment: DataFragment, new_file: DataFile) -> None:
+    """Have the fields of the new file read from it, in place."""
+    same = [
+        file
+        for file in fragment.files
+        if list(file.fields) == list(new_file.fields)
+        and file.file_major_version == new_file.file_major_version
+        and file.file_minor_version == new_file.file_minor_version
+    ]
+    if same:
+        for file in same:
+            file.CopyFrom(new_file)
+        return
+    fields = set(new_file.fields)
+    held = {one for file in fragment.files for one in file.fields}
+    if not fields <= held and fields & held:
+        raise unbuildable(
+            f"DataReplacement of fragment {fragment.id}: of fields {sorted(fields)} the fragment has data for "
+            f"{sorted(fields & held)} only; replace existing and new fields by files of their own",
+            "partial_replacement",
+        )
+    for file in fragment.files:
+        file.fields[:] = [TOMBSTONE if one in fields else one for one in file.fields]
+    fragment.files.append(new_file)
+
+
+DATA_REPLACEMENT = Operation(
+    kind=Kind.DATA_REPLACEMENT,
+    cost=Cost.UNBOUNDED,
+    staged_files=_staged_files,
+    named_fragments=_named_fragments,
+    validate_on=_validate_on,
+    footprint=_footprint,
+    build=_build,
+)

@@ -1,0 +1,87 @@
+"""Delete: rows that go, from fragments that keep others or go too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.operations.changed_fragments import (
+    changed_fragments,
+    put_in_place,
+    require_same_rows,
+    with_files_read,
+)
+from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
+from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict, copied
+from committerd.lance.versions.draft import Draft, finish
+from committerd.lance.versions.fragments import files_of
+from committerd_common.messages import IndexMetadata, Manifest, Transaction
+
+
+def _staged_files(transaction: Transaction) -> StagedFiles:
+    updated = transaction.delete.updated_fragments
+    return StagedFiles(updated, files_of(updated))
+
+
+def _new_files(transaction: Transaction) -> StagedFiles:
+    return StagedFiles(transaction.delete.updated_fragments, ())
+
+
+def _named_fragments(transaction: Transaction) -> list[int]:
+    delete = transaction.delete
+    return [*(one.id for one in delete.updated_fragments), *delete.deleted_fragment_ids]
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    require_same_rows(transaction.delete.updated_fragments, latest)
+
+
+def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
+    return file.part(_named_fragments(transaction))
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    return changed_fragments(Kind.DELETE, transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids)
+
+
+def _footprint_of_ours(
+    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    return with_files_read(touched, read)
+
+
+def _deletions_to_merge(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
+    return plan_deletions(transaction.delete.updated_fragments, read, latest)
+
+
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
+    rebased = copied(transaction)
+    delete = rebased.delete
+    return merge_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, Delete."""
+    changed = put_in_place(draft, transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids)
+    draft.keep_useful_indices()
+    finish(draft, changed)
+
+
+DELETE = Operation(
+    kind=Kind.DELETE,
+    cost=Cost.TABLE,
+    needs=frozenset({Need.READ_VERSION}),
+    staged_files=_staged_files,
+    new_files=_new_files,
+    named_fragments=_named_fragments,
+    validate_on=_validate_on,
+    excerpt=_excerpt,
+    footprint=_footprint,
+    footprint_of_ours=_footprint_of_ours,
+    deletions_to_merge=_deletions_to_merge,
+    rebase=_rebase,
+    build=_build,
+)

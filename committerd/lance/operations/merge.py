@@ -1,0 +1,153 @@
+"""Merge: every fragment of the table, with the columns that it adds, and a new schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from committerd.errors import InvalidRequest
+from committerd.lance.checks.texts import Entries
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.operation import NO_FILES, Cost, Need, Operation, StagedFiles
+from committerd.lance.operations.schema_change import schema_change, with_nullability
+from committerd.lance.versions.draft import Draft, finish
+from committerd.lance.versions.fragments import file_identity, files_of, set_fragments, with_id
+from committerd.lance.versions.indices import without_updated_fields
+from committerd.lance.versions.lineage import require_unchanged_row_ids, stamp_changed_rows, stamp_new_rows
+from committerd.lance.versions.schema import require_readable
+from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
+
+
+def _staged_files(transaction: Transaction) -> StagedFiles:
+    fragments = transaction.merge.fragments
+    return StagedFiles(fragments, files_of(fragments))
+
+
+def _new_files(transaction: Transaction) -> StagedFiles:
+    return NO_FILES
+
+
+def _named_fragments(transaction: Transaction) -> list[int]:
+    return [one.id for one in transaction.merge.fragments]
+
+
+def _entries(transaction: Transaction) -> list[Entries]:
+    return [Entries("schema_metadata", transaction.merge.schema_metadata.items(), may_be_reserved=True)]
+
+
+def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+    require_readable(transaction.merge.schema)
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    """Lance: transaction.rs, merge_fragments_valid."""
+    rows = {fragment.id: fragment.physical_rows for fragment in transaction.merge.fragments}
+    if len(rows) < len(latest.fragments):
+        raise InvalidRequest(
+            f"Merge operation reduced fragment count from {len(latest.fragments)} to {len(rows)}",
+            code="merge_fragments",
+        )
+    for fragment in latest.fragments:
+        if fragment.id not in rows:
+            raise InvalidRequest(
+                f"Merge operation is missing original fragments: {fragment.id}", code="merge_fragments"
+            )
+        if rows[fragment.id] != fragment.physical_rows:
+            raise InvalidRequest(
+                f"Merge operation changed row count for fragment {fragment.id}: {fragment.physical_rows} to "
+                f"{rows[fragment.id]}",
+                code="merge_fragments",
+            )
+
+
+def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
+    return file.manifest
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    merge = transaction.merge
+    return schema_change(Kind.MERGE, merge.schema, preserves_nullability=merge.preserves_nullability)
+
+
+def _footprint_of_ours(
+    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    return with_nullability(touched, read, transaction.merge.schema)
+
+
+def _footprint_of_theirs(
+    touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    return touched if before is None else with_nullability(touched, before, transaction.merge.schema)
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, Merge.
+
+    An index on a field whose data lies in another file now covers that fragment no more, and its rows count as changed:
+    Lance 9; 4.0.0 leaves both as they were, of which the first makes queries miss rows and is not copied.
+    """
+    merge, manifest = transaction.merge, draft.manifest
+    draft.open_all()
+    before = {fragment.id: fragment for fragment in manifest.fragments}
+    moved: dict[int, frozenset[int]] = {}
+    changed: set[int] = set()
+    kept: list[DataFragment] = []
+    added: list[DataFragment] = []
+    for fragment in merge.fragments:
+        known = before.get(fragment.id)
+        if known is None or fragment.id in moved:
+            # Not yet in the table; with the id 0 that stands for none, or that of a fragment before it in the list.
+            added.append(fragment)
+            continue
+        if list(map(file_identity, known.files)) != list(map(file_identity, fragment.files)):
+            changed.add(fragment.id)
+        moved[fragment.id] = _fields_in_other_files(known, fragment)
+        kept.append(with_id(fragment, fragment.id))
+    fresh = draft.fresh(added)
+    changed.update(one.id for one in fresh)
+    if draft.has_stable_row_ids:
+        for one in kept:
+            require_unchanged_row_ids(before[one.id], one)
+        stamp_new_rows(fresh, draft.version)
+    if draft.has_stable_row_ids and not draft.by_old_lance:
+        stamp_changed_rows([one for one in kept if one.id in changed], draft.version)
+    set_fragments(manifest, [*kept, *fresh])
+    draft.touched = None
+    draft.set_schema(merge.schema)
+    if merge.schema_metadata:
+        draft.set_schema_metadata(merge.schema_metadata)
+    for fragment_id, fields in moved.items():
+        if fields:
+            draft.indices = without_updated_fields(draft.indices, [fragment_id], fields)
+    draft.keep_useful_indices()
+    finish(draft, changed)
+
+
+def _fields_in_other_files(before: DataFragment, after: DataFragment) -> frozenset[int]:
+    """Fields that had their data in one file and now have it in another."""
+    paths = {one: file.path for file in before.files for one in file.fields if one >= 0}
+    return frozenset(
+        one for file in after.files for one in file.fields if one >= 0 and paths.get(one, file.path) != file.path
+    )
+
+
+MERGE = Operation(
+    kind=Kind.MERGE,
+    cost=Cost.UNBOUNDED,
+    needs=frozenset({Need.READ_VERSION, Need.VERSION_BELOW}),
+    staged_files=_staged_files,
+    new_files=_new_files,
+    named_fragments=_named_fragments,
+    entries=_entries,
+    carries_row_ids=True,
+    validate=_validate,
+    validate_on=_validate_on,
+    excerpt=_excerpt,
+    footprint=_footprint,
+    footprint_of_ours=_footprint_of_ours,
+    footprint_of_theirs=_footprint_of_theirs,
+    build=_build,
+)

@@ -1,0 +1,66 @@
+"""Project: another schema without new data: columns that go, move, or get another name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.operation import Cost, Need, Operation
+from committerd.lance.operations.schema_change import schema_change, with_nullability
+from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.fragments import keep_files
+from committerd.lance.versions.schema import require_readable
+from committerd_common.messages import IndexMetadata, Manifest, Transaction
+
+
+def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+    require_readable(transaction.project.schema)
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    project = transaction.project
+    return schema_change(Kind.PROJECT, project.schema, preserves_nullability=project.preserves_nullability)
+
+
+def _footprint_of_ours(
+    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    return with_nullability(touched, read, transaction.project.schema)
+
+
+def _footprint_of_theirs(
+    touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    return touched if before is None else with_nullability(touched, before, transaction.project.schema)
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, Project. Data files go when no column of theirs is left."""
+    draft.open_all()
+    draft.set_schema(transaction.project.schema)
+    fields = {field.id for field in transaction.project.schema}
+    for fragment in draft.manifest.fragments:
+        keep_files(fragment, lambda file: not fields.isdisjoint(file.fields))
+        if not fragment.files:
+            # pylance 14.0.2 commits that, and then can't read the table.
+            raise unbuildable(
+                f"Project drops every column that fragment {fragment.id} has data of, and readers need one; give its "
+                "rows a value in another column first, or delete them",
+                "fragment_without_files",
+            )
+    draft.keep_useful_indices()
+    finish(draft, {fragment.id for fragment in draft.manifest.fragments})
+
+
+PROJECT = Operation(
+    kind=Kind.PROJECT,
+    cost=Cost.UNBOUNDED,
+    needs=frozenset({Need.READ_VERSION, Need.VERSION_BELOW}),
+    validate=_validate,
+    footprint=_footprint,
+    footprint_of_ours=_footprint_of_ours,
+    footprint_of_theirs=_footprint_of_theirs,
+    build=_build,
+)

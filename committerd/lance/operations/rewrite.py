@@ -1,0 +1,221 @@
+"""Rewrite: the same rows in other fragments, as a compaction makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pyroaring import BitMap, BitMap64
+
+from committerd.errors import InvalidRequest
+from committerd.lance.checks.file_paths import require_index_path
+from committerd.lance.checks.uuids import is_uuid
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.fragment_reuse import ExternalContent, reuse_content
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.deletions import require_known_type
+from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles, StagedIndexFile
+from committerd.lance.operations.rebase import copied
+from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.fragments import files_of, set_fragments, with_id
+from committerd.lance.versions.indices import (
+    coverage,
+    holds_addresses,
+    require_distinct_indices,
+    rewritten_coverage,
+    with_coverage,
+)
+from committerd.lance.versions.lineage import require_same_rows
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX, covered_fragments, covers_any, is_system_index
+from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
+
+
+def _normalised(transaction: Transaction) -> Transaction:
+    """Lance: transaction.rs, conversion of Rewrite: the two deprecated lists are one group."""
+    rewrite = transaction.rewrite
+    if rewrite.groups or not (rewrite.old_fragments or rewrite.new_fragments):
+        return transaction
+    changed = copied(transaction)
+    rewrite = changed.rewrite
+    group = rewrite.groups.add()
+    group.old_fragments.extend(rewrite.old_fragments)
+    group.new_fragments.extend(rewrite.new_fragments)
+    del rewrite.old_fragments[:]
+    del rewrite.new_fragments[:]
+    return changed
+
+
+def _staged_files(transaction: Transaction) -> StagedFiles:
+    fragments = [fragment for group in transaction.rewrite.groups for fragment in group.new_fragments]
+    return StagedFiles(fragments, files_of(fragments))
+
+
+def _index_files(transaction: Transaction) -> list[StagedIndexFile]:
+    return [
+        StagedIndexFile(one.new_id.uuid, file.path, file.size_bytes, None)
+        for one in transaction.rewrite.rewritten_indices
+        for file in one.new_index_files
+    ]
+
+
+def _named_fragments(transaction: Transaction) -> list[int]:
+    return [one.id for group in transaction.rewrite.groups for one in group.old_fragments]
+
+
+def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+    rewrite = transaction.rewrite
+    for group in rewrite.groups:
+        for fragment in group.old_fragments:
+            require_known_type(fragment)
+    require_distinct_indices("rewritten_indices", [one.old_id.uuid for one in rewrite.rewritten_indices])
+    for one in rewrite.rewritten_indices:
+        if not is_uuid(one.old_id.uuid) or not is_uuid(one.new_id.uuid) or not one.HasField("new_index_details"):
+            # Lance 4.0.0 can't open a version whose transaction lacks one of them.
+            raise InvalidRequest(
+                "each of rewritten_indices needs old_id, new_id (16 bytes each) and new_index_details",
+                code="rewritten_index_incomplete",
+            )
+        for file in one.new_index_files:
+            require_index_path(file.path, room)
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    groups = tuple(frozenset(old.id for old in group.old_fragments) for group in transaction.rewrite.groups)
+    return Footprint(kind=Kind.REWRITE, groups=groups, fragments=frozenset().union(*groups))
+
+
+def _footprint_of_ours(
+    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    """Lance: optimize.rs: a compaction rewrites every index that covers its fragments, unless it is told not to.
+    Indices of stable row ids need no rewriting, and those that can't be rewritten are left alone.
+    """
+    if has_stable_row_ids(read):
+        return touched
+    rewritten = {one.old_id.uuid for one in transaction.rewrite.rewritten_indices}
+    defers_indices = any(
+        not is_system_index(index)
+        and not holds_addresses(index)
+        and index.uuid.uuid not in rewritten
+        and covers_any(covered_fragments(index, staged=False), touched.fragments)
+        for index in indices
+    )
+    return replace(touched, defers_indices=defers_indices)
+
+
+def _footprint_of_theirs(
+    touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    reuse = _reuse_version(touched.fragments, indices)
+    return replace(touched, reuse_version=reuse, defers_indices=reuse is not None)
+
+
+def _reuse_version(old: frozenset[int], indices: Iterable[IndexMetadata]) -> int | None:
+    """`dataset_version` of the fragment reuse entry that describes a Rewrite of these fragments; None when none does.
+
+    pylance adds the entry to the manifest and never to the transaction, so the manifest is where it can be seen.
+    """
+    for index in indices:
+        if index.name != FRAGMENT_REUSE_INDEX or not old:
+            continue
+        content = reuse_content(index)
+        if isinstance(content, ExternalContent):
+            # Looking into a file would take a read; the version of the index has to do.
+            return index.dataset_version
+        for entry in content.versions:
+            described = {digest.id for group in entry.groups for digest in group.old_fragments}
+            if old <= described:
+                return entry.dataset_version
+    return None
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, Rewrite. Row ids and lineage come with the new fragments."""
+    rewrite, manifest = transaction.rewrite, draft.manifest
+    groups: list[tuple[list[int], list[int]]] = []
+    made: list[DataFragment] = []
+    existing = draft.fragment_ids()
+    next_id = draft.next_fragment_id()
+    draft.open(fragment.id for group in rewrite.groups for fragment in group.old_fragments)
+    for group in rewrite.groups:
+        old = [fragment.id for fragment in group.old_fragments]
+        if missing := [one for one in sorted(set(old)) if one not in existing]:
+            raise unbuildable(
+                f"Rewrite replaces fragments {missing}, which version {manifest.version - 1} does not have",
+                "unknown_fragment",
+            )
+        new = []
+        for fragment in group.new_fragments:
+            # An id that is set was reserved before; 0 means that none was.
+            fragment_id = fragment.id or next_id
+            draft.reserve_ids(fragment_id)
+            next_id = max(next_id, fragment_id + 1)
+            made.append(with_id(fragment, fragment_id))
+            new.append(fragment_id)
+        groups.append((old, new))
+    if draft.has_stable_row_ids:
+        old_ids = {one for old, _ in groups for one in old}
+        require_same_rows((one for one in manifest.fragments if one.id in old_ids), made)
+    kept_ids = existing - BitMap64(one for old, _ in groups for one in old)
+    for fragment in made:
+        if fragment.id in kept_ids:
+            raise unbuildable(
+                f"Rewrite brings a fragment with id {fragment.id}, which another fragment has; reserve ids with "
+                "ReserveFragments",
+                "fragment_id_taken",
+            )
+        kept_ids.add(fragment.id)
+    kept = [one for one in manifest.fragments if one.id in kept_ids]
+    set_fragments(manifest, [*kept, *made])
+    draft.indices = _rewritten_indices(draft, rewrite, groups)
+    finish(draft, {fragment.id for fragment in made})
+
+
+def _rewritten_indices(
+    draft: Draft, rewrite: Transaction.Rewrite, groups: list[tuple[list[int], list[int]]]
+) -> list[IndexMetadata]:
+    rewritten = {one.old_id.uuid: one for one in rewrite.rewritten_indices}
+    old = BitMap(one for group, _ in groups for one in group)
+    indices = []
+    for index in draft.indices:
+        change = rewritten.get(index.uuid.uuid)
+        covered = coverage(index)
+        if change is not None:
+            if covered is None:
+                raise unbuildable(
+                    f"Rewrite rewrites index {index.name!r}, which does not say what it covers",
+                    "index_bitmap",
+                )
+            moved = with_coverage(index, rewritten_coverage(covered, groups, name=index.name))
+            moved.uuid.CopyFrom(change.new_id)
+            moved.ClearField("files")
+            moved.files.extend(change.new_index_files)
+            indices.append(moved)
+        elif covered is None or is_system_index(index) or not draft.has_stable_row_ids:
+            # Also when it covers old fragments: those are gone, and the new ones count as not indexed.
+            indices.append(index)
+        elif holds_addresses(index):
+            indices.append(with_coverage(index, covered - old))
+        else:
+            # Rows kept their ids, so it finds them in the new fragments.
+            indices.append(with_coverage(index, rewritten_coverage(covered, groups, name=index.name)))
+    return indices
+
+
+REWRITE = Operation(
+    kind=Kind.REWRITE,
+    cost=Cost.UNBOUNDED,
+    needs=frozenset({Need.READ_VERSION}),
+    normalised=_normalised,
+    staged_files=_staged_files,
+    index_files=_index_files,
+    named_fragments=_named_fragments,
+    carries_row_ids=True,
+    validate=_validate,
+    footprint=_footprint,
+    footprint_of_ours=_footprint_of_ours,
+    footprint_of_theirs=_footprint_of_theirs,
+    build=_build,
+)

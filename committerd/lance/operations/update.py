@@ -1,0 +1,170 @@
+"""Update: rows that change, in new fragments (rewritten rows) or in place (rewritten columns), and rows that a merge
+inserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from committerd.errors import InvalidRequest
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.conflicts.key_filter import key_filter
+from committerd.lance.format.fragment_list import NO_FRAGMENTS
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.changed_fragments import (
+    changed_fragments,
+    put_in_place,
+    require_same_rows,
+    with_files_read,
+)
+from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
+from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict, copied
+from committerd.lance.versions.draft import Draft, finish
+from committerd.lance.versions.fragments import files_of
+from committerd.lance.versions.indices import with_moved_rows, without_updated_fields
+from committerd.lance.versions.lineage import (
+    has_all_row_ids,
+    require_moved_rows,
+    stamp_changed_offsets,
+    stamp_moved_rows,
+    stamp_rows_by_address,
+    updated_offsets,
+)
+from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
+from committerd_common.messages import IndexMetadata, Manifest, Transaction
+
+
+def _staged_files(transaction: Transaction) -> StagedFiles:
+    update = transaction.update
+    fragments = [*update.updated_fragments, *update.new_fragments]
+    return StagedFiles(fragments, files_of(fragments))
+
+
+def _new_files(transaction: Transaction) -> StagedFiles:
+    update = transaction.update
+    return StagedFiles([*update.updated_fragments, *update.new_fragments], files_of(update.new_fragments))
+
+
+def _named_fragments(transaction: Transaction) -> list[int]:
+    update = transaction.update
+    return [*(one.id for one in update.updated_fragments), *update.removed_fragment_ids]
+
+
+def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+    update = transaction.update
+    require_regions(update.merged_generations)
+    probability = update.inserted_rows.bloom.probability
+    if not 0 <= probability <= 1:
+        raise InvalidRequest(
+            f"inserted_rows.bloom.probability is {probability}; 0 to 1 is allowed", code="number_out_of_bounds"
+        )
+    for fragment_id in update.updated_fragment_offset_bitmaps:
+        updated_offsets(update, fragment_id)
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    require_same_rows(transaction.update.updated_fragments, latest)
+
+
+def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
+    return file.part(_named_fragments(transaction))
+
+
+def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    update = transaction.update
+    in_place = update.update_mode == Transaction.REWRITE_COLUMNS
+    return replace(
+        changed_fragments(Kind.UPDATE, update.updated_fragments, update.removed_fragment_ids),
+        moves_rows=bool(update.new_fragments) and not in_place,
+        fields_modified=frozenset(update.fields_modified),
+        generations=touched_generations(update.merged_generations),
+        key_filter=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
+    )
+
+
+def _footprint_of_ours(
+    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    return with_files_read(touched, read)
+
+
+def _deletions_to_merge(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
+    return plan_deletions(transaction.update.updated_fragments, read, latest)
+
+
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
+    rebased = copied(transaction)
+    update = rebased.update
+    return merge_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
+
+
+def _build(draft: Draft, transaction: Transaction) -> None:
+    """Lance: transaction.rs, build_manifest, Update; the lineage of moved rows as since 6.1."""
+    update, manifest = transaction.update, draft.manifest
+    moves_rows = update.update_mode != Transaction.REWRITE_COLUMNS
+    if draft.has_stable_row_ids:
+        _require_moved_rows(draft, update)
+    changed = put_in_place(draft, update.updated_fragments, update.removed_fragment_ids)
+    draft.indices = without_updated_fields(draft.indices, changed, frozenset(update.fields_modified))
+    fresh = draft.fresh(update.new_fragments, moved=True)
+    if draft.has_stable_row_ids:
+        existing = draft.current.fragments if draft.current is not None else NO_FRAGMENTS
+        in_order = existing if existing.facts.ascending else sorted(existing, key=lambda one: one.id)
+        stamp = stamp_rows_by_address if draft.by_old_lance else stamp_moved_rows
+        stamp(fresh, in_order, draft.version)
+        for fragment in manifest.fragments:
+            if fragment.id in changed:
+                # Lance 7: in place, only the rows that it names have changed.
+                stamp_changed_offsets(fragment, updated_offsets(update, fragment.id), draft.version)
+    draft.add(fresh)
+    if draft.has_stable_row_ids and moves_rows:
+        draft.indices = with_moved_rows(
+            draft.indices,
+            # Only where every row came with its id: the others are new, and no index has them.
+            # Lance asks after it has given them ids.
+            moved_to=[
+                made.id for made, staged in zip(fresh, update.new_fragments, strict=True) if has_all_row_ids(staged)
+            ],
+            moved_from=changed | frozenset(update.removed_fragment_ids),
+            changed_fields=frozenset(update.fields_for_preserving_frag_bitmap),
+        )
+    draft.keep_useful_indices()
+    merge_generations(draft, update.merged_generations)
+    finish(draft, changed)
+
+
+def _require_moved_rows(draft: Draft, update: Transaction.Update) -> None:
+    """Return when rows keep their ids where they move to, and are deleted where they were."""
+    gone = frozenset(update.removed_fragment_ids)
+    changed = {one.id: one for one in update.updated_fragments}
+    existing = draft.current.fragments if draft.current is not None else NO_FRAGMENTS
+    left = existing.of([*gone, *changed])
+    deleted = 0
+    for fragment in left:
+        rows_gone = (
+            fragment.physical_rows if fragment.id in gone else changed[fragment.id].deletion_file.num_deleted_rows
+        )
+        deleted += max(rows_gone - fragment.deletion_file.num_deleted_rows, 0)
+    require_moved_rows(left, update.new_fragments, deleted=deleted)
+
+
+UPDATE = Operation(
+    kind=Kind.UPDATE,
+    cost=Cost.TABLE,
+    needs=frozenset({Need.READ_VERSION}),
+    staged_files=_staged_files,
+    new_files=_new_files,
+    named_fragments=_named_fragments,
+    validate=_validate,
+    validate_on=_validate_on,
+    excerpt=_excerpt,
+    footprint=_footprint,
+    footprint_of_ours=_footprint_of_ours,
+    deletions_to_merge=_deletions_to_merge,
+    rebase=_rebase,
+    build=_build,
+)

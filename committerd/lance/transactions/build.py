@@ -1,0 +1,39 @@
+"""From the current version and a transaction to the next version.
+
+Each operation says how (`Operation.build`). Nothing is read here, and nothing is decided about conflicts: what comes
+here may be committed.
+"""
+
+from __future__ import annotations
+
+from committerd.errors import InvalidRequest
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.operations.operation import Target
+from committerd.lance.transactions.transaction import operation_of
+from committerd.lance.versions.draft import Given, first_draft, next_draft
+from committerd.lance.versions.next_version import NextVersion
+from committerd_common.messages import Transaction
+
+
+def build(current: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
+    """The version that follows `current` (None = there is no table), made by a normalised transaction.
+
+    The arguments are left alone. Raises `InvalidRequest` for what can't be made of the current version.
+    """
+    operation = operation_of(transaction)
+    if current is None and operation.target is Target.EXISTING:
+        raise InvalidRequest(
+            f"there is no table yet, and {operation.kind} does not make one; stage an Overwrite first",
+            code="no_table",
+        )
+    if current is not None and operation.target is Target.NEW:
+        raise InvalidRequest(f"Clone makes a table, but there is one at version {current.version}", code="table_exists")
+    draft = first_draft(given) if current is None else next_draft(current, given)
+    draft.manifest.tag = transaction.tag
+    operation.build(draft, transaction)
+    return NextVersion(
+        manifest=draft.manifest,
+        indices=tuple(draft.indices),
+        touched=None if draft.touched is None else frozenset(draft.touched),
+        kept=draft.kept,
+    )

@@ -1,0 +1,95 @@
+"""Whether what a transaction brings fits the table that it would be committed to.
+
+Lance asks some of this of the version that the writer read, some after the manifest is built, and some never. Here all
+of it is asked of the latest version, and before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from committerd.errors import InvalidRequest
+from committerd.lance.format.feature_flags import CARRIED
+from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.operations.operation import Operation, StagedFiles
+from committerd.lance.transactions.transaction import operation_of
+from committerd.lance.versions.bases import require_known_bases
+from committerd.lance.versions.draft import CreateOptions
+from committerd.lance.versions.fragments import file_version
+from committerd_common.messages import DataFragment, Manifest, Transaction
+
+
+def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest | None, create: CreateOptions) -> None:
+    """Return when the `files` that the transaction brings can be built upon `latest`.
+
+    `latest` is an `excerpt` of the latest version; None = there is no table. Raises `InvalidRequest`:
+    `duplicate_base`, `unknown_base`, `file_version`, `row_ids`, `merge_fragments`, `row_count_changed`,
+    `replaced_fields`, `unknown_field`.
+    """
+    operation = operation_of(transaction)
+    _require_bases(operation, transaction, files, latest)
+    _require_file_versions(operation, latest, create, {file_version(file) for file in files.data_files})
+    _require_row_ids(operation, files.fragments, latest, create)
+    if latest is not None:
+        operation.validate_on(transaction, latest)
+
+
+def _require_bases(operation: Operation, transaction: Transaction, files: StagedFiles, latest: Manifest | None) -> None:
+    initial = [base.id for base in operation.initial_bases(transaction)]
+    if len(set(initial)) != len(initial):
+        raise InvalidRequest(f"initial_bases give one id twice: {initial}", code="duplicate_base")
+    used = {file.base_id for file in files.data_files if file.HasField("base_id")}
+    for fragment in files.fragments:
+        if fragment.HasField("deletion_file") and fragment.deletion_file.HasField("base_id"):
+            used.add(fragment.deletion_file.base_id)
+    if used:
+        known = {base.id for base in latest.base_paths} if latest is not None else set()
+        require_known_bases(used, known.union(initial))
+
+
+def _require_file_versions(
+    operation: Operation, latest: Manifest | None, create: CreateOptions, versions: set[str | None]
+) -> None:
+    if None in versions or "0.1" in versions:
+        raise InvalidRequest(
+            "a data file has a file format that committerd does not write: versions 2.0 to 2.3 are known",
+            code="file_version",
+        )
+    # Lance 14 lets 2.x versions mix and then locks out 4.x; a table where they have met stays so.
+    mixed = latest is not None and bool(latest.reader_feature_flags & CARRIED)
+    if len(versions) > 1 and not mixed:
+        raise InvalidRequest(
+            "All data files must have the same version. Detected both "
+            + " and ".join(sorted(str(version) for version in versions)),
+            code="file_version",
+        )
+    if not versions or mixed:
+        return
+    wanted = create.data_storage_version if latest is None else latest.data_format.version
+    if not operation.keeps_data_format and latest is not None:
+        return
+    found = versions.pop()
+    if wanted is not None and found != wanted:
+        raise InvalidRequest(
+            f"The operation added files with version {found}. However, the data storage version is {wanted}. Write "
+            f"with data_storage_version={wanted!r}",
+            code="file_version",
+        )
+
+
+def _require_row_ids(
+    operation: Operation, fragments: Iterable[DataFragment], latest: Manifest | None, create: CreateOptions
+) -> None:
+    stable = create.enable_stable_row_ids if latest is None else has_stable_row_ids(latest)
+    for fragment in fragments:
+        given = fragment.HasField("inline_row_ids")
+        if given and not stable:
+            raise InvalidRequest(
+                f"fragment {fragment.id} has row ids, but rows of this table have no stable ids",
+                code="row_ids",
+            )
+        if operation.carries_row_ids and stable and not given:
+            raise InvalidRequest(
+                f"fragment {fragment.id} has no row ids, but rows of this table keep theirs",
+                code="row_ids",
+            )

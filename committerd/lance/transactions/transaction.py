@@ -1,0 +1,145 @@
+"""What a transaction says, whatever its operation is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from committerd.errors import InvalidRequest, UnsupportedRequest
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.writers import own_lance_major
+from committerd.lance.operations.operation import NO_FILES, Need, Operation, StagedFiles, StagedIndexFile
+from committerd.lance.operations.table import operation
+from committerd_common.messages import IndexMetadata, Manifest, Transaction
+from committerd_common.unknown_fields import unknown_fields
+
+_BLOB_OPERATIONS = {200: "blob_append", 202: "blob_overwrite"}
+_OPERATION_FIELDS = range(100, 1000)
+
+
+def known_operation(transaction: Transaction) -> Operation | None:
+    """The record of its operation; None when it has none, or one that committerd doesn't know."""
+    name = transaction.WhichOneof("operation")
+    return None if name is None else operation(Kind(name))
+
+
+def operation_of(transaction: Transaction) -> Operation:
+    """The record of its operation.
+
+    Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`) or `InvalidRequest` (`no_operation`).
+    """
+    known = known_operation(transaction)
+    if known is not None:
+        return known
+    numbers = _unknown_numbers(transaction)
+    for number, blob_operation in _BLOB_OPERATIONS.items():
+        if number in numbers:
+            raise UnsupportedRequest(
+                f"{blob_operation} (field {number}) is of Lance's old blob datasets, which no present Lance writes; "
+                "use blob columns",
+                code="blob_operation",
+            )
+    if newer := sorted(numbers & set(_OPERATION_FIELDS)):
+        raise UnsupportedRequest(
+            f"the operation is field {newer[0]}, which committerd does not know; it knows the 15 of Lance 4.0.0",
+            code="unknown_operation",
+        )
+    raise InvalidRequest(
+        "the transaction has no operation; stage the bytes of a whole lance.table.Transaction",
+        code="no_operation",
+    )
+
+
+def _unknown_numbers(transaction: Transaction) -> set[int]:
+    """The numbers of unknown fields of the message itself, not of those in it."""
+    paths = (path.rpartition("#") for path in unknown_fields(transaction))
+    return {int(number) for where, _, number in paths if where == "Transaction"}
+
+
+def normalised(transaction: Transaction) -> Transaction:
+    """The transaction with the present fields in the place of deprecated ones; the same object when it has none.
+
+    What is committed is the normalised message, as Lance also writes it. Raises as `operation_of`, and
+    `InvalidRequest` (`mixed_update_config`, `unknown_field`).
+    """
+    return operation_of(transaction).normalised(transaction)
+
+
+def staged_files(transaction: Transaction) -> StagedFiles:
+    """The fragments and data files that it brings; none without an operation that committerd knows."""
+    known = known_operation(transaction)
+    return NO_FILES if known is None else known.staged_files(transaction)
+
+
+def new_files(transaction: Transaction) -> StagedFiles:
+    """As `staged_files`, without data files of fragments that the table has: most of those are the table's own."""
+    known = known_operation(transaction)
+    if known is None or known.new_files is None:
+        return staged_files(transaction)
+    return known.new_files(transaction)
+
+
+def index_files(transaction: Transaction) -> Sequence[StagedIndexFile]:
+    """The files of indices that it brings; none without an operation that committerd knows."""
+    known = known_operation(transaction)
+    return () if known is None else known.index_files(transaction)
+
+
+def excerpt(file: ManifestFile, transaction: Transaction) -> Manifest:
+    """As much of a version as judging the transaction takes: the outline, with the fragments that the rules look at."""
+    return operation_of(transaction).excerpt(transaction, file)
+
+
+def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    """What the message itself says that it touches.
+
+    Raises as `normalised`. What can't be decoded in it raises `InvalidRequest` when `staged`, else `CorruptTable`.
+    """
+    transaction = normalised(transaction)
+    return operation_of(transaction).footprint(transaction, staged=staged)
+
+
+def footprint_of_ours(
+    transaction: Transaction,
+    read: Manifest | None,
+    read_indices: Iterable[IndexMetadata] = (),
+) -> Footprint:
+    """What our transaction touches, with what the table was at its read version (None = that can't be read).
+
+    `read` is an `excerpt` of that version. Raises as `footprint`.
+    """
+    transaction = normalised(transaction)
+    ours = operation_of(transaction)
+    touched = ours.footprint(transaction, staged=True)
+    return touched if read is None else ours.footprint_of_ours(touched, transaction, read, read_indices)
+
+
+def footprint_of_theirs(
+    transaction: Transaction,
+    *,
+    before: Manifest | None,
+    after: Manifest,
+    indices: Iterable[IndexMetadata],
+) -> Footprint:
+    """What a committed transaction touched.
+
+    `before` is the version below it (None = unreadable, or `needs_version_below` says no), `after` and `indices` are
+    the version that it made. Raises as `footprint`.
+    """
+    transaction = normalised(transaction)
+    theirs = operation_of(transaction)
+    touched = replace(theirs.footprint(transaction, staged=False), lance_major=own_lance_major(after))
+    return theirs.footprint_of_theirs(touched, transaction, before, indices)
+
+
+def needs_version_below(transaction: Transaction) -> bool:
+    """Whether the version below that of a committed transaction says what it touched."""
+    known = known_operation(transaction)
+    return known is not None and Need.VERSION_BELOW in known.needs
+
+
+def reserved_range(latest: Manifest | None, transaction: Transaction) -> tuple[int, int]:
+    """The first fragment id and how many ids its producer gets on top of `latest`; (0, 0) = none."""
+    return (0, 0) if latest is None else operation_of(transaction).reserved(transaction, latest)

@@ -1,0 +1,174 @@
+"""What can't be valid, seen from the staged message alone: refused before anything is read.
+
+Each refusal says what is wrong, where, and what to do; its code is the outcome's reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from committerd.errors import InvalidRequest, UnsupportedRequest
+from committerd.lance.checks.file_paths import require_data_path
+from committerd.lance.checks.numbers import require_in_bounds
+from committerd.lance.checks.texts import require_entries, require_name, require_unreserved
+from committerd.lance.checks.uuids import is_canonical
+from committerd.lance.format.bounds import FRAGMENT_ID_MAX
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.deletions import require_known_type
+from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
+from committerd.lance.transactions.transaction import operation_of
+from committerd_common.messages import DataFragment, Transaction
+from committerd_common.paths import KEY_BYTES_MAX, is_detached
+from committerd_common.unknown_fields import unknown_fields
+
+_NAMED_MAX = 1_000_000
+"""Fragments that one transaction names."""
+_LISTED_MAX = 10
+
+
+def require_valid(
+    transaction: Transaction, files: StagedFiles, *, latest_version: int, allowed: Allowed, room: int = KEY_BYTES_MAX
+) -> Kind:
+    """The operation of a normalised transaction that may be worth judging.
+
+    `files` are its `staged_files`. `latest_version` 0 = there is no table. `room`: bytes that a key below the table's
+    folder may have. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
+    `operation_not_allowed`, `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in
+    the `validate` of the operations).
+    """
+    operation = operation_of(transaction)
+    if not is_canonical(transaction.uuid):
+        raise InvalidRequest(
+            f"uuid {transaction.uuid!r} is not a lower-case uuid with hyphens; make a new one for each transaction",
+            code="uuid_invalid",
+        )
+    if unknown := unknown_fields(transaction):
+        raise UnsupportedRequest(
+            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; it would lose what "
+            "they say. Stage with a Lance up to 14.0.2, or without the feature",
+            code="unknown_fields",
+        )
+    if operation.kind not in allowed.operations:
+        raise UnsupportedRequest(
+            f"operation {operation.kind} is not allowed here; commit it with `committerd commit`, or let the operator "
+            "add it to setting allowed_operations",
+            code="operation_not_allowed",
+        )
+    _require_read_version(transaction, operation, latest_version)
+    require_in_bounds("the transaction", transaction)
+    _require_texts(transaction, operation)
+    _require_distinct_fragments(operation.named_fragments(transaction))
+    _require_files(files, room)
+    operation.validate(transaction, allowed, room)
+    return operation.kind
+
+
+def _require_read_version(transaction: Transaction, operation: Operation, latest_version: int) -> None:
+    read_version = transaction.read_version
+    if is_detached(read_version):
+        raise InvalidRequest(
+            f"read_version {read_version} is a detached version, which is no part of the history; read an ordinary one",
+            code="detached_read_version",
+        )
+    if operation.read_version is ReadVersion.OF_SOURCE:
+        return
+    if read_version == 0 and operation.read_version is ReadVersion.REQUIRED:
+        raise InvalidRequest(
+            f"read_version 0 says that nothing was read, but {operation.kind} changes what is there; set the version "
+            "that it was planned on",
+            code="read_version_missing",
+        )
+    if read_version > latest_version:
+        raise InvalidRequest(
+            f"read_version {read_version} is in the future: the latest version is {latest_version}. Was it read from "
+            "another table?",
+            code="future_read_version",
+        )
+
+
+def _require_texts(transaction: Transaction, operation: Operation) -> None:
+    """Return when the table may carry the names and values that the transaction brings."""
+    properties = transaction.transaction_properties
+    entries = operation.entries(transaction)
+    if transaction.tag or properties:
+        require_name("tag", transaction.tag)
+        for key in properties:
+            require_name("transaction_properties", key)
+    for where, items, _ in entries:
+        require_entries(where, items)
+    for where, name in operation.names(transaction):
+        require_name(where, name)
+    require_unreserved("transaction_properties", properties)
+    for where, items, may_be_reserved in entries:
+        if not may_be_reserved:
+            require_unreserved(where, (key for key, _ in items))
+
+
+def _require_files(files: StagedFiles, room: int) -> None:
+    seen: set[tuple[str, int | None]] = set()
+    for file in files.data_files:
+        path = file.path
+        require_data_path(path, room)
+        where = path, file.base_id if file.HasField("base_id") else None
+        if where in seen:
+            raise InvalidRequest(
+                f"data file {path!r} is there twice; each belongs to one fragment", code="duplicate_file"
+            )
+        seen.add(where)
+        if len(file.fields) != len(file.column_indices) and file.file_major_version >= 2:
+            raise InvalidRequest(
+                f"data file {path!r} has {len(file.fields)} fields and {len(file.column_indices)} column indices; "
+                "each field needs one",
+                code="column_indices",
+            )
+    for fragment in files.fragments:
+        _require_fragment(fragment)
+
+
+def _require_fragment(fragment: DataFragment) -> None:
+    if not fragment.files:
+        raise InvalidRequest(f"{_name_of(fragment)} has no data file", code="fragment_without_files")
+    for file in fragment.files:
+        if not file.fields:
+            raise InvalidRequest(f"Datafile {file.path} does not contain any fields", code="file_without_fields")
+    if fragment.physical_rows == 0:
+        raise InvalidRequest(
+            f"{_name_of(fragment)} does not say how many rows it has (physical_rows)", code="physical_rows_unknown"
+        )
+    require_known_type(fragment)
+    for kind in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
+        sequence = fragment.WhichOneof(kind)
+        if sequence is not None and sequence.startswith("external_"):
+            raise UnsupportedRequest(
+                f"{_name_of(fragment)} has its {sequence} in a file of their own; no Lance writes that",
+                code="external_sequences",
+            )
+
+
+def _name_of(fragment: DataFragment) -> str:
+    return f"fragment {fragment.id} ({fragment.files[0].path!r})" if fragment.files else f"fragment {fragment.id}"
+
+
+def _require_distinct_fragments(listed: Sequence[int]) -> None:
+    if not listed:
+        return
+    if len(listed) > _NAMED_MAX:
+        raise InvalidRequest(
+            f"it names {len(listed)} fragments; at most {_NAMED_MAX} are allowed. Commit in smaller parts",
+            code="record_too_large",
+        )
+    distinct = BitMap64(listed)
+    if len(distinct) != len(listed):
+        twice = sorted(one for one, times in Counter(listed).items() if times > 1)
+        raise InvalidRequest(
+            f"fragments {twice[:_LISTED_MAX]} are listed more than once; list each fragment once",
+            code="duplicate_fragment",
+        )
+    if distinct and distinct.max() > FRAGMENT_ID_MAX:
+        raise InvalidRequest(
+            f"fragment {distinct.max()} can't exist: ids are at most {FRAGMENT_ID_MAX}", code="unknown_fragment"
+        )

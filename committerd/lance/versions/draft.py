@@ -1,0 +1,347 @@
+"""The next version while it is being made: what every operation starts from and ends with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from pyroaring import BitMap64
+
+from committerd import __version__
+from committerd.errors import InvalidRequest
+from committerd.lance.format.bounds import FRAGMENT_ID_MAX, RESERVABLE_MAX, RESERVED_MAX
+from committerd.lance.format.feature_flags import CARRIED, FeatureFlag
+from committerd.lance.format.fragment_list import NO_FRAGMENTS, FragmentList
+from committerd.lance.format.fragment_reuse import Content
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.own_keys import KEY_PREFIX
+from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.format.writers import by_old_lance, name_writer
+from committerd.lance.versions.fragments import (
+    drop_dead_files,
+    drop_tombstoned_files,
+    live_rows,
+    next_fragment_id,
+    remove_fragments,
+    with_new_ids,
+)
+from committerd.lance.versions.indices import KeepsEmpty, retained, reuse_applied
+from committerd.lance.versions.lineage import (
+    assign_row_ids,
+    require_free_row_ids,
+    require_known_row_ids,
+    stamp_new_rows,
+)
+from committerd.lance.versions.primary_key import key_fault
+from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest, Timestamp
+
+FILE_FORMAT = "lance"
+DATA_FORMAT_DEFAULT = "2.0"
+"""For a table made without data files whose producer names no version: every reader since 2.0 knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOptions:
+    """What the producer of a new table may ask for beside the transaction."""
+
+    enable_stable_row_ids: bool = False
+    enable_v2_manifest_paths: bool = True
+    data_storage_version: str | None = None
+    """None = that of the data files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a build needs beside the current version and the transaction."""
+
+    now: datetime
+    ahead_max: timedelta | None = None
+    """How far after `now` the version may be dated, to be later than the one before; None = as far as needed."""
+    transaction_file: str
+    """Name in `_transactions/`."""
+    index_uuid: bytes = b""
+    """16 bytes for an index that this version makes itself."""
+    create: CreateOptions = CreateOptions()
+    restored: ManifestFile | None = None
+    """The version that a Restore names."""
+    source: ManifestFile | None = None
+    """The version of another table that a Clone names."""
+    reuse: Content | None = None
+    """The content of the current version's fragment reuse index."""
+    table_metadata: Mapping[str, str] = field(default_factory=dict)
+    """Entries that replace all whose key begins with `committerd.`; empty = those stay."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A version in the making. Its messages are its own; operations change them in place.
+
+    Its fragments are those of `manifest` and those in `kept`. An operation opens a fragment of the current version
+    (`open`) before it looks at it or changes it. All others stay as they are, byte for byte.
+    """
+
+    manifest: Manifest
+    """`fragments` has those that were opened or added."""
+    indices: list[IndexMetadata]
+    """Shared with the current version: replaced by changed copies, never changed."""
+    current: ManifestFile | None
+    given: Given
+    kept: FragmentList = NO_FRAGMENTS
+    """Fragments of the current version that were not opened, in ascending order of their ids."""
+    touched: set[int] | None = field(default_factory=set)
+    """Ids of the fragments that are new or changed; None = any may be."""
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        return has_stable_row_ids(self.manifest)
+
+    @property
+    def by_old_lance(self) -> bool:
+        """Whether an old Lance, such as 4.0.0, wrote the current version; then do as it does where 14.0.2 differs."""
+        return self.current is not None and by_old_lance(self.current.outline)
+
+    def fragment_ids(self) -> BitMap64:
+        """The ids of all fragments."""
+        return self.kept.facts.ids | BitMap64(fragment.id for fragment in self.manifest.fragments)
+
+    def missing(self, ids: Iterable[int]) -> list[int]:
+        """Those of the ids that no fragment has, ascending."""
+        has = self.fragment_ids()
+        return sorted(one for one in ids if one not in has)
+
+    def next_fragment_id(self) -> int:
+        return next_fragment_id(self.manifest, self.kept)
+
+    def open(self, ids: Iterable[int]) -> None:
+        """Decode the fragments with these ids, as far as they exist, and others of the same chunks."""
+        self.kept, taken = self.kept.without(ids)
+        for chunk in taken:
+            self.manifest.MergeFromString(chunk.body)
+
+    def open_all(self) -> None:
+        """Decode every fragment."""
+        for body in self.kept.bodies():
+            self.manifest.MergeFromString(body)
+        self.kept = NO_FRAGMENTS
+
+    def drop_fragments(self) -> None:
+        """Remove all fragments."""
+        self.manifest.ClearField("fragments")
+        self.kept = NO_FRAGMENTS
+
+    def fresh(
+        self, fragments: Sequence[DataFragment], *, chosen: bool = True, moved: bool = False
+    ) -> list[DataFragment]:
+        """Copies with new fragment ids, and with row ids where rows have them; both counters move on.
+
+        `moved`: rows that come with an id were in the table before; otherwise all are new. `chosen`: a fragment that
+        comes with an id which no fragment ever had keeps it. Raises `InvalidRequest` (`fragment_ids_exhausted`,
+        `row_ids`).
+        """
+        fresh = with_new_ids(fragments, self.next_fragment_id(), chosen=chosen)
+        drop_tombstoned_files(fresh)
+        if fresh:
+            self.spend_ids(max(one.id for one in fresh))
+        if self.has_stable_row_ids:
+            next_row_id = self.manifest.next_row_id
+            if moved:
+                require_known_row_ids(fresh, next_row_id)
+            else:
+                next_row_id = require_free_row_ids(fresh, next_row_id)
+            self.manifest.next_row_id = assign_row_ids(fresh, next_row_id)
+        return fresh
+
+    def spend_ids(self, last: int) -> None:
+        """Count all fragment ids up to `last` as given out. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
+        if last > FRAGMENT_ID_MAX:
+            raise unbuildable(
+                f"fragment id {last} does not fit in 32 bits; copy the table into a new one, where ids begin at 0",
+                "fragment_ids_exhausted",
+            )
+        self.manifest.max_fragment_id = max(self.manifest.max_fragment_id, last)
+
+    def reserve_ids(self, last: int) -> None:
+        """As `spend_ids`, for ids that come without rows.
+
+        It refuses earlier: such ids cost their producer nothing, and producers who bring rows need some too.
+        """
+        before = self.manifest.max_fragment_id
+        if last > before + RESERVED_MAX or (last > before and last > RESERVABLE_MAX):
+            raise unbuildable(
+                f"it needs fragment ids up to {last}, and the highest given out is {before}: one transaction may "
+                f"reserve {RESERVED_MAX}, and ids above {RESERVABLE_MAX} can't be reserved. Reserve fewer; if a "
+                "table has no ids left, copy it into a new one, where ids begin at 0",
+                "fragment_ids_exhausted",
+            )
+        self.spend_ids(last)
+
+    def add(self, fragments: Iterable[DataFragment]) -> None:
+        """Add the fragments that have rows. The id of a fragment without rows is spent all the same, as in Lance."""
+        added = [one for one in fragments if live_rows(one) > 0]
+        self.manifest.fragments.extend(added)
+        self.touch(one.id for one in added)
+
+    def add_new_rows(self, fragments: Sequence[DataFragment], *, chosen: bool = True) -> None:
+        """Add fragments whose rows this version makes; `chosen` as in `fresh`."""
+        fresh = self.fresh(fragments, chosen=chosen)
+        if self.has_stable_row_ids:
+            stamp_new_rows(fresh, self.version)
+        self.add(fresh)
+
+    def touch(self, ids: Iterable[int]) -> None:
+        """Note that these fragments are new or changed."""
+        if self.touched is not None:
+            self.touched.update(ids)
+
+    def keep_useful_indices(self) -> None:
+        """Drop the indices that are of no use with the present schema and fragments."""
+        keeps = KeepsEmpty.SCALAR if self.by_old_lance else KeepsEmpty.ALL
+        self.indices = retained(self.indices, self.manifest.fields, self.fragment_ids(), keeps=keeps)
+
+    def set_schema(self, schema: Iterable[Field]) -> None:
+        """Replace the schema. Raises `InvalidRequest` (`schema`) when it breaks the primary key."""
+        kept = Manifest(fields=schema)
+        fault = key_fault(kept.fields)
+        if fault and not key_fault(self.manifest.fields):
+            raise unbuildable(
+                f"with this schema {fault}, and pylance could not read the table. Make the column required, or take it "
+                "out of the primary key",
+                "schema",
+            )
+        self.manifest.ClearField("fields")
+        self.manifest.MergeFrom(kept)
+
+    def set_schema_metadata(self, entries: Mapping[str, bytes]) -> None:
+        """Replace the metadata of the schema."""
+        self.manifest.schema_metadata.clear()
+        for key, value in entries.items():
+            self.manifest.schema_metadata[key] = value
+
+
+def next_draft(current: ManifestFile, given: Given) -> Draft:
+    """The draft from which an operation on the current version starts. Lance: Manifest::new_from_previous.
+
+    It has known fields only. A field that was carried along unknown may hold flags or positions that are wrong for the
+    next version, and readers would believe them; so `require_supported` looks at a version before it comes here.
+    """
+    manifest = Manifest()
+    manifest.CopyFrom(current.outline)
+    manifest.version += 1
+    for name in ("tag", "index_section", "transaction_section", "transaction_section_v14"):
+        manifest.ClearField(name)
+    indices = list(current.indices)
+    if given.reuse is not None:
+        indices = reuse_applied(indices, given.reuse)
+    _set_writer(manifest, given, current.outline)
+    draft = Draft(manifest=manifest, indices=indices, current=current, given=given, kept=current.fragments)
+    if not _counts_on(current):
+        draft.open_all()
+    return draft
+
+
+def first_draft(given: Given, version: int = 1) -> Draft:
+    """The draft of a table's first version."""
+    manifest = Manifest(version=version)
+    manifest.data_format.file_format = FILE_FORMAT
+    manifest.data_format.version = given.create.data_storage_version or DATA_FORMAT_DEFAULT
+    if given.create.enable_stable_row_ids:
+        manifest.reader_feature_flags = FeatureFlag.STABLE_ROW_IDS
+        manifest.writer_feature_flags = FeatureFlag.STABLE_ROW_IDS
+    _set_writer(manifest, given, None)
+    return Draft(manifest=manifest, indices=[], current=None, given=given)
+
+
+def finish(draft: Draft, changed: Collection[int] = ()) -> None:
+    """Complete the version: remove fragments without rows, order the rest, set counters and flags.
+
+    `changed`: ids of the fragments that an operation replaced or edited.
+    """
+    manifest = draft.manifest
+    draft.touch(changed)
+    if changed:
+        edited = [fragment for fragment in manifest.fragments if fragment.id in changed]
+        drop_dead_files(edited, {field.id for field in manifest.fields})
+        remove_fragments(manifest, {one.id for one in edited if live_rows(one) <= 0})
+    _keep_order(draft)
+    _set_own_metadata(manifest, draft.given.table_metadata)
+    _set_flags(manifest, draft.kept)
+
+
+def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
+    """Set both words of feature flags from the content. Lance: feature_flags.rs, apply_feature_flags.
+
+    The flag of stable row ids is inherited, because a table without fragments has nothing that shows it.
+    """
+    both = manifest.reader_feature_flags & CARRIED
+    if has_stable_row_ids(manifest):
+        both |= FeatureFlag.STABLE_ROW_IDS
+    if kept.facts.has_deletions or any(fragment.HasField("deletion_file") for fragment in manifest.fragments):
+        both |= FeatureFlag.DELETION_FILES
+    if manifest.base_paths:
+        both |= FeatureFlag.BASE_PATHS
+    manifest.reader_feature_flags = both
+    manifest.writer_feature_flags = both | (FeatureFlag.TABLE_CONFIG if manifest.config else 0)
+
+
+def own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The entries that belong to committerd."""
+    return {key: value for key, value in metadata.items() if key.startswith(KEY_PREFIX)}
+
+
+def unbuildable(message: str, code: str) -> InvalidRequest:
+    """The error for a transaction that asks for what can't be made of the current version."""
+    return InvalidRequest(message, code=code)
+
+
+def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> None:
+    name_writer(manifest, __version__, before)
+    manifest.transaction_file = given.transaction_file
+    now = Timestamp()
+    now.FromDatetime(given.now)
+    later = 0 if before is None else before.timestamp.ToNanoseconds() + 1000
+    ahead = math.inf if given.ahead_max is None else given.ahead_max.total_seconds() * 1e9
+    # Writers' clocks differ; cleanup by age takes a version's time for its place in the history. But a version of a
+    # writer whose clock was far ahead must not date all that follow: cleanup would not remove them for as long.
+    if 0 < later - now.ToNanoseconds() <= ahead:
+        now.FromNanoseconds(later)
+    manifest.timestamp.CopyFrom(now)
+
+
+def _counts_on(current: ManifestFile) -> bool:
+    """Whether fragment ids ascend and the counter is not below them, so that new fragments come after all others."""
+    outline, fragments = current.outline, current.fragments
+    counted = not outline.HasField("max_fragment_id") or outline.max_fragment_id >= fragments.last_id
+    return counted and fragments.facts.ascending
+
+
+def _keep_order(draft: Draft) -> None:
+    """Put the fragments in ascending order of their ids, and count the highest id as given out.
+
+    A rewritten fragment may have an id that was reserved before the ids of other fragments were given out. The chunk
+    that it falls into is opened, so that the chunks which are kept lie before, between and after the other fragments.
+    """
+    manifest = draft.manifest
+    ids = [fragment.id for fragment in manifest.fragments]
+    if ids and draft.kept.chunks and min(ids) <= draft.kept.last_id:
+        draft.open(ids)
+        ids = [fragment.id for fragment in manifest.fragments]
+    if any(one > next_one for one, next_one in pairwise(ids)):
+        manifest.fragments.sort(key=lambda fragment: fragment.id)
+    last = max(max(ids, default=-1), draft.kept.last_id)
+    if last >= 0:
+        draft.spend_ids(last)
+
+
+def _set_own_metadata(manifest: Manifest, entries: Mapping[str, str]) -> None:
+    if not entries:
+        return
+    for key in own_metadata(manifest.table_metadata):
+        del manifest.table_metadata[key]
+    manifest.table_metadata.update(entries)

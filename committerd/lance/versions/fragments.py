@@ -1,0 +1,152 @@
+"""A version's list of fragments: ids, order, and data files that nobody reads any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count
+
+from committerd.lance.format.fragment_list import FragmentList
+from committerd_common.messages import DataFile, DataFragment, Manifest
+
+CHOSEN_IDS_AHEAD = 1_000
+"""A producer may choose fragment ids at most so far above the highest that the table has given out: ids are limited."""
+
+TOMBSTONE = -2
+"""Field id, in a data file, of a column that is no longer read from that file."""
+
+FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None]
+
+
+def files_of(fragments: Iterable[DataFragment]) -> list[DataFile]:
+    """The data files of fragments, in their order."""
+    return [file for fragment in fragments for file in fragment.files]
+
+
+def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
+    """The lowest id above all that a fragment of this table ever had; `kept` are fragments of the version too.
+
+    Lance: transaction.rs, build_manifest. An Overwrite goes on counting, as in pylance 14.0.2; 4.0.0 starts at 0 again,
+    and so gives one id to several fragments over time.
+    """
+    if manifest.HasField("max_fragment_id"):
+        return manifest.max_fragment_id + 1
+    return max(max((fragment.id for fragment in manifest.fragments), default=-1), kept.last_id) + 1
+
+
+def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool) -> list[DataFragment]:
+    """Copies with ids from `first` on, in their order.
+
+    `chosen`: a fragment that comes with an id from `first` on, within `CHOSEN_IDS_AHEAD`, keeps it. Lance keeps any id
+    but 0 (transaction.rs, fragments_with_ids), so that two fragments can have one id over time.
+    """
+    kept = {one.id for one in fragments if first <= one.id < first + CHOSEN_IDS_AHEAD} if chosen else set()
+    if not kept:
+        return [with_id(fragment, first + place) for place, fragment in enumerate(fragments)]
+    others = (one for one in count(first) if one not in kept)
+    left = set(kept)
+    made = []
+    for fragment in fragments:
+        if fragment.id in left:
+            left.remove(fragment.id)
+            made.append(with_id(fragment, fragment.id))
+        else:
+            made.append(with_id(fragment, next(others)))
+    return made
+
+
+def with_id(fragment: DataFragment, fragment_id: int) -> DataFragment:
+    """A copy with this id."""
+    copied = DataFragment()
+    copied.CopyFrom(fragment)
+    copied.id = fragment_id
+    return copied
+
+
+def replace_fragments(manifest: Manifest, changed: Mapping[int, DataFragment]) -> None:
+    """Replace, in place, the fragments with these ids."""
+    for fragment in manifest.fragments:
+        replacement = changed.get(fragment.id)
+        if replacement is not None:
+            fragment.CopyFrom(replacement)
+
+
+def remove_fragments(manifest: Manifest, ids: Collection[int]) -> None:
+    """Remove, in place, the fragments with these ids, as far as they exist."""
+    if any(fragment.id in ids for fragment in manifest.fragments):
+        set_fragments(manifest, [fragment for fragment in manifest.fragments if fragment.id not in ids])
+
+
+def set_fragments(manifest: Manifest, fragments: Sequence[DataFragment]) -> None:
+    """Make these the fragments of the version, in the order of their ids."""
+    ordered = sorted(fragments, key=lambda fragment: fragment.id)
+    kept = Manifest(fragments=ordered)
+    manifest.ClearField("fragments")
+    manifest.MergeFrom(kept)
+
+
+def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
+    """Drop, in place, data files that have no column, or whose columns are all read from other files.
+
+    Lance: transaction.rs, remove_tombstoned_data_files.
+    """
+    for fragment in fragments:
+        for file in fragment.files:
+            if not file.fields or TOMBSTONE in file.fields:
+                keep_files(fragment, lambda file: any(one != TOMBSTONE for one in file.fields))
+                break
+
+
+def drop_dead_files(fragments: Iterable[DataFragment], fields: Collection[int]) -> None:
+    """Drop, in place, data files that have none of these fields.
+
+    pylance 14.0.2 does so for the fragments that an operation changes; 4.0.0 keeps files of columns that were dropped.
+    """
+    for fragment in fragments:
+        keep_files(fragment, lambda file: any(one in fields for one in file.fields))
+
+
+def keep_files(fragment: DataFragment, wanted: Callable[[DataFile], bool]) -> None:
+    """Drop, in place, the data files of which `wanted` is false."""
+    kept = [file for file in fragment.files if wanted(file)]
+    if len(kept) != len(fragment.files):
+        only = DataFragment(files=kept)
+        fragment.ClearField("files")
+        fragment.MergeFrom(only)
+
+
+def live_rows(fragment: DataFragment) -> int:
+    """Rows that are not deleted."""
+    deleted = fragment.deletion_file.num_deleted_rows if fragment.HasField("deletion_file") else 0
+    return fragment.physical_rows - deleted
+
+
+def file_version(file: DataFile) -> str | None:
+    """Version of the file format; None when we don't know it.
+
+    Lance: LanceFileVersion::try_from_major_minor.
+    """
+    return _FILE_VERSIONS.get((file.file_major_version, file.file_minor_version))
+
+
+def file_identity(file: DataFile) -> FileIdentity:
+    """What two entries of the same data file have in common: all but the size, which writers may leave out."""
+    return (
+        file.path,
+        tuple(file.fields),
+        tuple(file.column_indices),
+        file.file_major_version,
+        file.file_minor_version,
+        file.base_id if file.HasField("base_id") else None,
+    )
+
+
+_FILE_VERSIONS = {
+    (0, 0): "0.1",
+    (0, 1): "0.1",
+    (0, 2): "0.1",
+    (0, 3): "2.0",
+    (2, 0): "2.0",
+    (2, 1): "2.1",
+    (2, 2): "2.2",
+    (2, 3): "2.3",
+}

@@ -1,0 +1,62 @@
+"""The MemWAL index: which generation of each region is merged into the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from committerd.errors import InvalidRequest
+from committerd.lance.checks.uuids import is_uuid
+from committerd.lance.versions.draft import Draft
+from committerd_common.index_details import MEM_WAL_INDEX, pack_details, unpack_details
+from committerd_common.messages import UUID, IndexMetadata, MemWalIndexDetails, MergedGeneration
+
+
+def touched_generations(merged: Iterable[MergedGeneration]) -> tuple[tuple[bytes, int], ...]:
+    """Region and generation of each, as `Footprint.generations` has them."""
+    return tuple((one.region_id.uuid, one.generation) for one in merged)
+
+
+def require_regions(merged: Iterable[MergedGeneration]) -> None:
+    """Return when each names its region. Raises `InvalidRequest` (`region_id`)."""
+    if not all(is_uuid(one.region_id.uuid) for one in merged):
+        # Lance 4.0.0 can't open a version whose transaction has another.
+        raise InvalidRequest("each of merged_generations needs a region_id of 16 bytes", code="region_id")
+
+
+def merge_generations(draft: Draft, merged: Iterable[MergedGeneration]) -> None:
+    """Record in the draft's MemWAL index what was merged; of each region the highest generation counts.
+
+    A table without the index gets one. Lance: mem_wal.rs, update_mem_wal_index_merged_generations.
+    """
+    merged = list(merged)
+    if not merged:
+        return
+    before = [index for index in draft.indices if index.name == MEM_WAL_INDEX]
+    details = MemWalIndexDetails()
+    if before:
+        details.CopyFrom(unpack_details(before[-1], MemWalIndexDetails))
+    raise_generations(details, merged)
+    draft.indices = [
+        *(index for index in draft.indices if index.name != MEM_WAL_INDEX),
+        IndexMetadata(
+            uuid=UUID(uuid=draft.given.index_uuid),
+            name=MEM_WAL_INDEX,
+            dataset_version=draft.version,
+            index_details=pack_details(details),
+            index_version=0,
+            created_at=draft.manifest.timestamp.ToMilliseconds(),
+        ),
+    ]
+
+
+def raise_generations(details: MemWalIndexDetails, merged: Iterable[MergedGeneration]) -> None:
+    """Add to the details, in place, what was merged; of each region the highest generation stays."""
+    known = {one.region_id.uuid: one for one in details.merged_generations}
+    for one in merged:
+        earlier = known.get(one.region_id.uuid)
+        if earlier is None:
+            added = details.merged_generations.add()
+            added.CopyFrom(one)
+            known[one.region_id.uuid] = added
+        else:
+            earlier.generation = max(earlier.generation, one.generation)

@@ -1,0 +1,55 @@
+"""The primary key that a schema declares. Nobody enforces it; merges use it to find concurrent inserts of one key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from committerd_common.messages import Field
+
+PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+PRIMARY_KEY_POSITION = "lance-schema:unenforced-primary-key:position"
+KEY_ENTRIES = frozenset({PRIMARY_KEY, PRIMARY_KEY_POSITION})
+
+_TRUE = frozenset({"1", "true", "on", "yes", "y"})
+_POSITION_MAX = 2**32 - 1
+_LISTS = ("list", "large_list", "map")
+
+
+def key_fields(fields: Iterable[Field]) -> list[int]:
+    """Ids of the fields of the primary key."""
+    return [one.id for one in fields if one.unenforced_primary_key or declared_position(one) is not None]
+
+
+def declared_position(field: Field) -> int | None:
+    """Place in the primary key by the field's metadata, 0 = in order of the fields; None = it is not part of it.
+
+    Lance 14: field.rs, try_from an Arrow field.
+    """
+    position = field.metadata.get(PRIMARY_KEY_POSITION, b"").decode("utf-8", "replace")
+    if position.isascii() and position.isdecimal() and int(position[:20]) <= _POSITION_MAX:
+        return int(position[:20])
+    declared = field.metadata.get(PRIMARY_KEY, b"").decode("utf-8", "replace")
+    return 0 if declared.lower() in _TRUE else None
+
+
+def key_fault(fields: Sequence[Field]) -> str:
+    """Why a reader can't use the primary key; empty when it can, or when there is none.
+
+    Lance 14: schema.rs, verify_primary_key. It can't read a table with such a key at all; 4.0.0 doesn't look.
+    """
+    by_id = {one.id: one for one in fields}
+    parents = {one.parent_id for one in fields}
+    for number in key_fields(fields):
+        name = by_id[number].name[:100]
+        if number in parents:
+            return f"field {number} ({name!r}) of the primary key has fields of its own"
+        above: Field | None = by_id[number]
+        seen: set[int] = set()
+        while above is not None and above.id not in seen:
+            seen.add(above.id)
+            if above.nullable:
+                return f"field {above.id} ({above.name[:100]!r}) of the primary key may be null"
+            if above.logical_type.partition(".")[0] in _LISTS:
+                return f"field {number} ({name!r}) of the primary key lies in a {above.logical_type}"
+            above = by_id.get(above.parent_id)
+    return ""

@@ -1,0 +1,212 @@
+"""What each settled record is told, and how it stands in the version that settled it.
+
+A version of the queue names in its transaction's properties every record that its position passes: `committerd.members`
+are in it, `committerd.refused` are not (refusals and duplicates alike). An answer is a function of these alone, so a
+restart, a standby and an upgrade all say the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from committerd.errors import CorruptTable
+from committerd.lance.format.own_keys import KEY_PREFIX
+from committerd.queue.position import AppMark, Position
+from committerd_common.messages import (
+    COMMITTED,
+    UNDECIDED,
+    Member,
+    Members,
+    Outcome,
+    Refusal,
+    Refusals,
+    Transaction,
+    TransactionLabel,
+)
+
+MEMBERS_KEY = "committerd.members"
+REFUSED_KEY = "committerd.refused"
+REASON_KEY = "committerd.reason"
+"""Why an operator set the position or released an application, in their words."""
+
+MESSAGE_CHARS_MAX = 300
+
+
+class Status(StrEnum):
+    """What became of a record; the names of the wire enum."""
+
+    COMMITTED = "COMMITTED"
+    DUPLICATE = "DUPLICATE"
+    RETRYABLE = "RETRYABLE"
+    INCOMPATIBLE = "INCOMPATIBLE"
+    INVALID = "INVALID"
+    UNSUPPORTED = "UNSUPPORTED"
+    EXPIRED = "EXPIRED"
+    UNDECIDED = "UNDECIDED"
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Whether the record also goes to the dead letter topic."""
+        return self in (Status.INVALID, Status.UNSUPPORTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What one version says of the queue; `ours` is False for a foreign version."""
+
+    version: int
+    uuid: str
+    operation: str
+    ours: bool
+    members: Sequence[Member] = ()
+    refusals: Sequence[Refusal] = ()
+    topic_id: str = ""
+    """Of the topic whose offsets these are."""
+
+    def entries(self) -> Iterator[Member | Refusal]:
+        """The records that it settles."""
+        yield from self.members
+        yield from self.refusals
+
+
+class Timings(NamedTuple):
+    """Of one record, in milliseconds; zero where the answer comes from the table again."""
+
+    queued_ms: int = 0
+    commit_ms: int = 0
+
+
+def encode_settled(members: Sequence[Member], refusals: Sequence[Refusal], *, topic_id: str) -> dict[str, str]:
+    """The transaction properties that make a version one of the queue; both stand there, however empty."""
+    return {
+        MEMBERS_KEY: _encode(Members(members=members, topic_id=topic_id)),
+        REFUSED_KEY: _encode(Refusals(refusals=refusals)),
+    }
+
+
+def decode_settled(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
+    """What the transaction of a version says of the queue. None (not readable) counts as foreign.
+
+    Raises `CorruptTable` for properties of ours that can't be read.
+    """
+    if transaction is None:
+        return Settled(version=version, uuid="", operation="", ours=False)
+    properties = transaction.transaction_properties
+    operation = transaction.WhichOneof("operation") or ""
+    if not any(key.startswith(KEY_PREFIX) for key in properties):
+        return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
+    try:
+        members = Members.FromString(_decode(properties.get(MEMBERS_KEY, "")))
+        refused = Refusals.FromString(_decode(properties.get(REFUSED_KEY, "")))
+    except (DecodeError, binascii.Error) as error:
+        raise CorruptTable(
+            f"version {version}: the transaction property {MEMBERS_KEY} or {REFUSED_KEY} can't be read ({error})",
+            code="members_unreadable",
+        ) from error
+    return Settled(
+        version=version,
+        uuid=transaction.uuid,
+        operation=operation,
+        ours=True,
+        members=members.members,
+        refusals=refused.refusals,
+        topic_id=members.topic_id,
+    )
+
+
+def settled_by(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
+    """As `decode_settled`; a version whose properties can't be read is foreign, since the queue writes no such ones.
+
+    Anybody can write `committerd.` properties. What they say must not stop the queue.
+    """
+    try:
+        return decode_settled(transaction, version=version)
+    except CorruptTable:
+        assert transaction is not None
+        operation = transaction.WhichOneof("operation") or ""
+        return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
+
+
+def committed(member: Member, settled: Settled, position: Position, timings: Timings | None = None) -> Outcome:
+    """The answer to a record that `settled` commits. `position` names topic and era."""
+    outcome = _placed(position, member.offset, timings)
+    outcome.uuid = member.uuid
+    outcome.status = COMMITTED
+    outcome.version = settled.version
+    outcome.read_version = member.read_version
+    outcome.operation = settled.operation
+    outcome.transactions = len(settled.members)
+    outcome.reserved_first = member.reserved_first
+    outcome.reserved_count = member.reserved_count
+    outcome.producer = member.producer
+    return outcome
+
+
+def refused(refusal: Refusal, position: Position, timings: Timings | None = None) -> Outcome:
+    """The answer to a record that was passed without being committed."""
+    outcome = _placed(position, refusal.offset, timings)
+    outcome.uuid = refusal.uuid
+    outcome.status = refusal.status
+    outcome.version = refusal.version
+    outcome.read_version = refusal.read_version
+    outcome.operation = refusal.operation
+    outcome.reason = refusal.reason
+    outcome.message = refusal.message
+    outcome.conflicting_version = refusal.conflicting_version
+    outcome.conflicting_operation = refusal.conflicting_operation
+    outcome.producer = refusal.producer
+    return outcome
+
+
+def undecided_refusal(*, offset: int, uuid: str, producer: str = "", outcome_partition: int = 0) -> Refusal:
+    """For a record below the position whose version was cleaned up: can be neither found nor ruled out."""
+    return Refusal(
+        offset=offset,
+        uuid=uuid,
+        status=UNDECIDED,
+        reason="version_cleaned_up",
+        message="the table's position has passed this record, but the version that settled it was cleaned up: "
+        "look in the table whether the data is there before staging it again",
+        producer=producer,
+        outcome_partition=outcome_partition,
+    )
+
+
+def marked_member(mark: AppMark, *, offset: int, producer: str, outcome_partition: int) -> Member:
+    """For a record below the position whose version was cleaned up, but which an application mark names."""
+    return Member(offset=offset, uuid=mark.uuid, producer=producer, outcome_partition=outcome_partition)
+
+
+def short(message: str) -> str:
+    """A message of at most 300 characters, as a version keeps it: text that protobuf can hold."""
+    message = message.encode("utf-8", "backslashreplace").decode("utf-8")
+    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+def _placed(position: Position, offset: int, timings: Timings | None) -> Outcome:
+    """An outcome that says where its record lay."""
+    queued_ms, commit_ms = timings or Timings()
+    return Outcome(
+        cluster_id=position.cluster_id,
+        topic=position.topic,
+        topic_id=position.topic_id,
+        offset=offset,
+        era=position.era,
+        queued_ms=queued_ms,
+        commit_ms=commit_ms,
+    )
+
+
+def _encode(message: Members | Refusals) -> str:
+    return base64.b64encode(message.SerializeToString(deterministic=True)).decode("ascii")
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

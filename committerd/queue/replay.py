@@ -1,0 +1,72 @@
+"""May a dead letter be staged again? Not when its data is, or may be, in the table already.
+
+The committer looks for a duplicate once more when the replay reaches it; what is refused here would be pointless, or is
+known from answers whose version was cleaned up since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from committerd.queue.dead_letter import Letter
+from committerd.queue.ledger import Asked, Earlier, Refused, dedupe
+from committerd.queue.position import Marks
+from committerd_common.messages import Outcome
+from committerd_common.messages import Status as StatusNumber
+from committerd_common.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """What has happened since the letter was written."""
+
+    earlier: Earlier
+    """What the table's readable history says of the letter's transaction."""
+    marks: Marks
+    outcomes: Iterable[Outcome]
+    """Those of the letter's transaction."""
+    waiting: Mapping[str, int]
+    """Replays that no version has answered yet: the value of header `replay-of`, and the replay's offset."""
+    now_ms: int
+
+
+def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> str:
+    """Why the letter must not be staged again, as a sentence; empty when it may be.
+
+    `decoded` is what a committer makes of the replay before it looks at the table's history.
+    """
+    if letter.dropped_bytes:
+        return (
+            f"the letter lacks the record's value ({letter.dropped_bytes} bytes did not fit): only its producer can "
+            "stage it again"
+        )
+    if letter.cut:
+        return "the letter lacks some of the record's headers or its key: only its producer can stage it again"
+    if isinstance(decoded, Refused):
+        return f"it would be refused again, as {decoded.reason}: {decoded.message}"
+    deadline = decoded.envelope.deadline_ms
+    if deadline is not None and deadline <= since.now_ms:
+        return "its producer no longer wants it: header deadline-ms has passed"
+    if letter.place in since.waiting:
+        return f"it is staged again already, at offset {since.waiting[letter.place]}, and not answered yet"
+    asked = Asked(uuid=decoded.uuid, read_version=0, app=decoded.envelope.app, is_replay=True)
+    known = dedupe(asked, since.earlier, since.marks, version=0)
+    if known is not None:
+        return known.message
+    return next(filter(None, (_told(letter, outcome) for outcome in since.outcomes)), "")
+
+
+def _told(letter: Letter, outcome: Outcome) -> str:
+    """What an outcome of the same transaction says against a replay."""
+    if outcome.status in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE):
+        return (
+            f"transaction {outcome.uuid} was answered {StatusNumber.Name(outcome.status)} at version "
+            f"{outcome.version or 'unknown'}, for the record at offset {outcome.offset}"
+        )
+    if outcome.status == StatusNumber.UNDECIDED and f"{outcome.topic}:{outcome.offset}" != letter.place:
+        return (
+            f"transaction {outcome.uuid} was answered UNDECIDED for the record at offset {outcome.offset}: look in the "
+            "table whether its data is there"
+        )
+    return ""

@@ -1,0 +1,150 @@
+"""May this committer run on this table and topic, and what does it owe? Decided before anything is answered.
+
+Table and topic can contradict each other: the topic was recreated or truncated, the table restored and cleaned, its
+keys dropped, or one of the two is a copy. Going on would then lose, double or contradict what producers were told.
+So the committer refuses, says why, and names the command that gets out of it; it never skips and never resets by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from committerd.errors import RefusedToRun
+from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.position import Position, start_of
+from committerd.queue.records import record_sha256
+from committerd_common.messages import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """The queue as Start finds it. Group offset and outcomes are read before the table, the rest after it."""
+
+    identity: TopicIdentity
+    log_start: int
+    log_end: int
+    group_offset: int | None
+    group_era: int | None
+    """The era in which it was acknowledged; None when its metadata doesn't say (set by hand)."""
+    outcomes: Sequence[Outcome] = ()
+    """The tail of the outcomes topic."""
+
+    def answered(self, era: int) -> list[int]:
+        """Offsets of this topic that outcomes of this era (or a later one) speak of."""
+        return [o.offset for o in self.outcomes if o.topic_id == self.identity.topic_id and o.era >= era]
+
+    def acknowledged(self, era: int) -> int | None:
+        """The group offset, unless it was acknowledged in an earlier era."""
+        if self.group_era is not None and self.group_era < era:
+            return None
+        return self.group_offset
+
+
+def starting_position(position: Position | None, facts: QueueFacts, *, table_exists: bool) -> Position:
+    """Where to go on. Raises `RefusedToRun` with the cause as code.
+
+    `position` is the highest that any readable version carries, None where none carries one.
+    """
+    if position is None:
+        _refuse_missing_keys(facts, table_exists=table_exists)
+        return start_of(facts.identity, facts.log_start)
+    _refuse_other_topic(position, facts.identity)
+    if position.next_offset > facts.log_end:
+        raise RefusedToRun(
+            f"the table's position is offset {position.next_offset}, but {_topic(facts)} ends at {facts.log_end}: "
+            "records that the table has were cut off the log, and new ones would get their offsets. "
+            "If the log is the right one, `committerd position adopt` goes on at its end",
+            code="position_beyond_end",
+        )
+    if position.next_offset < facts.log_start:
+        raise RefusedToRun(
+            f"the table's position is offset {position.next_offset}, but {_topic(facts)} starts at {facts.log_start}: "
+            f"{facts.log_start - position.next_offset} offsets were deleted before they were read. Find out from their "
+            "producers what was lost; then `committerd position adopt` goes on at the log's start",
+            code="position_below_log_start",
+        )
+    behind = facts.acknowledged(position.era)
+    if behind is not None and position.next_offset < behind:
+        raise RefusedToRun(
+            f"the table's position is offset {position.next_offset}, but the group has acknowledged {behind}: the "
+            "table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost versions back, or use "
+            "`committerd position rewind` to judge these records again, or `committerd position adopt` to pass them",
+            code="position_went_back",
+        )
+    for offset in facts.answered(position.era):
+        if not position.passes(offset):
+            raise RefusedToRun(
+                f"the record at offset {offset} was answered, but the table's position is {position.next_offset}: the "
+                "table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost versions back, "
+                "or use `committerd position rewind` to judge these records again, or `committerd position adopt` "
+                "to pass them",
+                code="position_went_back",
+            )
+    return position
+
+
+def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
+    """Raises `RefusedToRun` when the record before the position is there and is not the one that the table settled.
+
+    `before` is what the log holds at `position.last_offset`.
+    """
+    for record in before:
+        if record.offset == position.last_offset and record_sha256(record) != position.last_sha256:
+            raise RefusedToRun(
+                f"the record at offset {record.offset} of {position.topic} is not the one that the table settled: the "
+                "log was rewritten (restored from elsewhere, or truncated and written again). If this log is the right "
+                "one, `committerd position adopt` says from where to go on",
+                code="log_rewritten",
+            )
+
+
+def refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
+    """Raises `RefusedToRun` (`topic_id`) when the name now stands for another topic than the position's."""
+    _refuse_other_topic(position, identity)
+
+
+def first_owed(position: Position, facts: QueueFacts, *, republish_max: int) -> int:
+    """The first offset whose answer is published again at Start; the last is the highest that the position passes."""
+    acknowledged = facts.acknowledged(position.era)
+    if acknowledged is not None:
+        return min(acknowledged, position.next_offset)
+    return max(facts.log_start, position.next_offset - republish_max, 0)
+
+
+def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:
+    behind, answered = facts.acknowledged(0), facts.answered(0)
+    if behind is None and not answered:
+        return
+    told = (
+        f"the group has acknowledged offset {behind}" if behind is not None else f"offset {max(answered)} was answered"
+    )
+    if table_exists:
+        raise RefusedToRun(
+            f"no version of the table carries a position, but {told}: its committerd keys were dropped and the "
+            "versions with them cleaned up, or this is another table. If it is the right one, `committerd position "
+            "adopt` says from where to go on",
+            code="keys_missing",
+        )
+    raise RefusedToRun(
+        f"there is no table, but {told}: it was deleted, or the URI is wrong. Restore it; or create it anew and let "
+        "`committerd position adopt` say from where to go on",
+        code="table_gone",
+    )
+
+
+def _refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
+    if position.identity == identity:
+        return
+    raise RefusedToRun(
+        f"the table's position is of topic {position.topic} (id {position.topic_id}, cluster "
+        f"{position.cluster_id}), but the queue is {identity.topic} (id {identity.topic_id}, cluster "
+        f"{identity.cluster_id}): the topic was deleted and made again, or the settings name another one. If this "
+        "one is right, `committerd position adopt` goes on at its start",
+        code="topic_id",
+    )
+
+
+def _topic(facts: QueueFacts) -> str:
+    return facts.identity.topic

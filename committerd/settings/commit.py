@@ -1,0 +1,126 @@
+"""Group `commit`: how transactions become versions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+from pydantic_settings import (
+    NoDecode,
+)
+
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
+from committerd.settings.dataset import checked_uri
+from committerd.settings.group import MIB, Group, Listed
+from committerd.settings.kafka import comma_separated
+
+
+class CommitSettings(Group):
+    """How transactions become versions."""
+
+    coalesce_appends: bool = Field(
+        default=True,
+        description="Commit a run of waiting Appends as one version. false: one version for each, and far fewer "
+        "commits a second.",
+    )
+    group_records_max: int = Field(default=1000, ge=1, le=10_000, description="Most transactions in one version.")
+    group_bytes_max: int = Field(
+        default=16 * MIB,
+        ge=1,
+        description="Most bytes of staged transactions in one version (a single transaction always fits).",
+    )
+    group_fragments_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most new fragments in one version (a single transaction always fits).",
+    )
+    interval_seconds_min: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Shortest time between two versions; 0 = as fast as the store takes them.",
+    )
+    refusal_interval_seconds: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="Shortest time between two versions that only record refusals; under load, refusals ride along "
+        "with commits.",
+    )
+    hold_seconds_max: float = Field(
+        default=2.0,
+        ge=0,
+        le=60,
+        description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
+        "next try arrives, or this time is over. Holds take at most a quarter of the time, and a producer may learn "
+        "of a refusal late because of them, by up to about 8 times this. 0 = no holds.",
+    )
+    verify_files: Literal["always", "stale", "never"] = Field(
+        default="always",
+        description="Which records' files to check before the commit: do they exist, and with the size that the record "
+        "says? Otherwise no reader could open the table. always: those of each record, while it waits. stale: only "
+        "of records older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: none.",
+    )
+    transaction_files_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Most data files and index files that one transaction may bring; with more it is INVALID. "
+        "Applies when commit.verify_files checks the files.",
+    )
+    named_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="Most bytes of deletion files that one transaction may bring; with more it is INVALID. "
+        "Applies when commit.verify_files checks the files.",
+    )
+    allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
+        default=DEFAULT_OPERATIONS,
+        description="Operations to commit, named as in the Transaction message; any other one is UNSUPPORTED.",
+    )
+    allowed_bases: Listed = Field(
+        default=(),
+        description="URI prefixes outside the table that a transaction may name (Clone, UpdateBases, initial "
+        "bases). committerd uses its own credentials there, so the default is none.",
+    )
+    transaction_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="Most bytes of one staged transaction, inline or by claim check; with more it is INVALID.",
+    )
+    record_seconds_max: float = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="Most processor time for each step of the work on one record (check, rebase, build). A record that "
+        "needs more is INVALID. Small Appends and the like are exempt: they take a few milliseconds.",
+    )
+    record_memory_factor: int = Field(
+        default=20,
+        ge=1,
+        description="Most memory for each step of the work on one record, as a multiple of the record's bytes. A "
+        "record that needs more is INVALID.",
+    )
+    record_memory_bytes_min: int = Field(
+        default=192 * MIB,
+        ge=16 * MIB,
+        description="Memory that each step of the work on one record may always take, however small the record is.",
+    )
+    app_marks_max: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Most application ids that the table remembers; with more, those unused for the longest time are "
+        "dropped.",
+    )
+    republish_max: int = Field(
+        default=10_000,
+        ge=0,
+        description="Most outcomes to publish again at a start when the consumer group has no offset.",
+    )
+
+    @field_validator("allowed_bases")
+    @classmethod
+    def _bases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(checked_uri(one) for one in value)

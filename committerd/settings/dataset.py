@@ -1,0 +1,55 @@
+"""Group `dataset`: which table the committer serves."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from committerd.settings.group import Group, Listed
+
+_CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+"""Schemes of Azure, where a container and no user stands before the @."""
+
+
+def checked_uri(uri: str) -> str:
+    """Raises `ValueError`, which does not repeat what may be a password."""
+    if not uri.strip():
+        raise ValueError("the URI is empty")
+    if uri != uri.strip():
+        raise ValueError("a URI must not begin or end with a space")
+    scheme, _, rest = uri.partition("://")
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if user and (":" in user or scheme not in _CONTAINER_BEFORE_AT):
+        raise ValueError(
+            "a URI must not contain a user or password (before the @): set s3.access_key_id and s3.secret_access_key, "
+            "or use the usual chain of AWS credentials"
+        )
+    return uri
+
+
+class DatasetSettings(Group):
+    """Which table this committer serves."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Name of the dataset in topics and metrics: the staged topic is {kafka.topic_prefix}{name}.staged.",
+    )
+    uri: str = Field(
+        min_length=1,
+        description="URI of the table: a path, a file:// URI, s3://bucket/path or "
+        "s3+ddb://bucket/path?ddbTableName=TABLE. The table need not exist yet; a staged create makes it.",
+    )
+    aliases: Listed = Field(
+        default=(),
+        description="Other URIs that producers may use for this table in the header `dataset`; any other URI is "
+        "INVALID.",
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _uri(cls, value: str) -> str:
+        return checked_uri(value)
+
+    @field_validator("aliases")
+    @classmethod
+    def _aliases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(checked_uri(one) for one in value)

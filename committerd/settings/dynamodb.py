@@ -1,0 +1,27 @@
+"""Group `dynamodb` of the settings: where the external manifest store of `s3+ddb://` tables is.
+
+Credentials, region, timeouts and attempts are those of group `s3`, as pylance has it too.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from committerd.settings.s3 import checked_endpoint
+
+
+class DynamoDBSettings(BaseModel):
+    """Where DynamoDB is, for tables at s3+ddb://."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    endpoint_url: str | None = Field(
+        default=None,
+        description="URL of a server that speaks DynamoDB's protocol; unset: AWS_ENDPOINT_URL_DYNAMODB, "
+        "AWS_ENDPOINT_URL, or AWS itself.",
+    )
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        return checked_endpoint(value)

@@ -1,0 +1,25 @@
+"""Group `memory`: how much the committer remembers of a table's history."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from committerd.settings.group import MIB, Group
+
+
+class MemorySettings(Group):
+    """What committerd keeps in memory of the table's history. The defaults fit 512 MiB, however long the history."""
+
+    ledger_bytes: int = Field(
+        default=128 * MIB,
+        ge=MIB,
+        description="Memory for the uuids of the readable history: 8 bytes for each record, so the default is enough "
+        "for 14 million records. When it is full, committerd drops the oldest versions, and a record without app-id "
+        "whose read version is older than the rest is UNDECIDED.",
+    )
+    footprint_bytes: int = Field(
+        default=64 * MIB,
+        ge=MIB,
+        description="Memory for the footprints of committed versions (what each touched), to find conflicts. "
+        "committerd reads the others from the store again when a record needs them.",
+    )

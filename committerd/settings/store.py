@@ -1,0 +1,29 @@
+"""Group `store`: how the table's store is used."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from committerd.settings.group import Group
+
+
+class StoreSettings(Group):
+    """How objects are written."""
+
+    durable: bool = Field(
+        default=True,
+        description="Local files: sync file and folder before a commit counts as done. With false, commits survive a "
+        "crash of the process, but not of the machine.",
+    )
+    recheck_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=60,
+        description="How long ago the committer may have last looked for the latest version when it puts a new one, "
+        "and how often an idle committer looks for foreign versions.",
+    )
+    probe: bool = Field(
+        default=True,
+        description="At start: test that the store lets only one of several writers create an object, and refuse to "
+        "run on a store that doesn't. false = trust the store, for example because `committerd probe` has tested it.",
+    )

@@ -1,0 +1,425 @@
+"""One aiobotocore client for the life of the process, and what its failures mean.
+
+All retries are here: none in botocore, none in aiohttp. So of a request that is made once it is known whether it may
+have reached the server.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import anyio
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoRegionError,
+    ProfileNotFound,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.loaders import create_loader
+from botocore.parsers import ResponseParserError
+
+from committerd.errors import SettingsError
+from committerd.settings.s3 import S3Settings
+from committerd.stores.plain_heads import Head, Otherwise, PlainHeads
+
+_WAIT_SECONDS_FIRST = 0.1
+_WAIT_SECONDS_MAX = 20.0
+_TEXT_CHARS_MAX = 300
+_UNQUOTED = "/~"
+"""botocore: of a key these are not percent-encoded, beside letters, digits, `-`, `.` and `_`."""
+_CREDENTIALS_SECONDS = 1.0
+"""How often it is looked whether a file with credentials has changed."""
+_FROM_A_FILE = ("shared-credentials-file", "config-file")
+"""Names of botocore's providers that read a file once. Others renew what ends by themselves."""
+_SENT_BYTES_PER_SECOND_MIN = 1 << 20
+"""A request that is sent slower than that counts as lost."""
+
+_THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "TooManyRequestsException",
+    }
+)
+_ANSWERS = frozenset(
+    {"404", "ConditionalCheckFailedException", "InvalidRange", "NoSuchKey", "NotFound", "PreconditionFailed"}
+)
+"""Refusals that tell what was asked: no such object, no such bytes, taken."""
+_TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
+_CREDENTIALS_WRONG = (
+    "the credentials are not valid there: check s3.access_key_id and s3.secret_access_key, or the chain of "
+    "AWS credentials that takes their place"
+)
+_CREDENTIALS_ENDED = (
+    "temporary credentials have ended: renew them, or leave s3.session_token unset, so that the "
+    "chain of AWS credentials renews them by itself"
+)
+_OTHER_REGION = "set s3.region to the region of the bucket"
+_ADVICE = {
+    "AuthorizationHeaderMalformed": _OTHER_REGION,
+    "ExpiredToken": _CREDENTIALS_ENDED,
+    "ExpiredTokenException": _CREDENTIALS_ENDED,
+    "IllegalLocationConstraintException": _OTHER_REGION,
+    "InvalidAccessKeyId": _CREDENTIALS_WRONG,
+    "InvalidToken": _CREDENTIALS_WRONG,
+    "PermanentRedirect": _OTHER_REGION,
+    "301": _OTHER_REGION,
+    "RequestTimeTooSkewed": "the clock of this machine is wrong by more than 15 minutes: set it",
+    "SignatureDoesNotMatch": _CREDENTIALS_WRONG,
+    "TokenRefreshRequired": _CREDENTIALS_ENDED,
+    "UnrecognizedClientException": _CREDENTIALS_WRONG,
+}
+
+
+class Fault(StrEnum):
+    """How a request failed; also a metric's label."""
+
+    THROTTLED = "throttled"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    SERVER_ERROR = "server_error"
+    TRUNCATED = "truncated"
+    REFUSED = "refused"
+
+
+class CallFailed(Exception):
+    """One request had no good answer."""
+
+    def __init__(self, message: str, fault: Fault, *, may_have_landed: bool, answer: Answered | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.may_have_landed = may_have_landed
+        """Whether the server may have done it, or may still do it."""
+        answer = answer or Answered()
+        self.status = answer.status
+        self.code = answer.code
+        self.retry_after = answer.retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What the server said when it refused."""
+
+    status: int = 0
+    """0 = there was no answer."""
+    code: str = ""
+    """S3's or DynamoDB's word; the status, where an answer has no body."""
+    retry_after: float = 0.0
+    """Seconds that the server asks us to wait."""
+
+
+_heads_sent: ContextVar[list[Any] | None] = ContextVar("_heads_sent", default=None)
+"""The SDK's requests for an object's head that this task sends."""
+
+
+def _note_head(request: Any, **_: Any) -> None:
+    sent = _heads_sent.get()
+    if sent is not None:
+        sent.append(request)
+
+
+class _PlainSession(AIOHTTPSession):  # type: ignore[misc]  # untyped
+    """aiobotocore's HTTP session, without two habits.
+
+    aiohttp tries a PUT a second time when the connection broke: that would hide one that had landed behind the
+    `connection refused` of its repetition. `Expect: 100-continue` costs a round trip for each PUT, and aiohttp waits
+    for the go-ahead without a limit.
+    """
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False
+        return session
+
+    async def send(self, request: Any) -> Any:
+        if "Expect" in request.headers:
+            del request.headers["Expect"]
+        return await super().send(request)
+
+
+class AwsClient:
+    """A client of one service, made at the first request. Stores may share it; whoever made it closes it."""
+
+    def __init__(
+        self,
+        service: str,
+        settings: S3Settings,
+        *,
+        endpoint_url: str | None,
+        advice: Mapping[str, str],
+        failed: Callable[[Fault], None],
+        dice: random.Random,
+    ) -> None:
+        """`advice`: what to do, by error code, beside what holds for all services. `failed` is told of every
+        request without a good answer.
+        """
+        self._service = service
+        self._settings = settings
+        self._endpoint_url = endpoint_url
+        self._advice = {**_ADVICE, **advice}
+        self._failed = failed
+        self._dice = dice
+        self._plain_heads: dict[str, PlainHeads] = {}
+        """By bucket."""
+        self._heads = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
+        """The others are left to writes."""
+        self._opening = anyio.Lock()
+        self._stack = AsyncExitStack()
+        self._client: Any = None
+        self._session: Any = None
+        self._credentials_written: object = None
+        """When the files with credentials were written, as of what is used."""
+        self._looked_at = 0.0
+
+    async def once(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
+        """One request. `where` is for messages.
+
+        Returns the answer, a body in it already read as bytes. Raises `CallFailed`, or `SettingsError` when there can
+        be no client.
+        """
+        client = await self._opened()
+        try:
+            # aiohttp's own limits leave out looking up names, and sending.
+            with anyio.fail_after(self._seconds_max(parameters.get("Body", b""))):
+                answer: dict[str, Any] = await getattr(client, operation)(**parameters)
+            stream = answer.get("Body")
+            if stream is not None:
+                async with stream:
+                    answer["Body"] = await stream.read()
+        except (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
+            failure = self._classify(error, f"{self._service} {operation} of {where}")
+            if failure.code not in _ANSWERS:
+                self._failed(failure.fault)
+            raise failure from error
+        return answer
+
+    async def repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
+        """As `once`, for a request that does no harm when it is done twice: what may pass is tried again."""
+        for attempt in range(1, self._settings.attempts):
+            try:
+                return await self.once(operation, where, **parameters)
+            except CallFailed as failure:
+                if failure.fault is Fault.REFUSED:
+                    raise
+                await self.wait(failure, attempt=attempt)
+        return await self.once(operation, where, **parameters)
+
+    async def head(self, where: str, *, bucket: str, key: str) -> dict[str, Any]:
+        """As `repeated` of a `head_object`, and learns from it how `head_quickly` can ask for objects of the bucket."""
+        sent: list[Any] = []
+        token = _heads_sent.set(sent)
+        try:
+            return await self.repeated("head_object", where, Bucket=bucket, Key=key)
+        finally:
+            _heads_sent.reset(token)
+            if bucket not in self._plain_heads and sent:
+                learnt = await PlainHeads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
+                if learnt is not None:
+                    self._plain_heads[bucket] = learnt
+
+    async def head_quickly(self, *, bucket: str, key: str) -> Head | None:
+        """The same without the SDK, which takes several times the processor time.
+
+        None: `head` has to be asked, before the first of a bucket and where anything else than an answer came.
+        """
+        if bucket not in self._plain_heads:
+            return None
+        await self._opened()
+        async with self._heads:
+            plain = self._plain_heads.get(bucket)
+            if plain is None:
+                return None
+            answer = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
+        if answer is Otherwise.REFUSED:
+            # Perhaps of this object alone, perhaps of the way that it is asked for: learnt anew from the SDK.
+            self._plain_heads.pop(bucket, None)
+        return answer if isinstance(answer, Head) else None
+
+    async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
+        """Sleep before the next try: full jitter below a limit that doubles, and no less than the server asked for.
+
+        Never longer than 20 s.
+        """
+        limit = min(_WAIT_SECONDS_FIRST * 2.0**attempt, _WAIT_SECONDS_MAX)
+        jittered = self._dice.uniform(0, limit)
+        await anyio.sleep(min(failure.retry_after + jittered, _WAIT_SECONDS_MAX))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        stack, self._stack, self._client = self._stack, AsyncExitStack(), None
+        await stack.aclose()
+
+    def _seconds_max(self, body: bytes) -> float:
+        """How long a request may take until its answer begins."""
+        settings = self._settings
+        return settings.connect_timeout_seconds + settings.read_timeout_seconds + len(body) / _SENT_BYTES_PER_SECOND_MIN
+
+    async def _opened(self) -> Any:
+        if self._client is not None:
+            if time.monotonic() - self._looked_at >= _CREDENTIALS_SECONDS:
+                await self._read_credentials_again()
+            return self._client
+        async with self._opening:
+            if self._client is None:
+                try:
+                    made = await self._stack.enter_async_context(self._made())
+                    made.meta.events.register("before-send.s3.HeadObject", _note_head)
+                    self._credentials_written = _written(self._session)
+                    self._client = made
+                except (ProfileNotFound, NoRegionError) as error:
+                    raise SettingsError(
+                        f"{self._service}: {error}; see the settings s3.profile and s3.region"
+                    ) from error
+                except (BotoCoreError, ValueError, OSError) as error:
+                    raise SettingsError(f"{self._service}: the client can't be created: {error}") from error
+            return self._client
+
+    async def _read_credentials_again(self) -> None:
+        """Take over what the profile's files hold now, if they were written since: botocore reads them once."""
+        self._looked_at = time.monotonic()
+        credentials = self._client._request_signer._credentials
+        if getattr(credentials, "method", None) not in _FROM_A_FILE:
+            return
+        written = _written(self._session)
+        if written == self._credentials_written:
+            return
+        try:
+            found = await AioSession(profile=self._settings.profile).get_credentials()
+        except (BotoCoreError, ValueError, OSError):  # half written: looked at again
+            return
+        if found is None or found.method not in _FROM_A_FILE:
+            return
+        self._credentials_written = written
+        # The client signs with this object.
+        credentials.access_key, credentials.secret_key = found.access_key, found.secret_key
+        credentials.token = found.token
+
+    def _made(self) -> Any:
+        settings = self._settings
+        if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
+            raise SettingsError(f"s3.ca_bundle: there is no file {settings.ca_bundle!r}")
+        session = self._session = AioSession(profile=settings.profile)
+        session.register_component("data_loader", _models())
+        region = settings.region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
+        if region is None and self._endpoint_url is not None:
+            region = "us-east-1"
+        return session.create_client(
+            self._service,
+            region_name=region,
+            endpoint_url=self._endpoint_url,
+            verify=settings.ca_bundle if settings.tls_verify else False,
+            aws_access_key_id=settings.access_key_id and settings.access_key_id.get_secret_value(),
+            aws_secret_access_key=settings.secret_access_key and settings.secret_access_key.get_secret_value(),
+            aws_session_token=settings.session_token and settings.session_token.get_secret_value(),
+            config=AioConfig(
+                connect_timeout=settings.connect_timeout_seconds,
+                read_timeout=settings.read_timeout_seconds,
+                max_pool_connections=settings.connections_max,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                http_session_cls=_PlainSession,
+                # Many S3-compatible servers refuse the checksums that botocore adds otherwise; the signature covers
+                # the body either way.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={"addressing_style": settings.addressing_style},
+            ),
+        )
+
+    def _classify(self, error: Exception, what: str) -> CallFailed:
+        if isinstance(error, ClientError):
+            return self._classify_answer(error, what)
+        message = f"{what} failed: {_cut(str(error) or 'no answer in time')}"
+        cause = getattr(error, "kwargs", {}).get("error")
+        if isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
+            return CallFailed(message, Fault.CONNECTION, may_have_landed=False)
+        if isinstance(error, EndpointConnectionError):
+            # botocore's word for every trouble with the connection: only a connector's came before the request.
+            sent = not isinstance(cause, aiohttp.ClientConnectorError)
+            return CallFailed(f"{message}: {_cut(str(cause))}", Fault.CONNECTION, may_have_landed=sent)
+        if isinstance(error, ReadTimeoutError | TimeoutError):
+            return CallFailed(message, Fault.TIMEOUT, may_have_landed=True)
+        if isinstance(error, _TRUNCATED):
+            return CallFailed(message, Fault.TRUNCATED, may_have_landed=True)
+        if isinstance(error, HTTPClientError | BotoConnectionError | aiohttp.ClientError | OSError):
+            return CallFailed(message, Fault.CONNECTION, may_have_landed=True)
+        # botocore found the fault before it sent anything: no credentials, a parameter that can't be.
+        return CallFailed(message, Fault.REFUSED, may_have_landed=False)
+
+    def _classify_answer(self, error: ClientError, what: str) -> CallFailed:
+        told, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+        code, status = str(told.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
+        answer = Answered(
+            status=status, code=code, retry_after=_retry_after(metadata.get("HTTPHeaders", {}).get("retry-after"))
+        )
+        said = _cut(str(told.get("Message", "")))
+        advice = self._advice.get(code)
+        message = f"{what} failed: {status} {code}: {said}" + (f"; {advice}" if advice else "")
+        if code in _THROTTLED or status in (429, 503):
+            return CallFailed(message, Fault.THROTTLED, may_have_landed=status >= 500, answer=answer)
+        if status == 408 or code == "RequestTimeout":
+            return CallFailed(message, Fault.TIMEOUT, may_have_landed=True, answer=answer)
+        if 400 <= status < 500 or status == 501 or 300 <= status < 400:
+            return CallFailed(message, Fault.REFUSED, may_have_landed=False, answer=answer)
+        return CallFailed(message, Fault.SERVER_ERROR, may_have_landed=True, answer=answer)
+
+
+@cache
+def _models() -> Any:
+    """Descriptions of AWS' services, which take 100 ms to read: once for all clients."""
+    return create_loader()
+
+
+def _retry_after(value: str | None) -> float:
+    """Seconds of a Retry-After header; 0 for a date, of which the clocks would have to agree, and for nonsense."""
+    return float(value) if value is not None and value.isdecimal() else 0.0
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}..."
+
+
+def _written(session: Any) -> object:
+    """When the files with credentials were last written, and which they are; changes whenever one of them does."""
+    found: list[object] = []
+    for variable in ("credentials_file", "config_file"):
+        try:
+            status = os.stat(os.path.expanduser(session.get_config_variable(variable)))  # follows links, as of a Secret
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return found

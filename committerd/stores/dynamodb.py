@@ -1,0 +1,224 @@
+"""Lance's external manifest store in a DynamoDB table: one item for each version.
+
+    base_uri   S  partition key: the table's path in its bucket, without the bucket
+    version    N  sort key
+    path       S  the manifest's path in the bucket, in place or staged
+    committer  S  lancedb
+    size       N  of the manifest in bytes; may be missing
+    e_tag      S  of the object, as pylance 4 writes it; a cache key of its readers. Not written, and not read
+
+pylance opens the same table by the same URI.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+import anyio
+
+from committerd.errors import CorruptTable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.settings.s3 import S3Settings
+from committerd.stores.aws import AwsClient, CallFailed, Fault
+from committerd.stores.port import Created, Exists, ManifestEntry
+from committerd.stores.s3 import S3Place, s3_place
+from committerd_common.paths import VERSION_MAX
+
+_SCHEME = "s3+ddb"
+_FORM = "a table with a manifest store in DynamoDB is s3+ddb://bucket/path?ddbTableName=TABLE"
+_COMMITTER = "lancedb"
+_KEYS = {"base_uri": ("HASH", "S"), "version": ("RANGE", "N")}
+_CONDITION_FAILED = "ConditionalCheckFailedException"
+_THROTTLED_TRIES = 5
+_MAKE = (
+    "`aws dynamodb create-table --table-name TABLE --billing-mode PAY_PER_REQUEST --attribute-definitions "
+    "AttributeName=base_uri,AttributeType=S AttributeName=version,AttributeType=N --key-schema "
+    "AttributeName=base_uri,KeyType=HASH AttributeName=version,KeyType=RANGE`"
+)
+_ADVICE = {
+    "AccessDeniedException": "the credentials may not do this: allow dynamodb:DescribeTable, dynamodb:GetItem, "
+    "dynamodb:PutItem and dynamodb:Query on the table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoPlace:
+    """Where a table's objects lie, and its entries."""
+
+    objects: S3Place
+    table: str
+    """Of DynamoDB."""
+
+    @property
+    def base_uri(self) -> str:
+        return self.objects.prefix.removesuffix("/")
+
+
+def dynamo_place(uri: str) -> DynamoPlace | None:
+    """What an `s3+ddb://bucket/path?ddbTableName=TABLE` names; None for another scheme.
+
+    Raises `SettingsError` for one without a path, or with another query than that.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme.lower() != _SCHEME:
+        return None
+    location, _, query = rest.partition("?")
+    given = parse_qsl(query, keep_blank_values=True)
+    if [name for name, _ in given] != ["ddbTableName"] or not given[0][1]:
+        raise SettingsError(f"{uri!r}: the URI must have exactly one parameter, with a value; {_FORM}")
+    objects = s3_place(f"s3://{location}")
+    if objects is None or not objects.prefix:
+        raise SettingsError(f"{uri!r}: a table at the root of a bucket has no name in the manifest store; {_FORM}")
+    return DynamoPlace(objects, given[0][1])
+
+
+def dynamodb_client(
+    settings: S3Settings, *, endpoint_url: str | None, failed: Callable[[Fault], None], dice: random.Random
+) -> AwsClient:
+    """The client that all manifest stores share; credentials, region, timeouts and attempts are those of S3."""
+    return AwsClient("dynamodb", settings, endpoint_url=endpoint_url, advice=_ADVICE, failed=failed, dice=dice)
+
+
+class DynamoStore:
+    """`ManifestStore` in a DynamoDB table, which many Lance tables may share. The client belongs to whoever made it.
+
+    A conditional put is sent once, unless DynamoDB said that it was throttled; all else does no harm when repeated.
+    """
+
+    def __init__(self, client: AwsClient, *, table: str, base_uri: str) -> None:
+        """`base_uri`: the Lance table's path in its bucket, without slashes at its ends."""
+        self._client = client
+        self._table = table
+        self._base_uri = base_uri
+        self._checking = anyio.Lock()
+        self._checked = False
+
+    async def get(self, version: int) -> ManifestEntry | None:
+        answer = await self._repeated("get_item", Key=self._key(version), ConsistentRead=True)
+        item = answer.get("Item")
+        return None if item is None else self._entry(item)
+
+    async def latest(self) -> ManifestEntry | None:
+        """One Query. Bounded above: pylance puts entries of detached versions too."""
+        answer = await self._repeated(
+            "query",
+            KeyConditionExpression="base_uri = :base_uri AND version <= :version",
+            ExpressionAttributeValues={":base_uri": {"S": self._base_uri}, ":version": {"N": str(VERSION_MAX)}},
+            ScanIndexForward=False,
+            Limit=1,
+            ConsistentRead=True,
+        )
+        return next((self._entry(item) for item in answer["Items"]), None)
+
+    async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
+        await self._check()
+        put = {
+            "TableName": self._table,
+            "Item": self._item(entry),
+            "ConditionExpression": "attribute_not_exists(base_uri) AND attribute_not_exists(version)",
+        }
+        what = f"the entry of version {entry.version} in {self._table}"
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await self._client.once("put_item", self._where, **put)
+            except CallFailed as failure:
+                if failure.code == _CONDITION_FAILED:
+                    return Exists()
+                if failure.may_have_landed:
+                    raise OutcomeUnknown(f"{what} may have been written: {failure}") from failure
+                if failure.fault is not Fault.THROTTLED or attempt == _THROTTLED_TRIES:
+                    raise StoreUnavailable(str(failure)) from failure
+                await self._client.wait(failure, attempt=attempt)
+            else:
+                return Created()
+
+    async def replace(self, entry: ManifestEntry) -> bool:
+        try:
+            await self._repeated(
+                "put_item",
+                Item=self._item(entry),
+                ConditionExpression="attribute_exists(base_uri) AND attribute_exists(version)",
+            )
+        except _NoItem:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        """Nothing is held open here: the client is shared."""
+
+    @property
+    def _where(self) -> str:
+        return f"{self._base_uri!r} in table {self._table}"
+
+    async def _check(self) -> None:
+        """Look once whether the table is one of Lance's. Raises `SettingsError` when it is another."""
+        async with self._checking:
+            if self._checked:
+                return
+            try:
+                answer = await self._client.repeated("describe_table", self._where, TableName=self._table)
+            except CallFailed as failure:
+                advice = ""
+                if failure.code == "ResourceNotFoundException":
+                    made = _MAKE.replace("TABLE", self._table)
+                    advice = f"; there is no such table in this region or at dynamodb.endpoint_url: make it with {made}"
+                raise StoreUnavailable(f"{failure}{advice}") from failure
+            found = _keys(answer["Table"])
+            if found != _KEYS:
+                told = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
+                raise SettingsError(
+                    f"the DynamoDB table {self._table} is not a manifest store: its key is {told}; Lance needs "
+                    "base_uri (HASH, type S) and version (RANGE, type N). Name another table in ddbTableName, or "
+                    f"make one with {_MAKE}"
+                )
+            self._checked = True
+
+    async def _repeated(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        await self._check()
+        try:
+            return await self._client.repeated(operation, self._where, TableName=self._table, **parameters)
+        except CallFailed as failure:
+            if failure.code == _CONDITION_FAILED:
+                raise _NoItem from failure
+            raise StoreUnavailable(str(failure)) from failure
+
+    def _key(self, version: int) -> dict[str, Any]:
+        return {"base_uri": {"S": self._base_uri}, "version": {"N": str(version)}}
+
+    def _item(self, entry: ManifestEntry) -> dict[str, Any]:
+        item = {
+            **self._key(entry.version),
+            "path": {"S": f"{self._base_uri}/{entry.key}"},
+            "committer": {"S": _COMMITTER},
+        }
+        return item if entry.size is None else {**item, "size": {"N": str(entry.size)}}
+
+    def _entry(self, item: Mapping[str, Any]) -> ManifestEntry:
+        try:
+            size, path = item.get("size"), item["path"]["S"]
+            entry = ManifestEntry(
+                version=int(item["version"]["N"]),
+                key=path.removeprefix(f"{self._base_uri}/"),
+                size=None if size is None else int(size["N"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptTable(
+                f"an item of {self._where} is not one of Lance's ({error!r}): it needs version and size of type N and "
+                "path of type S",
+                code="manifest_entry",
+            ) from error
+        return entry
+
+
+class _NoItem(Exception):
+    """The condition that there is an item does not hold."""
+
+
+def _keys(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    kinds = {one["AttributeName"]: one["AttributeType"] for one in table["AttributeDefinitions"]}
+    return {one["AttributeName"]: (one["KeyType"], kinds[one["AttributeName"]]) for one in table["KeySchema"]}

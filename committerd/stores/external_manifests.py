@@ -1,0 +1,303 @@
+"""An object store whose versions are decided by an external manifest store, as Lance does it for `s3+ddb://`.
+
+A manifest becomes a version in five steps; the second is the commit:
+
+    1  put the manifest under a staging name, `{its key}-{uuid}`
+    2  put the version's entry if absent; it names the staged manifest
+    3  copy the staged manifest to its place
+    4  replace the entry: it names the place
+    5  delete the staged manifest
+
+Whoever stops after the second leaves the rest to the next reader, of Lance or ours. A staged manifest is deleted only
+when no entry can name it any more: after the fourth step, or when the version's entry is seen to be another's.
+
+The rest of the program sees an `ObjectStore` and knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from committerd.concurrency import for_each
+from committerd.errors import CorruptTable, OutcomeUnknown, StoreUnavailable
+from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail
+from committerd_common.paths import (
+    VERSIONS,
+    ManifestName,
+    manifest_key,
+    parse_manifest_name,
+    parse_staging_name,
+    staging_name,
+)
+
+_log = logging.getLogger(__name__)
+
+_TRIAL_PUTS = 4
+
+_Found = TypeVar("_Found")
+
+
+class ExternalManifests:
+    """`ObjectStore` over the table's objects and the entries of its versions.
+
+    `count` is told what happened: `deferred` (a commit of ours holds, but could not be finished), `repaired` (a version
+    was finished that its writer had left), `registered` (a manifest that had no entry got one).
+    """
+
+    def __init__(
+        self, objects: ObjectStore, entries: ManifestStore, *, uri: str = "", count: Callable[[str], None] | None = None
+    ) -> None:
+        self.uri = uri or objects.uri
+        self._objects = objects
+        self._entries = entries
+        self._count = count or (lambda event: None)
+        self._salt = secrets.token_bytes(16)
+        self._deferred: dict[int, ManifestEntry] = {}
+
+    async def get(self, key: str) -> bytes | None:
+        return await self._finished(key, lambda: self._objects.get(key))
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return await self._finished(key, lambda: self._objects.get_range(key, start, end))
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        return await self._finished(key, lambda: self._objects.get_tail(key, size))
+
+    async def head(self, key: str) -> int | None:
+        return await self._finished(key, lambda: self._objects.head(key))
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        """As the port says. A listing of manifests from its start also asks for the latest entry, which it finishes.
+
+        Raises `CorruptTable`: `manifest_lost` where an entry names what is not there, `manifest_entry` where it can't
+        be understood.
+        """
+        if prefix != VERSIONS or start_after:
+            return await self._objects.list(prefix, start_after=start_after, limit=limit)
+        while True:
+            latest, keys = await self._latest_and_list(limit)
+            if latest is None:  # older than its manifest store, or no table at all
+                return [*keys]
+            if _place(latest) != latest.key:
+                await self._repair(latest)
+                continue
+            listed = max(filter(None, map(_parse, keys)), default=None)
+            if listed is None or listed.version < latest.version:
+                if await self._is_there(latest):  # further down the listing
+                    return [*keys]
+                continue
+            if listed.version > latest.version:
+                await self._register(listed)
+            return [*keys]
+
+    async def put(self, key: str, body: bytes) -> None:
+        await self._objects.put(key, body)
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        """As the port says. `Created` as soon as the entry is there, whatever becomes of the later steps.
+
+        The staging name depends on the bytes: who tries them again recognises the earlier try.
+        """
+        named = _parse(key)
+        if named is None:
+            return await self._objects.put_if_absent(key, body)
+        # Lance looks for conflicts among the manifests in place, so none may be missing below a new one.
+        for deferred in list(self._deferred.values()):
+            await self._complete(deferred)
+            self._deferred.pop(deferred.version, None)
+        uuid = str(UUID(bytes=hashlib.sha256(self._salt + body).digest()[:16], version=4))
+        name = staging_name(named.version, named.scheme, uuid)
+        staged = ManifestEntry(version=named.version, key=VERSIONS + name, size=len(body))
+        if await self._stage(staged, body):
+            return await self._read_back(staged, occupied=True)
+        try:
+            answer = await self._entries.put_if_absent(staged)
+        except OutcomeUnknown as lost:
+            return await self._read_back(staged, lost=lost)
+        if isinstance(answer, Exists):
+            return await self._read_back(staged)
+        await self._finish(staged)
+        return Created()
+
+    async def copy(self, source: str, target: str) -> bool:
+        return await self._objects.copy(source, target)
+
+    async def delete(self, key: str) -> None:
+        await self._objects.delete(key)
+
+    async def aclose(self) -> None:
+        await self._objects.aclose()
+        await self._entries.aclose()
+
+    async def conditions_hold(self) -> bool:
+        """Several puts at once of the latest entry as it is: each must be refused."""
+        latest = await self._entries.latest()
+        if latest is None or _place(latest) != latest.key:  # to put a staged one again could undo a repair
+            return True
+        answers: deque[Created | Exists] = deque()
+
+        async def put() -> None:
+            try:
+                answers.append(await self._entries.put_if_absent(latest))
+            except OutcomeUnknown as lost:
+                raise StoreUnavailable(f"the manifest store does not reply to a put: {lost}") from lost
+
+        await for_each([put] * _TRIAL_PUTS, lambda request: request())
+        return not any(isinstance(answer, Created) for answer in answers)
+
+    async def _finished(self, key: str, read: Callable[[], Awaitable[_Found | None]]) -> _Found | None:
+        """Read an object; of a manifest that is not in place, after it was brought there."""
+        found = await read()
+        named = _parse(key)
+        if found is not None or named is None:
+            return found
+        entry = await self._entries.get(named.version)
+        if entry is None:
+            return None
+        if _place(entry) != entry.key:
+            await self._repair(entry)
+        return await read()
+
+    async def _latest_and_list(self, limit: int | None) -> tuple[ManifestEntry | None, Sequence[str]]:
+        entries: deque[ManifestEntry | None] = deque()
+        keys: deque[str] = deque()
+
+        async def ask() -> None:
+            entries.append(await self._entries.latest())
+
+        async def look() -> None:
+            keys.extend(await self._objects.list(VERSIONS, limit=limit))
+
+        await for_each((ask, look), lambda request: request())
+        return entries[0], keys
+
+    async def _stage(self, staged: ManifestEntry, body: bytes) -> bool:
+        """Step 1. True when its place is taken: by a version that has an entry, or by a writer that makes none."""
+        sizes: deque[int | None] = deque()
+
+        async def put() -> None:
+            await self._objects.put(staged.key, body)
+
+        async def look() -> None:
+            sizes.append(await self._objects.head(_place(staged)))
+
+        await for_each((put, look), lambda request: request())
+        return sizes[0] is not None
+
+    async def _read_back(
+        self, staged: ManifestEntry, *, occupied: bool = False, lost: OutcomeUnknown | None = None
+    ) -> Created | Exists:
+        """Whose the version is. Raises `lost` when that can't be known yet.
+
+        Deletes the staged manifest only where a try of it that is still under way would find the number taken.
+        """
+        try:
+            found = await self._entries.get(staged.version)
+        except StoreUnavailable:
+            if lost is not None:
+                raise lost from None
+            return Exists()
+        if found is None and lost is not None:
+            raise lost
+        if found is not None and found.key == staged.key:
+            await self._finish(staged)
+            return Created()
+        if found is not None or occupied:
+            await self._discard(staged)
+        return Exists()
+
+    async def _finish(self, staged: ManifestEntry) -> None:
+        """The steps after our commit, or note that they are to be done before the next one."""
+        try:
+            await self._complete(staged)
+        except StoreUnavailable as error:
+            self._deferred[staged.version] = staged
+            self._count("deferred")
+            _log.warning("manifest.deferred", extra={"version": staged.version, "error": str(error)})
+
+    async def _repair(self, staged: ManifestEntry) -> None:
+        await self._complete(staged)
+        self._count("repaired")
+        _log.info("manifest.repaired", extra={"version": staged.version})
+
+    async def _complete(self, staged: ManifestEntry) -> None:
+        """Steps 3 to 5. Several may do it at once; each step can be done again."""
+        place, size = _place(staged), staged.size
+        if not await self._objects.copy(staged.key, place) or size is None:
+            size = await self._objects.head(place)
+            if size is None:
+                await self._require_moved_on(staged)
+                return
+        await self._entries.replace(ManifestEntry(version=staged.version, key=place, size=size))
+        await self._discard(staged)
+
+    async def _require_moved_on(self, staged: ManifestEntry) -> None:
+        """The manifest is neither staged nor in place: then another finished it, and a cleanup took it since."""
+        now = await self._entries.get(staged.version)
+        if now is not None and now.key == staged.key:
+            raise CorruptTable(
+                f"{self.uri}: version {staged.version} is committed, but its manifest is gone: the entry names "
+                f"{staged.key}, and there is no such object. Lance 4.0.0 deletes the staged manifest when the answer "
+                "to its commit is lost, and tells its caller that the commit failed. Bring the object back (bucket "
+                f"versioning), or delete the entry of version {staged.version} from the manifest store: the table "
+                "goes on from the version before it",
+                code="manifest_lost",
+            )
+
+    async def _is_there(self, latest: ManifestEntry) -> bool:
+        """Whether the latest version has its manifest; False when it is not the latest any more."""
+        if await self._objects.head(latest.key) is not None:
+            return True
+        now = await self._entries.latest()
+        if now == latest:
+            raise CorruptTable(
+                f"{self.uri}: the manifest store's latest entry is version {latest.version}, and there is no object "
+                f"{latest.key}. Was the table deleted without its entries, or the bucket restored without them? Bring "
+                "the object back, or delete the entries that have no object from the manifest store",
+                code="manifest_lost",
+            )
+        return False
+
+    async def _register(self, named: ManifestName) -> None:
+        """Make the entry that a writer without a manifest store left out, so that Lance's readers see its version."""
+        key = manifest_key(*named)
+        try:
+            size = await self._objects.head(key)
+            answer = await self._entries.put_if_absent(ManifestEntry(version=named.version, key=key, size=size))
+        except (StoreUnavailable, OutcomeUnknown) as error:  # the next listing tries again
+            _log.warning("manifest.not_registered", extra={"version": named.version, "error": str(error)})
+            return
+        if isinstance(answer, Created):
+            self._count("registered")
+            _log.warning("manifest.registered", extra={"version": named.version})
+
+    async def _discard(self, staged: ManifestEntry) -> None:
+        """Delete the staged manifest. Where it stays, it is a file too many that no reader takes for a version."""
+        try:
+            await self._objects.delete(staged.key)
+        except StoreUnavailable as error:
+            _log.info("manifest.staging_left", extra={"version": staged.version, "error": str(error)})
+
+
+def _parse(key: str) -> ManifestName | None:
+    """What a manifest's key says; None for every other key."""
+    return parse_manifest_name(key.removeprefix(VERSIONS)) if key.startswith(VERSIONS) else None
+
+
+def _place(entry: ManifestEntry) -> str:
+    """Where the manifest belongs. Raises `CorruptTable` when the entry names something else."""
+    name = entry.key.removeprefix(VERSIONS)
+    named = parse_manifest_name(name) or parse_staging_name(name)
+    if named is None or named.version != entry.version or not entry.key.startswith(VERSIONS):
+        raise CorruptTable(
+            f"the manifest store's entry of version {entry.version} names {entry.key!r}, which is not a manifest of "
+            "that version",
+            code="manifest_entry",
+        )
+    return manifest_key(*named)

@@ -1,0 +1,506 @@
+"""A table's directory on a local or mounted file system.
+
+An object appears under its name whole or not at all. It is written to a temporary file beside its
+place and then given its name: by a hard link, which fails where the name is taken
+(`put_if_absent`), or by a rename, which replaces (`put`). A plain rename never stands in for the
+link; Linux's rename without replacing does, on file systems without links.
+
+A process that is killed leaves temporary files at most, `.tmp-` and a random number. No listing
+shows them, no reader of Lance takes one for a manifest, and Lance's cleanup collects the prefix.
+
+Versions are created in the folder that the last listing of them found, which is held open. Whoever deletes the table
+and makes another one makes another folder: a version that was meant for the dead table never lands in the new one.
+
+With `durable`, a returned write survives a power failure: the file is synced before it gets its
+name, the folder after.
+
+A record names files, so whoever writes records decides what is read here. Only a regular file is, and no link to it is
+followed below the table's own folders (`data`, `_deletions` and the like may be links: the operator made them). A read
+that does not end within `read_seconds_max` is given up, and its thread left to the system.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+from urllib.parse import unquote_to_bytes
+
+import anyio
+from anyio import to_thread
+
+from committerd.concurrency import for_each
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.stores.local_files import (
+    HeldFolder,
+    Superseded,
+    discard,
+    link,
+    reason,
+    regular,
+    regular_size,
+    regular_sizes,
+    reserve,
+    sync_folder,
+    write,
+)
+from committerd.stores.port import Answer, Created, Exists, Tail
+from committerd_common.paths import VERSIONS
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+_TEMPORARY = ".tmp"
+_THREADS_MAX = 8
+"""Disks gain nothing from more writers at once, and one table has few."""
+_SYNCS_AT_ONCE = 4
+_COPY_CHUNK_BYTES = 1 << 20
+_LARGE_BYTES_MIN = 1 << 20
+
+_READ_SECONDS_MAX = 30.0
+_ABANDONED_MAX = 16
+"""Reads that were given up and have not ended: with more of them nothing is read, as the file system hangs."""
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
+"""What a read meets where there is no object; nor can there be one under too long a name."""
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENXIO, errno.ENODEV, errno.EOVERFLOW})
+"""What a read of one file may meet where others can be read."""
+_LOCAL_SCHEMES = ("file", "file-object-store")  # Lance: both are the local file system
+_OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_FOREIGN_STAGING = re.compile(r".#\d+$")
+"""The object_store crate, with which Lance writes, stages local files as `name#1`."""
+
+
+def local_path(uri: str) -> Path | None:
+    """The directory that a URI names on this machine, absolute; None when it is of another scheme.
+
+    A path is taken as it stands; the forms `file:///p`, `file:/p` and `file://localhost/p` are
+    percent-decoded. Raises `SettingsError` for a `file:` URI that names another host or no
+    absolute path.
+    """
+    scheme, colon, rest = uri.partition(":")
+    if not colon or scheme.lower() not in _LOCAL_SCHEMES:
+        return None if _OTHER_SCHEME.match(uri) else Path(os.path.abspath(uri))
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        rest = slash + path
+        if host.lower() not in ("", "localhost"):
+            raise SettingsError(f"{uri!r} names the host {host!r}; a local table is file:///absolute/path")
+    decoded = os.fsdecode(unquote_to_bytes(rest))
+    if not decoded.startswith("/") or "\0" in decoded:
+        raise SettingsError(f"{uri!r} has no absolute path; a local table is file:///absolute/path")
+    return Path(os.path.abspath(decoded))
+
+
+class _Thread:
+    """How far the thread of a read is."""
+
+    began = ended = False
+
+
+class LocalStore:
+    """`ObjectStore` on a directory, which the first write creates.
+
+    Calls block in threads, one hop for each operation; a cancelled caller waits until the file
+    system has answered.
+    """
+
+    def __init__(self, root: Path, *, durable: bool = True, read_seconds_max: float = _READ_SECONDS_MAX) -> None:
+        self._root = os.path.abspath(root)
+        self._durable = durable
+        self._read_seconds_max = read_seconds_max
+        self._abandoned: set[_Thread] = set()
+        self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
+        self._readers = anyio.CapacityLimiter(_THREADS_MAX)
+        self._superseded = Superseded()
+        self._versions: HeldFolder | None = None
+        """The folder of the versions as it was last listed; None = there was none."""
+        self.uri = self._root
+
+    async def get(self, key: str) -> bytes | None:
+        return await self._read(key, _whole)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return await self._read(key, lambda descriptor: _part(descriptor, start, max(end, start)))
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        return await self._read(key, lambda descriptor: _tail(descriptor, size))
+
+    async def head(self, key: str) -> int | None:
+        self._path(key)
+        return await self._within_limits(key, lambda: _size(self._root, key))
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        """As the port says, in one thread."""
+        answers: dict[str, int | ObjectUnreadable | InvalidRequest | None] = {}
+        possible: list[str] = []
+        for key in keys:
+            try:
+                self._path(key)
+                possible.append(key)
+            except InvalidRequest as error:
+                answers[key] = error
+        if possible:
+            found = await self._within_limits(possible[0], lambda: _sizes(self._root, possible))
+            answers.update(zip(possible, found, strict=True))
+        return [answers[key] for key in keys]
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        """Costs one read of the whole folder, whatever the limit."""
+        if prefix and not prefix.endswith("/"):
+            raise ValueError(f"a folder ends with a slash: {prefix!r}")
+        if prefix:
+            self._path(prefix.removesuffix("/"))
+        names = await self._in_thread(self._scan, prefix.removesuffix("/"))
+        keys = [key for key in (prefix + name for name in names) if key > start_after]
+        return sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
+
+    async def put(self, key: str, body: bytes) -> None:
+        await self._in_thread(self._replace, self._path(key), [[body]])
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        return await self._in_thread(self._create, self._path(key), [body])
+
+    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
+        return await self._in_thread(self._create, self._path(key), parts)
+
+    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """As `put` of each; a folder is synced once for all that a thread has written there."""
+        await self._share(self._replace_several, [(self._path(key), body) for key, body in objects])
+
+    async def put_in_turn_if_absent(
+        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        """As `put_if_absent` of each in turn; their folder is synced once, when all that can be have their names.
+
+        Where a file system keeps no order of names through a power failure, a later one may then survive an earlier
+        one. Nothing was returned of either.
+        """
+        placed = [(self._path(key), parts) for key, parts in objects]
+        held = self._held_for([path for path, _ in placed])
+        temporaries: dict[str, str] = {}
+
+        def stage(some: Sequence[tuple[str, Sequence[bytes]]]) -> None:
+            for path, parts in some:
+                with _unchanged(path):
+                    temporaries[path] = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
+
+        try:
+            await self._share(stage, placed)
+            staged = [(path, temporaries.pop(path)) for path, _ in placed]
+            return await self._in_thread(self._name_in_turn, staged, as_long_as, held)
+        except StoreUnavailable as error:
+            return [error]
+        finally:
+            for temporary in temporaries.values():
+                discard(temporary, held=held)
+
+    async def copy(self, source: str, target: str) -> bool:
+        self._path(source)
+        return await self._in_thread(self._duplicate, source, self._path(target))
+
+    async def delete(self, key: str) -> None:
+        self._path(key)
+        await self._in_thread(_remove, self._root, key)
+
+    async def aclose(self) -> None:
+        """Let go of the folder of the versions."""
+        self._versions = None
+
+    async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
+        """What `work` makes of the file's descriptor; None where there is no file."""
+        self._path(key)
+
+        def read() -> _T | None:
+            with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
+                return work(descriptor)
+            return None
+
+        return await self._within_limits(key, read)
+
+    async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
+        """What `read` returns from a thread, which is left alone when the time is over.
+
+        Raises `ObjectUnreadable` then, and `StoreUnavailable` when too many threads were left.
+        """
+        if len(self._abandoned) >= _ABANDONED_MAX:
+            raise StoreUnavailable(
+                f"can't read {self._root}: {len(self._abandoned)} reads there have not ended; does its file system "
+                "hang?"
+            )
+        thread = _Thread()
+
+        def noted() -> _T:
+            thread.began = True
+            try:
+                return read()
+            finally:
+                thread.ended = True
+                self._abandoned.discard(thread)
+
+        try:
+            with anyio.fail_after(self._read_seconds_max):
+                return await to_thread.run_sync(noted, limiter=self._readers, abandon_on_cancel=True)
+        except TimeoutError as error:
+            kind = ObjectUnreadable if thread.began else StoreUnavailable
+            raise kind(
+                f"can't read {os.path.join(self._root, key)}: no answer within {self._read_seconds_max:g} s"
+            ) from error
+        finally:
+            if thread.began and not thread.ended:
+                self._abandoned.add(thread)
+                if thread.ended:  # meanwhile
+                    self._abandoned.discard(thread)
+
+    async def _in_thread(self, function: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
+        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+
+    async def _share(self, work: Callable[[Sequence[_T]], None], items: Sequence[_T]) -> None:
+        """Do this in a few threads, with some of the items each: several syncs at once take little longer than one."""
+        threads = min(_SYNCS_AT_ONCE if self._durable else 1, len(items))
+        await for_each([items[first::threads] for first in range(threads)], lambda some: self._in_thread(work, some))
+
+    def _path(self, key: str) -> str:
+        """Raises `InvalidRequest` for a key that would leave the table."""
+        if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
+            raise InvalidRequest(
+                f"{key[:200]!r} is no path below the table's root: "
+                "it must be relative, without `.`, `..` or empty segments",
+                code="path_invalid",
+            )
+        return os.path.join(self._root, key)
+
+    def _held_for(self, paths: Sequence[str]) -> HeldFolder | None:
+        """The folder that these files are to be created in, where it is held open."""
+        held = self._versions
+        return held if held is not None and {os.path.dirname(path) for path in paths} == {held.path} else None
+
+    def _create(self, path: str, parts: Sequence[bytes]) -> Created | Exists:
+        held = self._held_for([path])
+        with _unchanged(path):
+            temporary = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
+        (answer,) = self._name_in_turn([(path, temporary)], lambda: True, held)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _name_in_turn(
+        self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool], held: HeldFolder | None
+    ) -> Sequence[Answer]:
+        """Give files their names, (path, temporary) each, up to the first that is not free."""
+        answers: list[Answer] = []
+        try:
+            for path, temporary in staged:
+                answers.append(_named(temporary, path, held))
+                if not isinstance(answers[-1], Created) or not as_long_as():
+                    break
+        finally:
+            for _, temporary in staged:
+                discard(temporary, held=held)
+        if self._durable:
+            # Where the name was taken too: it may be our own earlier link, whose sync failed.
+            for folder in [held] if held else dict.fromkeys(os.path.dirname(path) for path, _ in staged):
+                try:
+                    sync_folder(folder)
+                except OSError as error:
+                    return [_unsynced(error, dict(zip((path for path, _ in staged), answers, strict=False)))]
+        if held is not None and isinstance(answers[0], Created) and not held.is_in_place():
+            return [OutcomeUnknown(f"{staged[0][0]} was created in a folder that was moved or deleted meanwhile")]
+        return tuple(answers)
+
+    def _replace_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        folders = dict.fromkeys(os.path.dirname(path) for path, _ in objects)
+        for path, body in objects:
+            self._replace(path, [[body]], sync=False)
+        for folder in folders if self._durable else ():
+            with _unchanged(folder):
+                sync_folder(folder)
+
+    def _replace(self, path: str, batches: Iterable[Sequence[bytes]], *, sync: bool = True) -> None:
+        """`sync` False: the folder is synced by the caller."""
+        with _unchanged(path):
+            temporary = self._stage(path, batches)
+            try:
+                os.rename(temporary, path)
+            except OSError:
+                discard(temporary)
+                raise
+            if sync and self._durable:
+                sync_folder(os.path.dirname(path))
+
+    def _duplicate(self, source: str, path: str) -> bool:
+        with _reading(self._root, source), regular(self._root, source) as descriptor:
+            self._replace(path, ([chunk] for chunk in iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b"")))
+            return True
+        return False
+
+    def _scan(self, key: str) -> Sequence[str]:
+        """Names of the objects directly in a folder, in no order."""
+        held = names = None
+        with _reading(self._root, key):
+            held = HeldFolder(os.path.join(self._root, key))
+            with os.scandir(held.descriptor) as entries:
+                names = [entry.name for entry in entries if _is_object(entry)]
+            if self._durable:
+                # An answer may rest on what is seen here: a version whose writer was killed before
+                # it had synced the folder must not vanish in a power failure after that.
+                sync_folder(held)
+        if f"{key}/" == VERSIONS:
+            self._versions = held
+        return names or []
+
+    def _stage(
+        self, path: str, batches: Iterable[Sequence[bytes]], *, size: int = 0, held: HeldFolder | None = None
+    ) -> str:
+        """Write a temporary file beside `path`, and its folder where that is missing and not `held`.
+
+        `size` 0 = not known.
+        """
+        folder = os.path.dirname(path)
+        temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
+        try:
+            file = _open_new(temporary, held)
+        except FileNotFoundError:
+            if held is not None:
+                raise
+            self._make_folder(folder)
+            file = _open_new(temporary, held)
+        try:
+            with file:
+                if size >= _LARGE_BYTES_MIN:
+                    self._superseded.before(path)
+                    reserve(file.fileno(), size)
+                for parts in batches:
+                    write(file.fileno(), parts)
+                if self._durable:
+                    os.fsync(file.fileno())
+        except BaseException:
+            discard(temporary, held=held)
+            raise
+        return temporary
+
+    def _make_folder(self, folder: str) -> None:
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for path in reversed(missing):
+            with suppress(FileExistsError):  # faster, or a file, at which the next step fails
+                os.mkdir(path)
+            if self._durable:
+                sync_folder(os.path.dirname(path))
+
+
+def _is_object(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith(_TEMPORARY) or _FOREIGN_STAGING.search(entry.name):
+        return False
+    try:
+        entry.name.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8 can't be a key
+        return False
+    return entry.is_file()
+
+
+def _may_be_link(key: str) -> bool:
+    """No record names a manifest, so a link among them was made by whoever owns the table."""
+    return key.startswith(VERSIONS)
+
+
+def _whole(descriptor: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def _part(descriptor: int, start: int, end: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(start)
+        return file.read(end - start)
+
+
+def _tail(descriptor: int, size: int) -> Tail:
+    whole = os.fstat(descriptor).st_size
+    start = max(0, whole - size)
+    return Tail(body=_part(descriptor, start, whole), size=whole)
+
+
+def _size(root: str, key: str) -> int | None:
+    with _reading(root, key):
+        return regular_size(root, key, follow=_may_be_link(key))
+    return None
+
+
+def _sizes(root: str, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | None]:
+    """Raises `StoreUnavailable` for what is wrong with all of them."""
+    sizes: list[int | ObjectUnreadable | None] = []
+    for key, found in zip(keys, regular_sizes(root, keys), strict=True):
+        try:
+            if isinstance(found, OSError):
+                with _reading(root, key):
+                    raise found
+                sizes.append(None)
+            else:
+                sizes.append(found)
+        except ObjectUnreadable as error:
+            sizes.append(error)
+    return sizes
+
+
+def _remove(root: str, key: str) -> None:
+    with _reading(root, key):
+        os.unlink(os.path.join(root, key))
+
+
+def _unsynced(error: OSError, answers: Mapping[str, Answer]) -> OutcomeUnknown:
+    words = {Created: "was created", Exists: "was there"}
+    told = [f"{path} {words.get(type(answer), 'may be there')}" for path, answer in answers.items()]
+    unknown = OutcomeUnknown(f"{', '.join(told)}, but its folder could not be synced: {reason(error)}")
+    unknown.__cause__ = error
+    return unknown
+
+
+def _open_new(path: str, held: HeldFolder | None) -> FileIO:
+    """A new file to write to, in the folder that is held."""
+    if held is None:
+        return open(path, "xb", buffering=0)
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666, dir_fd=held.descriptor)
+
+    return open(os.path.basename(path), "xb", buffering=0, opener=opened)
+
+
+def _named(temporary: str, path: str, held: HeldFolder | None) -> Answer:
+    try:
+        return Created() if link(temporary, path, held=held) else Exists()
+    except (StoreUnavailable, OutcomeUnknown) as error:
+        return error
+
+
+@contextmanager
+def _reading(root: str, key: str) -> Iterator[None]:
+    """Leave the block where there is no such object.
+
+    Raises `ObjectUnreadable` for failures that may be of this object alone, `StoreUnavailable` for others.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return
+        kind = ObjectUnreadable if error.errno in _UNREADABLE else StoreUnavailable
+        raise kind(f"can't read {os.path.join(root, key)}: {reason(error)}") from error
+
+
+@contextmanager
+def _unchanged(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(f"can't write {path}: {reason(error)}") from error

@@ -1,0 +1,219 @@
+"""Any object store and any external manifest store, with their requests counted and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import anyio
+
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.stores.port import (
+    Answer,
+    Created,
+    Exists,
+    ManifestEntry,
+    ManifestStore,
+    ObjectStore,
+    Tail,
+    TakesParts,
+    TakesSeveral,
+)
+from committerd.telemetry import Count, Spread, Telemetry
+
+
+class MeasuredStore:
+    """`ObjectStore` that passes everything on to another one and reports to `telemetry`."""
+
+    def __init__(self, store: ObjectStore, telemetry: Telemetry) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self.uri = store.uri
+
+    async def get(self, key: str) -> bytes | None:
+        with self._measured("get") as answered:
+            body = await self._store.get(key)
+            answered("absent" if body is None else "ok")
+            return body
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        with self._measured("get_range") as answered:
+            body = await self._store.get_range(key, start, end)
+            answered("absent" if body is None else "ok")
+            return body
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        with self._measured("get_tail") as answered:
+            tail = await self._store.get_tail(key, size)
+            answered("absent" if tail is None else "ok")
+            return tail
+
+    async def head(self, key: str) -> int | None:
+        with self._measured("head") as answered:
+            size = await self._store.head(key)
+            answered("absent" if size is None else "ok")
+            return size
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        with self._measured("list") as answered:
+            keys = await self._store.list(prefix, start_after=start_after, limit=limit)
+            answered("ok")
+            return keys
+
+    async def put(self, key: str, body: bytes) -> None:
+        with self._measured("put") as answered:
+            await self._store.put(key, body)
+            answered("ok")
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        with self._measured("put_if_absent") as answered:
+            outcome = await self._store.put_if_absent(key, body)
+            answered("exists" if isinstance(outcome, Exists) else "ok")
+            return outcome
+
+    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
+        if not isinstance(self._store, TakesParts):
+            return await self.put_if_absent(key, b"".join(parts))
+        with self._measured("put_if_absent") as answered:
+            outcome = await self._store.put_parts_if_absent(key, parts)
+            answered("exists" if isinstance(outcome, Exists) else "ok")
+            return outcome
+
+    async def copy(self, source: str, target: str) -> bool:
+        with self._measured("copy") as answered:
+            copied = await self._store.copy(source, target)
+            answered("ok" if copied else "absent")
+            return copied
+
+    async def delete(self, key: str) -> None:
+        with self._measured("delete") as answered:
+            await self._store.delete(key)
+            answered("ok")
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    def _measured(self, operation: str) -> AbstractContextManager[_Answered]:
+        return _measured(self._telemetry.store_requests, self._telemetry.store_request_duration, operation)
+
+
+class MeasuredSeveral(MeasuredStore):
+    """The same for one that takes several objects at once. Each counts as a request, and they share the time."""
+
+    def __init__(self, store: ObjectStore, several: TakesSeveral, telemetry: Telemetry) -> None:
+        """`several` is `store`."""
+        super().__init__(store, telemetry)
+        self._several = several
+
+    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        with self._measured("head") as answered:
+            sizes = await self._several.head_several(keys)
+            words = {int: "ok", type(None): "absent"}
+            answered(*(words.get(type(size), "unavailable") for size in sizes))
+            return sizes
+
+    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        with self._measured("put") as answered:
+            await self._several.put_several(objects)
+            answered(*["ok"] * len(objects))
+
+    async def put_in_turn_if_absent(
+        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
+    ) -> Sequence[Answer]:
+        with self._measured("put_if_absent") as answered:
+            answers = await self._several.put_in_turn_if_absent(objects, as_long_as=as_long_as)
+            answered(*map(_status, answers))
+            return answers
+
+
+def measured(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
+    """A store that does what this one does, and reports to `telemetry`."""
+    if isinstance(store, TakesSeveral):
+        return MeasuredSeveral(store, store, telemetry)
+    return MeasuredStore(store, telemetry)
+
+
+class MeasuredManifests:
+    """`ManifestStore` that passes everything on to another one and reports to `telemetry`."""
+
+    def __init__(self, entries: ManifestStore, telemetry: Telemetry) -> None:
+        self._entries = entries
+        self._telemetry = telemetry
+
+    async def get(self, version: int) -> ManifestEntry | None:
+        with self._measured("get") as answered:
+            entry = await self._entries.get(version)
+            answered("absent" if entry is None else "ok")
+            return entry
+
+    async def latest(self) -> ManifestEntry | None:
+        with self._measured("latest") as answered:
+            entry = await self._entries.latest()
+            answered("absent" if entry is None else "ok")
+            return entry
+
+    async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
+        with self._measured("put_if_absent") as answered:
+            outcome = await self._entries.put_if_absent(entry)
+            answered("exists" if isinstance(outcome, Exists) else "ok")
+            return outcome
+
+    async def replace(self, entry: ManifestEntry) -> bool:
+        with self._measured("replace") as answered:
+            replaced = await self._entries.replace(entry)
+            answered("ok" if replaced else "absent")
+            return replaced
+
+    async def aclose(self) -> None:
+        await self._entries.aclose()
+
+    def _measured(self, operation: str) -> AbstractContextManager[_Answered]:
+        requests, durations = self._telemetry.manifest_store_requests, self._telemetry.manifest_store_request_duration
+        return _measured(requests, durations, operation)
+
+
+def _status(answer: Answer) -> str:
+    match answer:
+        case Created():
+            return "ok"
+        case Exists():
+            return "exists"
+        case StoreUnavailable():
+            return "unavailable"
+        case OutcomeUnknown():
+            return "unknown"
+
+
+@contextmanager
+def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_Answered]:
+    """Yields what takes the status of each request's answer; a block left by an exception gets its own."""
+    statuses: list[str] = []
+    start = anyio.current_time()
+
+    def answered(*some: str) -> None:
+        statuses.extend(some)
+
+    try:
+        yield answered
+    except Unavailable:
+        statuses.append("unavailable")
+        raise
+    except OutcomeUnknown:
+        statuses.append("unknown")
+        raise
+    except anyio.get_cancelled_exc_class():
+        statuses.append("cancelled")
+        raise
+    except BaseException:
+        statuses.append("failed")
+        raise
+    finally:
+        seconds = (anyio.current_time() - start) / max(len(statuses), 1)
+        for status in statuses:
+            requests.add(operation=operation, status=status)
+            durations.observe(seconds, operation=operation, status=status)
+
+
+class _Answered(Protocol):
+    def __call__(self, *statuses: str) -> None: ...

@@ -1,0 +1,145 @@
+"""From a table's URI to the store that it lies in."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Self
+
+from committerd.errors import SettingsError
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.s3 import S3Settings
+from committerd.stores.external_manifests import ExternalManifests
+from committerd.stores.local import LocalStore, local_path
+from committerd.stores.measured import MeasuredManifests, measured
+from committerd.stores.port import ManifestStore, ObjectStore
+from committerd.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from committerd.stores.aws import AwsClient, Fault
+    from committerd.stores.dynamodb import DynamoPlace
+
+# The modules for S3 and DynamoDB take 17 MiB, and are imported where a table lies there.
+
+_NOT_SERVED = {
+    "gs": "Google Cloud Storage",
+    "az": "Azure Blob Storage",
+    "abfs": "Azure Blob Storage",
+    "abfss": "Azure Blob Storage",
+    "adl": "Azure Blob Storage",
+}
+
+
+class Stores:
+    """Opens the stores of one process: a table, its bases, what it was cloned from. They share one client of each
+    service.
+
+    A context manager, which closes the clients at its end; the stores are of no use after that.
+    """
+
+    def __init__(
+        self, s3: S3Settings, dynamodb: DynamoDBSettings, *, durable: bool = True, telemetry: Telemetry | None = None
+    ) -> None:
+        self._s3 = s3
+        self._dynamodb = dynamodb
+        self._durable = durable
+        self._telemetry = telemetry
+        self._clients: dict[str, AwsClient] = {}
+
+    def open(self, uri: str) -> ObjectStore:
+        """The store that a URI names, measured where there is telemetry.
+
+        Raises `SettingsError` for a scheme that is not served.
+        """
+        path = local_path(uri)
+        if path is not None:
+            return self._measured(LocalStore(path, durable=self._durable))
+        from committerd.stores.dynamodb import dynamo_place
+
+        place = dynamo_place(uri)
+        return self._measured(self._open(uri)) if place is None else self._with_manifest_store(uri, place)
+
+    def _with_manifest_store(self, uri: str, place: DynamoPlace) -> ObjectStore:
+        from committerd.stores.dynamodb import DynamoStore
+        from committerd.stores.s3 import S3Store
+
+        client, telemetry = self._dynamodb_client(), self._telemetry
+        objects = self._measured(S3Store(self._s3_client(), place.objects))
+        entries: ManifestStore = DynamoStore(client, table=place.table, base_uri=place.base_uri)
+        if telemetry is None:
+            return ExternalManifests(objects, entries, uri=uri)
+        return ExternalManifests(
+            objects,
+            MeasuredManifests(entries, telemetry),
+            uri=uri,
+            count=lambda event: telemetry.external_manifests.add(event=event),
+        )
+
+    def _measured(self, store: ObjectStore) -> ObjectStore:
+        return store if self._telemetry is None else measured(store, self._telemetry)
+
+    def _open(self, uri: str) -> ObjectStore:
+        from committerd.stores.s3 import S3Store, s3_place
+
+        place = s3_place(uri)
+        if place is not None:
+            return S3Store(self._s3_client(), place)
+        raise SettingsError(_not_served(uri))
+
+    def _s3_client(self) -> AwsClient:
+        if "s3" not in self._clients:
+            from committerd.stores.s3 import s3_client
+
+            self._clients["s3"] = s3_client(self._s3, failed=self._noting("s3"), dice=random.Random())
+        return self._clients["s3"]
+
+    def _dynamodb_client(self) -> AwsClient:
+        if "dynamodb" not in self._clients:
+            from committerd.stores.dynamodb import dynamodb_client
+
+            self._clients["dynamodb"] = dynamodb_client(
+                self._s3,
+                endpoint_url=self._dynamodb.endpoint_url,
+                failed=self._noting("dynamodb"),
+                dice=random.Random(),
+            )
+        return self._clients["dynamodb"]
+
+    def _noting(self, service: str) -> _Note:
+        return _Note(service, self._telemetry)
+
+    async def aclose(self) -> None:
+        """Close the clients."""
+        while self._clients:
+            await self._clients.popitem()[1].aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Note:
+    """Counts failed requests of one service."""
+
+    def __init__(self, service: str, telemetry: Telemetry | None) -> None:
+        self._service = service
+        self._telemetry = telemetry
+
+    def __call__(self, fault: Fault) -> None:
+        if self._telemetry is not None:
+            self._telemetry.store_failed_requests.add(service=self._service, fault=fault.value)
+
+
+def _not_served(uri: str) -> str:
+    scheme = uri.partition("://")[0].lower()
+    served = (
+        "served are a path or file:// URI of a file system on this machine, s3://bucket/path and "
+        "s3+ddb://bucket/path?ddbTableName=TABLE"
+    )
+    if scheme in _NOT_SERVED:
+        return (
+            f"tables on {_NOT_SERVED[scheme]} ({scheme}://) are not served: committerd has no store for it whose "
+            f"conditional writes it could rely on; {served}"
+        )
+    return f"tables of the scheme {scheme}:// are not served; {served}"

@@ -1,0 +1,255 @@
+"""What a committer needs of a store, tried out on objects of its own beside the manifests.
+
+Everything rests on one promise: of several writers of one new key exactly one is told that it created it. Servers that
+take no notice of a condition answer 200 to all of them, and no error ever shows it; the second commit just replaces the
+first.
+
+The objects are `_versions/~probe-SECONDS-...`. No reader of Lance takes them for manifests, and they sort behind all of
+those. They are deleted at once; what a killed probe left behind, the next one deletes after an hour.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import anyio
+
+from committerd.concurrency import for_each
+from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable
+from committerd.stores.port import Created, Exists, ExternallyDecided, ObjectStore, Tail
+from committerd_common.paths import VERSIONS
+
+_log = logging.getLogger(__name__)
+
+ROUNDS = 3
+CONTENDERS = 4
+"""Puts of one key that are under way at once, in each round."""
+
+_PREFIX = f"{VERSIONS}~probe-"
+_LEFTOVER_SECONDS = 3600
+_CLEANING_SECONDS_MAX = 10.0
+_TRIES = 5
+_BODY = bytes(range(256))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was tried."""
+
+    name: str
+    fault: str = ""
+    """What the store did wrong; empty when it did right."""
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return not self.fault
+
+
+class _Fault(CommitterError):
+    """The store did something else than was asked of it."""
+
+
+async def probe(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUID]) -> Sequence[Check]:
+    """Try everything; returns what came of it.
+
+    Raises `StoreUnavailable` where the store does not answer: that proves nothing.
+    """
+    trial = _Trial(store, f"{_PREFIX}{int(now.timestamp()):010}-{new_uuid().hex[:12]}-")
+    checks = []
+    try:
+        for name, attempt in trial.attempts():
+            start, fault = anyio.current_time(), ""
+            try:
+                await attempt()
+            except _Fault as found:
+                fault = str(found)
+            except SettingsError as found:
+                if found.code != "no_atomic_create":
+                    raise
+                fault = str(found)
+            checks.append(Check(name=name, fault=fault, seconds=anyio.current_time() - start))
+    finally:
+        with anyio.move_on_after(_CLEANING_SECONDS_MAX, shield=True):
+            await trial.clean(now)
+    return checks
+
+
+async def require_sound_store(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUID]) -> None:
+    """Raises `RefusedToRun` (`store_unsafe`) for a store that fails the probe, `StoreUnavailable` as `probe` does."""
+    checks = await probe(store, now=now, new_uuid=new_uuid)
+    faults = [f"{check.name}: {check.fault}" for check in checks if not check.good]
+    if faults:
+        raise RefusedToRun(
+            f"the store of {store.uri} can't keep a table safe: {'; '.join(faults)}. Nothing was committed. Use a "
+            "server or file system that does it right (on S3: conditional writes, `If-None-Match: *` on PutObject, "
+            "also in proxies on the way); `committerd probe` tries again",
+            code="store_unsafe",
+        )
+
+
+class Prover:
+    """Demands a sound store once, for as long as the process lives."""
+
+    def __init__(self, store: ObjectStore, *, wall_clock: Callable[[], datetime], new_uuid: Callable[[], UUID]) -> None:
+        self._store = store
+        self._wall_clock = wall_clock
+        self._new_uuid = new_uuid
+        self._proved = False
+
+    async def prove(self) -> None:
+        """Probe the store, unless that was done. Raises as `require_sound_store`."""
+        if not self._proved:
+            start = anyio.current_time()
+            await require_sound_store(self._store, now=self._wall_clock(), new_uuid=self._new_uuid)
+            self._proved = True
+            seconds = round(anyio.current_time() - start, 3)
+            _log.info("store.proved", extra={"uri": self._store.uri, "duration_seconds": seconds})
+
+
+class _Trial:
+    """The attempts, and the objects that they make."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._made: set[str] = set()
+
+    def attempts(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
+        return (
+            # The object store need not know conditions where another store decides.
+            self._decider(),
+            ("read", self._reads),
+            ("list", self._lists),
+            ("copy", self._copies),
+            ("delete", self._deletes),
+        )
+
+    def _decider(self) -> tuple[str, Callable[[], Awaitable[None]]]:
+        store = self._store
+        if not isinstance(store, ExternallyDecided):
+            return "put_if_absent", self._races
+
+        async def tries() -> None:
+            if not await store.conditions_hold():
+                raise _Fault(
+                    "a put that must only create replaced an entry that existed, so one commit would replace another"
+                )
+
+        return "manifest_store", tries
+
+    async def clean(self, now: datetime) -> None:
+        """Delete what was made, and what killed probes left; as far as the store lets us."""
+        try:
+            for key in await self._store.list(VERSIONS, start_after=_PREFIX):
+                made_at = key.removeprefix(_PREFIX).partition("-")[0]
+                if made_at.isdecimal() and int(made_at) < now.timestamp() - _LEFTOVER_SECONDS:
+                    self._made.add(key)
+            await for_each(sorted(self._made), self._store.delete)
+        except StoreUnavailable:
+            return
+
+    async def _races(self) -> None:
+        proved = [await self._race(self._key(f"race-{number}")) for number in range(ROUNDS)]
+        if not any(proved):
+            raise StoreUnavailable("the store replied to none of several puts that must only create")
+
+    async def _race(self, key: str) -> bool:
+        """Several puts of one new key at once, then one more; False when too few were answered to tell."""
+        winners: list[bytes] = []
+        unknown: list[bytes] = []
+
+        async def contend(body: bytes) -> None:
+            try:
+                if isinstance(await self._store.put_if_absent(key, body), Created):
+                    winners.append(body)
+            except OutcomeUnknown:
+                unknown.append(body)
+
+        await for_each([f"contender {number} of {key}".encode() for number in range(CONTENDERS)], contend)
+        stands = await self._store.get(key)
+        if len(winners) > 1:
+            raise _Fault(
+                f"{len(winners)} of {CONTENDERS} writers of one new object were told that they had created it: "
+                "one commit would replace another, and its rows would be lost"
+            )
+        if stands is None and unknown and not winners:
+            return False
+        if stands not in (winners or unknown):
+            raise _Fault("an object contains other bytes than those of the writer that was told it had created it")
+        if await self._put(key, b"too late") == Created() or await self._store.get(key) != stands:
+            raise _Fault("a put that must only create replaced an object that existed")
+        return True
+
+    async def _reads(self) -> None:
+        key = self._key("read")
+        await self._store.put(key, _BODY)
+        await self._store.put(key, _BODY[::-1] + _BODY)
+        await self._store.put(key, _BODY)
+        _same("a whole object", await self._store.get(key), _BODY)
+        _same("a range", await self._store.get_range(key, 3, 17), _BODY[3:17])
+        _same("a range beyond the end", await self._store.get_range(key, 250, 300), _BODY[250:])
+        _same("the end of an object", await self._store.get_tail(key, 16), Tail(body=_BODY[-16:], size=len(_BODY)))
+        _same("a small object's end", await self._store.get_tail(key, 1000), Tail(body=_BODY, size=len(_BODY)))
+        _same("an object's size", await self._store.head(key), len(_BODY))
+        _same("an object that is not there", await self._store.get(self._key("nothing")), None)
+
+    async def _lists(self) -> None:
+        keys = [self._key(f"list-{name}") for name in ("1", "10", "2", "B", "a")]
+        for key in reversed(keys):
+            await self._store.put(key, b"")
+        before = f"{self._prefix}list-"
+        _same("a listing", await self._listed(before, limit=len(keys)), keys)
+        _same("a listing from a key on", await self._listed(keys[1], limit=2), keys[2:4])
+        await self._store.delete(keys[0])
+        _same("a listing after a delete", await self._listed(before, limit=1), keys[1:2])
+
+    async def _copies(self) -> None:
+        source, target = self._key("copy-source"), self._key("copy-target")
+        await self._store.put(source, _BODY)
+        await self._store.put(target, b"old")
+        _same("a copy", await self._store.copy(source, target), True)
+        _same("a copied object", await self._store.get(target), _BODY)
+        _same("a copy of nothing", await self._store.copy(self._key("nothing"), target), False)
+
+    async def _deletes(self) -> None:
+        key = self._key("delete")
+        await self._store.put(key, _BODY)
+        await self._store.delete(key)
+        _same("a deleted object", await self._store.get(key), None)
+        if await self._put(key, _BODY) != Created():
+            raise _Fault("the key of a deleted object can't be used again")
+
+    async def _listed(self, start_after: str, *, limit: int) -> list[str]:
+        return await self._store.list(VERSIONS, start_after=start_after, limit=limit)
+
+    async def _put(self, key: str, body: bytes) -> Created | Exists:
+        """Put if absent, again while the outcome is unknown."""
+        unknown = ""
+        for _ in range(_TRIES):
+            try:
+                answer = await self._store.put_if_absent(key, body)
+            except OutcomeUnknown as error:
+                unknown = str(error)
+                continue
+            # Taken by our own earlier try, perhaps.
+            return Created() if unknown and await self._store.get(key) == body else answer
+        raise StoreUnavailable(f"the store does not reply to a put: {unknown}")
+
+    def _key(self, name: str) -> str:
+        self._made.add(self._prefix + name)
+        return self._prefix + name
+
+
+def _same(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise _Fault(f"{what} is {_shown(found)}, and should be {_shown(wanted)}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,0 +1,252 @@
+"""A table's directory in a bucket of S3, or of a server that speaks its protocol.
+
+A version is created by one PUT with `If-None-Match: *`. 412 is `Exists`. 409 (another conditional put of the key was
+under way) leaves open whether anything is there, and so do timeouts, broken connections and 5xx: `OutcomeUnknown`. That
+PUT is sent once; all other requests do no harm when repeated, and are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.settings.s3 import S3Settings
+from committerd.stores.aws import AwsClient, CallFailed, Fault
+from committerd.stores.port import Created, Exists, Tail
+
+_SCHEMES = ("s3", "s3a", "s3n")
+_KEY_BYTES_MAX = 1024
+_PAGE_KEYS_MAX = 1000
+_EXPRESS = "--x-s3"
+"""With which names of directory buckets (S3 Express One Zone) end, and no others."""
+
+_ABSENT = frozenset({"NoSuchKey", "NotFound", "404"})
+_PERMISSIONS = (
+    "the credentials may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject below the table's "
+    "prefix, and s3:ListBucket on the bucket"
+)
+_TOO_LARGE = "S3 takes and copies at most 5 GiB in one request, and committerd makes no multipart uploads"
+_ADVICE = {
+    "AccessDenied": _PERMISSIONS,
+    "403": _PERMISSIONS,
+    "EntityTooLarge": _TOO_LARGE,
+    "NoSuchBucket": "create the bucket, or correct the table's URI or s3.endpoint_url",
+    "NotImplemented": "the server lacks what committerd needs; `committerd probe` says what that is",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """A bucket, and the table's folder in it."""
+
+    bucket: str
+    prefix: str
+    """Empty, or with a slash at its end."""
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    body: bytes
+    start: int
+    whole: int | None
+    """Bytes of the whole object; None when the server does not tell, as when no byte of it is in the range."""
+
+
+def s3_place(uri: str) -> S3Place | None:
+    """What an `s3://bucket/path` names (also s3a, s3n; percent-decoded); None for another scheme.
+
+    Raises `SettingsError` for one that names no bucket, more than a place, or a directory bucket.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme.lower() not in _SCHEMES:
+        return None
+    bucket, _, path = rest.partition("/")
+    if "@" in bucket:
+        raise SettingsError(
+            "a table's URI contains no credentials: write s3://bucket/path, and set the keys in the settings of s3"
+        )
+    if "?" in rest or "#" in rest:
+        raise SettingsError(f"{uri!r} has a query or a fragment; a table on S3 is s3://bucket/path")
+    segments = [segment for segment in unquote(path).split("/") if segment]
+    if not bucket or any(segment in (".", "..") for segment in segments):
+        raise SettingsError(f"{uri!r} names no path in a bucket; a table on S3 is s3://bucket/path")
+    if bucket.endswith(_EXPRESS):
+        raise SettingsError(
+            f"{uri!r} is in a directory bucket (S3 Express One Zone), whose listings have no order: the latest version "
+            "could not be found. Keep the table in a general purpose bucket"
+        )
+    return S3Place(bucket, "".join(f"{segment}/" for segment in segments))
+
+
+def s3_client(settings: S3Settings, *, failed: Callable[[Fault], None], dice: random.Random) -> AwsClient:
+    """The client that all stores of these settings share."""
+    return AwsClient("s3", settings, endpoint_url=settings.endpoint_url, advice=_ADVICE, failed=failed, dice=dice)
+
+
+class S3Store:
+    """`ObjectStore` on a prefix of a bucket. The client belongs to whoever made it."""
+
+    def __init__(self, client: AwsClient, place: S3Place) -> None:
+        self._client = client
+        self._bucket = place.bucket
+        self._prefix = place.prefix
+        self.uri = place.uri
+
+    async def get(self, key: str) -> bytes | None:
+        part = await self._read(key)
+        return None if part is None else part.body
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        if start >= end:
+            return None if await self.head(key) is None else b""
+        part = await self._read(key, f"bytes={start}-{end - 1}")
+        # A server that takes no notice of the range sends the whole object.
+        return None if part is None else part.body[start - part.start : end - part.start]
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        part = await self._read(key, f"bytes=-{size}")
+        if part is None:
+            return None
+        if part.whole is not None:
+            return Tail(body=part.body[-size:], size=part.whole)
+        # No byte to send: the object is empty, or the server knows no ranges from the end.
+        whole = await self.head(key)
+        body = b"" if not whole else await self.get_range(key, max(whole - size, 0), whole)
+        return None if whole is None or body is None else Tail(body=body, size=whole)
+
+    async def head(self, key: str) -> int | None:
+        full = self._key(key)
+        quick = await self._client.head_quickly(bucket=self._bucket, key=full)
+        if quick is not None:
+            return quick.size
+        try:
+            answer = await self._client.head(self._name(key), bucket=self._bucket, key=full)
+        except CallFailed as failure:
+            if failure.code in _ABSENT:
+                return None
+            raise _unread(failure) from failure
+        if "ContentLength" not in answer:
+            raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not report the object's size")
+        return int(answer["ContentLength"])
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        """One request for each 1,000 keys and folders."""
+        if prefix and not prefix.endswith("/"):
+            raise ValueError(f"a folder ends with a slash: {prefix!r}")
+        folder, keys, more = self._prefix + prefix, list[str](), dict[str, str]()
+        if start_after:
+            more["StartAfter"] = self._prefix + start_after
+        while limit is None or len(keys) < limit:
+            answer = await self._repeated(
+                "list_objects_v2",
+                f"{self.uri}/{prefix}",
+                Prefix=folder,
+                Delimiter="/",
+                MaxKeys=_PAGE_KEYS_MAX if limit is None else min(limit - len(keys), _PAGE_KEYS_MAX),
+                **more,
+            )
+            found = (entry["Key"] for entry in answer.get("Contents", ()))
+            # An object with the folder's own name is what consoles make to show an empty folder.
+            keys += [key.removeprefix(self._prefix) for key in found if key != folder]
+            if not answer.get("IsTruncated"):
+                break
+            more["ContinuationToken"] = answer["NextContinuationToken"]
+        return keys
+
+    async def put(self, key: str, body: bytes) -> None:
+        await self._repeated("put_object", self._name(key), Key=self._key(key), Body=body)
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        name = self._name(key)
+        try:
+            await self._client.once(
+                "put_object", name, Bucket=self._bucket, Key=self._key(key), Body=body, IfNoneMatch="*"
+            )
+        except CallFailed as failure:
+            if failure.status == 412:
+                return Exists()
+            if failure.status == 409:
+                raise OutcomeUnknown(f"another put of {name} was under way: {failure}") from failure
+            if failure.fault is Fault.THROTTLED:
+                await self._client.wait(failure)
+            if failure.may_have_landed:
+                raise OutcomeUnknown(f"{name} may have been created: {failure}") from failure
+            raise StoreUnavailable(str(failure)) from failure
+        return Created()
+
+    async def copy(self, source: str, target: str) -> bool:
+        place = {"Bucket": self._bucket, "Key": self._key(source)}
+        return await self._about("copy_object", target, CopySource=place) is not None
+
+    async def delete(self, key: str) -> None:
+        await self._about("delete_object", key)
+
+    async def aclose(self) -> None:
+        """Nothing is held open here: the client is shared."""
+
+    async def _read(self, key: str, span: str = "") -> _Part | None:
+        """An object or a range of it; None when there is none."""
+        parameters = {"Range": span} if span else {}
+        try:
+            answer = await self._client.repeated(
+                "get_object", self._name(key), Bucket=self._bucket, Key=self._key(key), **parameters
+            )
+        except CallFailed as failure:
+            if failure.status == 416:
+                return _Part(body=b"", start=0, whole=None)
+            if failure.code in _ABSENT:
+                return None
+            raise _unread(failure) from failure
+        body, told = answer["Body"], answer.get("ContentRange")
+        if told is None:
+            return _Part(body=body, start=0, whole=len(body))
+        # "bytes 3-9/10"
+        bounds, _, whole = told.removeprefix("bytes ").partition("/")
+        return _Part(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
+
+    async def _repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
+        try:
+            return await self._client.repeated(operation, where, Bucket=self._bucket, **parameters)
+        except CallFailed as failure:
+            raise StoreUnavailable(str(failure)) from failure
+
+    async def _about(self, operation: str, key: str, **parameters: Any) -> dict[str, Any] | None:
+        """The answer about an object; None when there is none."""
+        try:
+            return await self._client.repeated(
+                operation, self._name(key), Bucket=self._bucket, Key=self._key(key), **parameters
+            )
+        except CallFailed as failure:
+            if failure.code in _ABSENT:
+                return None
+            raise StoreUnavailable(str(failure)) from failure
+
+    def _name(self, key: str) -> str:
+        return f"{self.uri}/{key}"
+
+    def _key(self, key: str) -> str:
+        """The key in the bucket. Raises `InvalidRequest` where there can be none."""
+        full = self._prefix + key
+        if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
+            raise InvalidRequest(
+                f"{key[:200]!r} is no path below the table's root: "
+                "it must be relative, without `.`, `..` or empty segments",
+                code="path_invalid",
+            )
+        if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
+            raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
+        return full
+
+
+def _unread(failure: CallFailed) -> StoreUnavailable:
+    """A refusal to read may be of this object alone: its name, its key, who may read it, where it is archived."""
+    refused = failure.fault is Fault.REFUSED and 400 <= failure.status < 500
+    return ObjectUnreadable(str(failure)) if refused else StoreUnavailable(str(failure))

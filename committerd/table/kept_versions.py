@@ -1,0 +1,75 @@
+"""Manifests in memory, within a bound of bytes.
+
+A version of 100,000 fragments shares all but a few chunks of them with the version before it (`FragmentList`). So
+several versions together take less memory than the sum of what each takes alone: a chunk counts once, however many
+versions have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+from committerd.lance.format.manifest_file import ManifestFile
+
+_DECODED_FACTOR = 4
+"""Bytes that a decoded message takes for each byte of its serialized form, with the objects around it."""
+_REFERENCE_BYTES = 8
+
+
+class KeptVersions:
+    """The most recently used versions, within bounds."""
+
+    def __init__(self, *, versions_max: int, bytes_max: int) -> None:
+        """`bytes_max` bounds all versions but the newest, which is always kept."""
+        self._versions_max = versions_max
+        self._bytes_max = bytes_max
+        self._files: OrderedDict[int, ManifestFile] = OrderedDict()
+        """In the order of their last use."""
+        self._sharers: Counter[int] = Counter()
+        """How many of the versions have a chunk of fragments, by its `id`."""
+        self._bytes = 0
+
+    def __contains__(self, version: int) -> bool:
+        return version in self._files
+
+    def get(self, version: int) -> ManifestFile | None:
+        """One version, which then counts as used."""
+        file = self._files.get(version)
+        if file is not None:
+            self._files.move_to_end(version)
+        return file
+
+    def keep(self, version: int, file: ManifestFile) -> None:
+        """Keep one more, and drop others where there are too many."""
+        if version in self._files:
+            self._drop(version)
+        self._files[version] = file
+        self._bytes += _own_bytes(file)
+        for chunk in file.fragments.chunks:
+            self._sharers[id(chunk)] += 1
+            if self._sharers[id(chunk)] == 1:
+                self._bytes += len(chunk.body)
+        bound = self._bytes_max + _own_bytes(file) + file.fragments.size
+        while len(self._files) > 1 and (len(self._files) > self._versions_max or self._bytes > bound):
+            self._drop(next(iter(self._files)))
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._files.clear()
+        self._sharers.clear()
+        self._bytes = 0
+
+    def _drop(self, version: int) -> None:
+        file = self._files.pop(version)
+        self._bytes -= _own_bytes(file)
+        for chunk in file.fragments.chunks:
+            self._sharers[id(chunk)] -= 1
+            if not self._sharers[id(chunk)]:
+                del self._sharers[id(chunk)]
+                self._bytes -= len(chunk.body)
+
+
+def _own_bytes(file: ManifestFile) -> int:
+    """What a version takes beside its fragments."""
+    decoded = file.outline.ByteSize() + file.index_section.ByteSize() + len(file.transaction_bytes or b"")
+    return _DECODED_FACTOR * decoded + _REFERENCE_BYTES * len(file.fragments.chunks)

@@ -1,0 +1,246 @@
+"""One transaction against one version of a table: judge it, rebase it, build what follows.
+
+`judge` answers without writing anything; what it lets pass can be built alone or, if it is an
+Append, with others. `build_version` makes every byte of the next version; `committerd.table.writing`
+brings them onto the store. Whether it was committed before is asked elsewhere (`queue.ledger`,
+`duplicate`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from committerd.errors import CorruptTable, InvalidRequest, RequestError
+from committerd.lance.conflicts.grid import Findings
+from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
+from committerd.lance.format.support import DATA_FORMATS
+from committerd.lance.operations.allowed import ANYTHING, Allowed
+from committerd.lance.transactions.build import build
+from committerd.lance.transactions.succession import require_next
+from committerd.lance.transactions.transaction import reserved_range
+from committerd.lance.versions.draft import CreateOptions, Given
+from committerd.lance.versions.invariants import OF_CONTENT, require_sound
+from committerd.lance.versions.next_version import NextVersion
+from committerd.queue.outcomes import Status
+from committerd.table.history import History
+from committerd.table.judge import Judged, PrepareOptions, World, explain, judge, vet
+from committerd.table.refusals import Rejected, refused_by
+from committerd.table.staged_files import Copy, read_reuse
+from committerd.table.versions import Committed, Table, committed_by
+from committerd.table.work import heavy_size
+from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
+from committerd_common.paths import NamingScheme, manifest_key, transaction_key, transaction_name
+
+__all__ = [
+    "ANYTHING",
+    "Allowed",
+    "CreateOptions",
+    "Judged",
+    "PrepareOptions",
+    "Prepared",
+    "Rejected",
+    "World",
+    "build_version",
+    "create_options",
+    "duplicate",
+    "explain",
+    "judge",
+    "prepare",
+    "vet",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A version, complete: every byte and where it goes."""
+
+    file: ManifestFile
+    key: str
+    body: Body
+    transaction_key: str
+    transaction_body: bytes
+    scheme: NamingScheme
+    files: Mapping[str, bytes]
+    copies: Sequence[Copy]
+    found: Findings
+    reserved: tuple[int, int]
+    """First id and count of a ReserveFragments; (0, 0) for others."""
+    committed: Committed
+    """What the rules need of it once it is committed."""
+    before: Manifest | None
+    """The version below it, without fragments; None = it creates the table."""
+
+    @property
+    def version(self) -> int:
+        return self.file.version
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.file.manifest
+
+    @property
+    def indices(self) -> Sequence[IndexMetadata]:
+        return self.file.indices
+
+    @property
+    def transaction(self) -> Transaction:
+        assert self.file.transaction is not None
+        return self.file.transaction
+
+
+_T = TypeVar("_T")
+
+_AS_USUAL = CreateOptions()
+
+
+def create_options(wish: Mapping[str, Any]) -> CreateOptions:
+    """From JSON: header `create-options`. Raises `InvalidRequest` with code `create_options`."""
+    if not wish:
+        return _AS_USUAL
+    known = {
+        "enable_stable_row_ids": bool,
+        "enable_v2_manifest_paths": bool,
+        "data_storage_version": str,
+    }
+    for name, value in wish.items():
+        if name not in known or not isinstance(value, known[name]):
+            told = ", ".join(f"{one} ({kind.__name__})" for one, kind in known.items())
+            raise InvalidRequest(f"create option {name!r}: {value!r} is not one of {told}", code="create_options")
+    options = CreateOptions(**wish)
+    if options.data_storage_version not in (None, *DATA_FORMATS):
+        raise InvalidRequest(
+            f"data_storage_version {options.data_storage_version!r} is not one of {', '.join(DATA_FORMATS)}",
+            code="create_options",
+        )
+    return options
+
+
+async def prepare(
+    table: Table,
+    latest: ManifestFile | None,
+    transaction: Transaction,
+    *,
+    options: PrepareOptions,
+    world: World,
+) -> Prepared | Rejected:
+    """Judge and build one transaction on top of `latest` (None = there is no table).
+
+    Raises `UnsupportedTable` or `CorruptTable` when no version may be built upon `latest`.
+    """
+    vet(latest)
+    judged = await judge(History(table), latest, transaction, options=options, world=world)
+    if isinstance(judged, Rejected):
+        return judged
+    try:
+        return await build_version(table, latest, judged, world=world)
+    except RequestError as error:
+        return refused_by(error, judged.found)
+
+
+async def build_version(
+    table: Table,
+    latest: ManifestFile | None,
+    judged: Judged,
+    *,
+    world: World,
+    table_metadata: Mapping[str, str] | None = None,
+    holds_records: bool = True,
+) -> Prepared:
+    """The version that follows `latest`. Writes nothing.
+
+    `table_metadata`: entries that take the place of all that begin with `committerd.`; none = those
+    stay. `holds_records`: it holds what somebody has staged, and is put only if another can follow it.
+    Raises `InvalidRequest` for what can't be made of `latest`, `CorruptTable` when the result
+    would not be sound.
+    """
+    transaction = judged.transaction
+    name = transaction_name(transaction.read_version, transaction.uuid)
+    given = Given(
+        now=world.wall_clock(),
+        ahead_max=world.ahead_max,
+        transaction_file=name,
+        index_uuid=world.new_uuid().bytes,
+        create=judged.create,
+        restored=judged.restored,
+        source=judged.source,
+        reuse=await read_reuse(table.store, latest.indices) if latest is not None else None,
+        table_metadata=table_metadata or {},
+    )
+    size = heavy_size(transaction, latest)
+
+    async def do(call: Callable[[], _T]) -> _T:
+        return await world.work(call, size=size) if size else call()
+
+    built = await do(lambda: _sound(latest, transaction, given))
+    scheme = table.scheme
+    if latest is None or scheme is None:
+        v2 = judged.create.enable_v2_manifest_paths
+        scheme = NamingScheme.V2 if v2 else NamingScheme.V1
+    outline, own = built.packed
+    fragments = built.kept.with_added(own)
+    section = _index_section(latest, built.indices)
+    file = ManifestFile(
+        outline=outline,
+        fragments=fragments,
+        index_section=section,
+        transaction=transaction,
+        transaction_bytes=transaction.SerializeToString(deterministic=True),
+    )
+    if holds_records:
+        reuse = given.reuse
+        if latest is None or section is not latest.index_section:
+            reuse = await read_reuse(table.store, file.indices)
+        await do(lambda: require_next(latest, file, built, given, reuse=reuse))
+    return Prepared(
+        file=file,
+        key=manifest_key(outline.version, scheme),
+        body=await do(lambda: assemble(outline, fragments, section, transaction)),
+        transaction_key=transaction_key(name),
+        transaction_body=file.transaction_bytes or b"",
+        scheme=scheme,
+        files=judged.files,
+        copies=judged.copies,
+        found=judged.found,
+        reserved=reserved_range(latest.outline if latest else None, transaction),
+        committed=committed_by(file, before=latest.outline if latest else None),
+        before=latest.outline if latest else None,
+    )
+
+
+def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
+    """The next version, or whose fault it is that it would not be sound."""
+    built = build(latest, transaction, given)
+    try:
+        require_sound(latest, built)
+    except CorruptTable as error:
+        if error.code not in OF_CONTENT:
+            raise
+        vet(latest)  # raises where the damage lies in the table already
+        raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
+    return built
+
+
+def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]) -> IndexSection:
+    """The indices as one message; that of the latest version where they are the same objects."""
+    known = latest.indices if latest is not None else ()
+    if latest is not None and len(indices) == len(known) and all(map(operator.is_, indices, known)):
+        return latest.index_section
+    return IndexSection(indices=indices)
+
+
+async def duplicate(table: Table, latest: ManifestFile | None, transaction: Transaction) -> Rejected | None:
+    """The answer to a transaction whose uuid is in the readable history above its read version."""
+    if latest is None:
+        return None
+    version = await table.seen(transaction.uuid, after=transaction.read_version, latest=latest.version)
+    if version is None:
+        return None
+    return Rejected(
+        status=Status.DUPLICATE,
+        reason="uuid_seen",
+        message=f"transaction {transaction.uuid} is in the table at version {version}",
+        version=version,
+    )

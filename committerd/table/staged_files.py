@@ -1,0 +1,577 @@
+"""Files of a transaction or a version: whether they exist, how large they are, and which rows they delete."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import anyio
+from pyroaring import BitMap
+
+from committerd.concurrency import for_each
+from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
+from committerd.lance.checks.texts import require_schema_metadata
+from committerd.lance.format.data_file import TAIL_BYTES, Extent, buffer_table, decode_descriptor, first_buffer
+from committerd.lance.format.deletion_file import decode_deletions
+from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.operations.operation import StagedFiles
+from committerd.lance.operations.rebase import DeletionMerge, Deletions
+from committerd.lance.transactions.transaction import index_files, new_files, staged_files
+from committerd.stores.port import ObjectStore, TakesSeveral
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX
+from committerd_common.messages import (
+    BasePath,
+    DataFragment,
+    FileDescriptor,
+    IndexMetadata,
+    Manifest,
+    Transaction,
+)
+from committerd_common.paths import VERSIONS, data_key, deletion_key, index_file_key, index_prefix
+
+OpenStore = Callable[[str], ObjectStore]
+
+_T = TypeVar("_T")
+
+_TOLD_MAX = 10
+_HEADS_AT_ONCE = 256
+"""A store with fewer connections makes them wait."""
+_MANIFESTS_TRIED = 4
+"""One of them may be unreadable itself."""
+_TOLD_CHARS_MAX = 200
+_ROWS_PER_BYTE = 16
+"""Of a data file. Few files have as many, such as those of columns without values: so what such a file says is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a version's files lie: its own folder, and its bases."""
+
+    store: ObjectStore
+    bases: Sequence[BasePath] = ()
+    open_store: OpenStore | None = None
+    """None = bases can't be read."""
+
+    def locate(self, key: str, base_id: int | None) -> tuple[ObjectStore, str]:
+        """The store that has an object, and its key there. Raises `InvalidRequest`
+        (`base_unreadable`).
+        """
+        if base_id is None:
+            return self.store, key
+        base = next((base for base in self.bases if base.id == base_id), None)
+        if base is None or self.open_store is None:
+            raise InvalidRequest(
+                f"{key} lies in base {base_id}, which can't be read from here; commit it with `committerd commit`",
+                code="base_unreadable",
+            )
+        inside = key if base.is_dataset_root else key.partition("/")[2]
+        try:
+            return self.open_store(base.path), inside
+        except SettingsError as error:
+            raise InvalidRequest(f"{key} lies in base {base_id}: {error}", code="base_unreadable") from error
+
+
+async def read_named(
+    store: ObjectStore, key: str, read: Callable[[], Awaitable[_T]], *, code: str = "file_unreadable"
+) -> _T:
+    """What `read` returns of an object that a record names.
+
+    When the store refuses that object, it must show that it answers about the table's own; when it then refuses again,
+    the record is wrong. Raises `InvalidRequest` with `code` then, and `StoreUnavailable` when the table can't be read
+    either: whose credentials have ended, for example, can read nothing at all.
+    """
+    try:
+        return await read()
+    except ObjectUnreadable:
+        await _require_readable(store)
+    try:
+        return await read()
+    except ObjectUnreadable as error:
+        raise InvalidRequest(
+            f"the record names {key[:_TOLD_CHARS_MAX]!r}, which can't be read, while the table can: {error}. Use a "
+            "regular file in the table's folder that the committer may read, and stage a new transaction",
+            code=code,
+        ) from error
+
+
+async def _require_readable(store: ObjectStore) -> None:
+    """Read something of the table's own: a listing, and the end of a manifest where there is one."""
+    unread: list[ObjectUnreadable] = []
+    for key in await store.list(VERSIONS, limit=_MANIFESTS_TRIED):
+        try:
+            await store.get_tail(key, 1)
+        except ObjectUnreadable as error:
+            unread.append(error)
+        else:
+            return
+    if unread:
+        raise unread[0]
+
+
+async def missing_files(store: ObjectStore, keys: Sequence[str]) -> list[str]:
+    """Those of the keys that have no object, in their order."""
+    sizes = await _sizes(store, keys)
+    return [key for key in keys if sizes[key] is None]
+
+
+def missing_file(keys: Sequence[str]) -> InvalidRequest:
+    """What to say of them."""
+    told = ", ".join(key[:_TOLD_CHARS_MAX] for key in keys[:_TOLD_MAX])
+    more = f" and {len(keys) - _TOLD_MAX} more" if len(keys) > _TOLD_MAX else ""
+    return InvalidRequest(
+        f"files of the transaction are missing: {told}{more}. Were they written to another table's "
+        "folder, or did a cleanup delete them? Write them again, and stage a new transaction",
+        code="missing_file",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """What the files of one transaction may cost."""
+
+    files: int = 100_000
+    """Data files and index files that it brings."""
+    bytes: int = 64 * 1024 * 1024
+    """Of deletion files, and of the content of a fragment reuse index, together."""
+
+
+class Named(NamedTuple):
+    """A data file or index file that a transaction brings."""
+
+    key: str
+    size: int
+    """As the transaction says, in bytes; 0 = it does not say."""
+    base_id: int | None
+
+
+def named_files(transaction: Transaction, files: StagedFiles, current: Manifest | None) -> list[Named]:
+    """Data files and index files that a transaction says exist; `files` are those that it brings.
+
+    Without those that the latest version names too, of which `current` is an excerpt.
+    """
+    wanted = [
+        Named(data_key(file.path), file.file_size_bytes, file.base_id if file.HasField("base_id") else None)
+        for file in files.data_files
+    ]
+    wanted += [
+        Named(index_file_key(file.index_uuid, file.path), file.size_bytes, file.base_id)
+        for file in index_files(transaction)
+    ]
+    if current is None or not current.fragments:
+        return wanted
+    known = {
+        (data_key(file.path), file.base_id if file.HasField("base_id") else None)
+        for fragment in current.fragments
+        for file in fragment.files
+    }
+    return [one for one in wanted if (one.key, one.base_id) not in known]
+
+
+def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataFragment]:
+    """Fragments that a transaction brings with a deletion file which the latest version does not name."""
+    with_deletions = [fragment for fragment in files.fragments if fragment.HasField("deletion_file")]
+    if not with_deletions or current is None:
+        return with_deletions
+    known = {one.id: one.deletion_file for one in current.fragments if one.HasField("deletion_file")}
+    return [one for one in with_deletions if known.get(one.id) != one.deletion_file]
+
+
+@dataclass(slots=True)
+class LookedAt:
+    """Which of a transaction's files were found, and as what. What was not found is not noted: it may come."""
+
+    at: float = float("-inf")
+    """When, on the clock of the event loop, in seconds."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the files in the table's folder."""
+    deletions: dict[str, tuple[DataFragment, int]] = field(default_factory=dict)
+    """By key of the deletion file: a fragment that names it, as far as it counts for the file, and how many rows it
+    deletes.
+    """
+
+
+async def look_at_several(
+    store: ObjectStore, transactions: Sequence[Transaction], limits: FileLimits
+) -> list[LookedAt]:
+    """Look early at the files that transactions bring into the table's own folder.
+
+    Judges nothing: what is missing or can't be read is not noted. Raises `StoreUnavailable`.
+    """
+    files_by = [new_files(transaction) for transaction in transactions]
+    found = [LookedAt(at=anyio.current_time()) for _ in transactions]
+    keys: list[list[str]] = []
+    for transaction, files in zip(transactions, files_by, strict=True):
+        named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
+        keys.append([one.key for one in named if one.base_id is None] if len(named) <= limits.files else [])
+    sizes = await _sizes_found(store, [key for some in keys for key in some])
+    for looked, some in zip(found, keys, strict=True):
+        looked.sizes = {key: sizes[key] for key in some if key in sizes}
+
+    async def read(one: tuple[StagedFiles, LookedAt]) -> None:
+        files, looked = one
+        allowance = Allowance(limits)
+        for fragment in staged_deletions(files, None):
+            if not fragment.deletion_file.HasField("base_id"):
+                with suppress(InvalidRequest):
+                    await _look_at_deletions(Places(store=store), fragment, looked, allowance)
+
+    with_deletions = [
+        one for one in zip(files_by, found, strict=True) if any(f.HasField("deletion_file") for f in one[0].fragments)
+    ]
+    if with_deletions:
+        await for_each(with_deletions, read)
+    return found
+
+
+async def require_files(
+    places: Places,
+    transaction: Transaction,
+    files: StagedFiles,
+    *,
+    current: Manifest | None,
+    written: Container[str],
+    looked: LookedAt,
+    limits: FileLimits,
+) -> None:
+    """Return when the `files` that a transaction brings exist, have the size that it says, and delete what it says.
+
+    `current`: an excerpt of the latest version, whose files exist. `written`: keys that are written before the version.
+    What `looked` has found is not looked at again; what is found now is added there. Files in a base are looked at as
+    far as `places` can read it. Raises `InvalidRequest`: `too_many_files`, `missing_file`,
+    `file_size`, `physical_rows_too_many`, `deletion_file`, `named_bytes`.
+    """
+    named = [one for one in named_files(transaction, files, current) if one.key not in written]
+    _require_few(named, limits)
+    own = [one for one in named if one.base_id is None]
+    if len(own) < len(named):
+        await _require_in_bases(places, [one for one in named if one.base_id is not None])
+    sizes = await _sizes(places.store, [one.key for one in own if not _fits(one, looked.sizes.get(one.key))])
+    looked.sizes.update((key, size) for key, size in sizes.items() if size is not None)
+    _require_sizes(own, looked.sizes)
+    await _require_rows(places.store, files, looked.sizes)
+    allowance = Allowance(limits)
+    for fragment in staged_deletions(files, current):
+        file = fragment.deletion_file
+        if deletion_key(fragment.id, file, staged=True) in written:
+            continue
+        if file.HasField("base_id"):
+            await _read_in_base(places, fragment, allowance)
+        else:
+            await _look_at_deletions(places, fragment, looked, allowance)
+
+
+def _require_few(named: Sequence[Named], limits: FileLimits) -> None:
+    if len(named) > limits.files:
+        raise InvalidRequest(
+            f"the transaction brings {len(named)} files, but at most {limits.files} are allowed (setting "
+            "commit.transaction_files_max): commit in smaller parts",
+            code="too_many_files",
+        )
+
+
+def _fits(one: Named, size: int | None) -> bool:
+    return size is not None and one.size in (0, size)
+
+
+def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
+    """Raises `InvalidRequest` for files that are not in `sizes`, or there with another size."""
+    if all(_fits(one, sizes.get(one.key)) for one in named):
+        return
+    if missing := [one.key for one in named if one.key not in sizes]:
+        raise missing_file(missing)
+    wrong = [one for one in named if not _fits(one, sizes[one.key])]
+    told = ", ".join(
+        f"{one.key[:_TOLD_CHARS_MAX]} has {sizes[one.key]} bytes, not {one.size}" for one in wrong[:_TOLD_MAX]
+    )
+    more = f", and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
+    raise InvalidRequest(
+        f"files of the transaction have other sizes than it says: {told}{more}. Were they still being "
+        "written, or replaced? Write new files, and stage a new transaction",
+        code="file_size",
+    )
+
+
+async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[str, int]) -> None:
+    """Return when no fragment says that it has far more rows than its files.
+
+    For a column that is in no file, readers make as many empty values as the fragment says that it has rows: 16 GiB for
+    a file of 300 bytes. A file that has few bytes for its rows is asked how many it has. Raises `InvalidRequest`
+    (`physical_rows_too_many`).
+    """
+    few_bytes = [
+        (fragment, data_key(file.path))
+        for fragment in files.fragments
+        for file in fragment.files
+        if fragment.physical_rows > file.file_size_bytes * _ROWS_PER_BYTE and not file.HasField("base_id")
+    ]
+    # The transaction may name no size, and files that were not looked at are those that the table has.
+    doubtful = [
+        (fragment, key)
+        for fragment, key in few_bytes
+        if key in sizes and fragment.physical_rows > sizes[key] * _ROWS_PER_BYTE
+    ]
+
+    async def ask(one: tuple[DataFragment, str]) -> None:
+        fragment, key = one
+        descriptor = await _descriptor(store, key)
+        if descriptor is not None and descriptor.length < fragment.physical_rows:
+            raise InvalidRequest(
+                f"fragment {fragment.id} says that it has {fragment.physical_rows} rows (physical_rows), but its file "
+                f"{key[:_TOLD_CHARS_MAX]} has {descriptor.length}. Stage what pylance says of the files that it wrote",
+                code="physical_rows_too_many",
+            )
+
+    await for_each(doubtful, ask)
+
+
+async def _require_in_bases(places: Places, named: Sequence[Named]) -> None:
+    """As `_require_sizes`, for files in bases. What can't be read there is taken as it is described."""
+    sizes: dict[tuple[str, int | None], int | None] = {}
+
+    async def look(one: Named) -> None:
+        try:
+            store, key = places.locate(one.key, one.base_id)
+            sizes[one.key, one.base_id] = await store.head(key)
+        except (InvalidRequest, StoreUnavailable):
+            sizes[one.key, one.base_id] = one.size
+
+    await for_each(named, look)
+    for base_id in dict.fromkeys(one.base_id for one in named):
+        there = {key: size for (key, base), size in sizes.items() if base == base_id and size is not None}
+        _require_sizes([one for one in named if one.base_id == base_id], there)
+
+
+class Allowance:
+    """Bytes that may still be read of what one transaction names."""
+
+    def __init__(self, limits: FileLimits) -> None:
+        self._all = self.left = limits.bytes
+
+    def spend(self, body: bytes, key: str) -> None:
+        """Raises `InvalidRequest` (`named_bytes`) when `body` is more than is left."""
+        self.left -= len(body)
+        if self.left < 0:
+            raise InvalidRequest(
+                f"the deletion files that the transaction names have more than the {self._all} bytes that are allowed "
+                f"(setting commit.named_bytes_max), with {key[:_TOLD_CHARS_MAX]}: commit in smaller parts",
+                code="named_bytes",
+            )
+
+
+async def _look_at_deletions(places: Places, fragment: DataFragment, looked: LookedAt, allowance: Allowance) -> None:
+    """Read a staged deletion file, unless it was looked at for a fragment of the same description."""
+    key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
+    described = DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
+    known = looked.deletions.get(key)
+    if known is None or known[0] != described:
+        rows = await read_deletions(places, fragment, staged=True, allowance=allowance)
+        looked.deletions[key] = described, len(rows)
+
+
+async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allowance) -> None:
+    try:
+        await read_deletions(places, fragment, staged=True, allowance=allowance)
+    except StoreUnavailable:
+        return
+    except InvalidRequest as error:
+        if error.code not in ("base_unreadable", "file_unreadable"):
+            raise
+
+
+async def with_known_sizes(
+    store: ObjectStore, transaction: Transaction, files: StagedFiles, looked: LookedAt, *, limits: FileLimits
+) -> Transaction:
+    """The transaction with the sizes of data files and the numbers of deleted rows that its writer left out of `files`.
+
+    The same object when nothing is missing. Lance fills them in too (migrate_manifest). What was `looked` at is not
+    looked at again. Raises `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`).
+    """
+    sizeless = [
+        data_key(file.path) for file in files.data_files if not file.file_size_bytes and not file.HasField("base_id")
+    ]
+    uncounted = [fragment for fragment in files.fragments if _is_uncounted(fragment)]
+    if not sizeless and not uncounted:
+        return transaction
+    filled = Transaction()
+    filled.CopyFrom(transaction)
+    sizes = looked.sizes | await _sizes(store, [key for key in sizeless if key not in looked.sizes])
+    if missing := [key for key in sizeless if sizes[key] is None]:
+        raise missing_file(missing)
+    files, places, allowance = staged_files(filled), Places(store=store), Allowance(limits)
+    for file in files.data_files:
+        if not file.HasField("base_id"):
+            file.file_size_bytes = file.file_size_bytes or sizes[data_key(file.path)] or 0
+    for fragment in files.fragments:
+        if _is_uncounted(fragment):
+            key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
+            known = looked.deletions.get(key)
+            rows = known[1] if known else len(await read_deletions(places, fragment, staged=True, allowance=allowance))
+            fragment.deletion_file.num_deleted_rows = rows
+            if not rows:
+                # A count of 0 means that it is not known, so a file that deletes nothing can't be
+                # named.
+                fragment.ClearField("deletion_file")
+    return filled
+
+
+async def with_schema_metadata(places: Places, transaction: Transaction) -> Transaction:
+    """An Overwrite with the metadata of its schema, which pylance doesn't put in its transactions.
+
+    pylance knows it while it writes, commits it and leaves it out of the transaction; every data file that it wrote has
+    it. The same object when the transaction has it, when there are no files, or when they say none. Raises
+    `InvalidRequest` (`text_invalid`, `file_unreadable`).
+    """
+    overwrite = transaction.overwrite
+    file = next((file for fragment in overwrite.fragments for file in fragment.files), None)
+    if overwrite.schema_metadata or file is None:
+        return transaction
+    try:
+        store, key = places.locate(data_key(file.path), file.base_id if file.HasField("base_id") else None)
+        descriptor = await _descriptor(store, key)
+    except (InvalidRequest, StoreUnavailable):
+        if not file.HasField("base_id"):
+            raise
+        return transaction  # in a base that this process can't read
+    if descriptor is None or not descriptor.schema.metadata:
+        return transaction
+    require_schema_metadata(descriptor.schema.metadata)
+    filled = Transaction()
+    filled.CopyFrom(transaction)
+    for name, value in descriptor.schema.metadata.items():
+        filled.overwrite.schema_metadata[name] = value
+    return filled
+
+
+async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:
+    """What a data file says of itself; None for a file that is not there or is no such file."""
+    tail = await read_named(store, key, lambda: store.get_tail(key, TAIL_BYTES))
+    if tail is None:
+        return None
+
+    async def read(extent: Extent) -> bytes:
+        before = tail.size - len(tail.body)
+        if extent.start >= before:
+            return tail.body[extent.start - before : extent.end - before]
+        return await read_named(store, key, lambda: store.get_range(key, extent.start, extent.end)) or b""
+
+    table = buffer_table(tail.body, tail.size)
+    place = first_buffer(await read(table), tail.size) if table is not None else None
+    return decode_descriptor(await read(place)) if place is not None else None
+
+
+async def read_deletions(
+    places: Places, fragment: DataFragment, *, staged: bool, allowance: Allowance | None = None
+) -> BitMap:
+    """Deleted row offsets of a fragment; empty when it has no deletion file.
+
+    Raises `InvalidRequest` (staged) or `CorruptTable` with code `deletion_file`, `InvalidRequest`
+    with code `missing_file` when it is not there, and `named_bytes` when it is larger than the `allowance`.
+    """
+    if not fragment.HasField("deletion_file"):
+        return BitMap()
+    file = fragment.deletion_file
+    base_id = file.base_id if file.HasField("base_id") else None
+    store, key = places.locate(deletion_key(fragment.id, file, staged=staged), base_id)
+    most = None if allowance is None else allowance.left + 1
+    body = await read_named(store, key, lambda: store.get(key) if most is None else store.get_range(key, 0, most))
+    if body is None:
+        raise missing_file([key])
+    if allowance is not None:
+        allowance.spend(body, key)
+    return decode_deletions(body, fragment, staged=staged)
+
+
+async def read_merge(
+    merge: DeletionMerge, *, staged: Places, read: Places, latest: Places, allowance: Allowance
+) -> Deletions:
+    """The deletions of a fragment in its three states. `allowance`: for those that are staged."""
+    return Deletions(
+        read=await read_deletions(read, merge.read, staged=False),
+        ours=await read_deletions(staged, merge.ours, staged=True, allowance=allowance),
+        latest=await read_deletions(latest, merge.latest, staged=False),
+    )
+
+
+async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata]) -> Content | None:
+    """What the fragment reuse index says; None when there is none."""
+    index = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
+    if index is None:
+        return None
+    content = reuse_content(index)
+    if isinstance(content, ExternalContent):
+        external = content
+        body = await read_named(
+            store, external.key, lambda: store.get_range(external.key, external.start, external.end)
+        )
+        if body is None:
+            raise missing_file([content.key])
+        return decode_content(body, content.end - content.start)
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One object that a deep clone needs, where it is and under which key it will be."""
+
+    store: ObjectStore
+    source: str
+    target: str
+
+
+async def copies_of(source: ManifestFile, places: Places) -> list[Copy]:
+    """All that a deep clone of a version copies: data files, deletion files, index files."""
+    wanted: list[tuple[str, int | None]] = []
+    for fragment in source.fragments:
+        for file in fragment.files:
+            base_id = file.base_id if file.HasField("base_id") else None
+            wanted.append((data_key(file.path), base_id))
+        if fragment.HasField("deletion_file"):
+            deletions = fragment.deletion_file
+            base_id = deletions.base_id if deletions.HasField("base_id") else None
+            wanted.append((deletion_key(fragment.id, deletions, staged=False), base_id))
+    copies = [Copy(*places.locate(key, base_id), key) for key, base_id in dict.fromkeys(wanted)]
+    for index in source.indices:
+        base_id = index.base_id if index.HasField("base_id") else None
+        prefix = index_prefix(index.uuid.uuid)
+        store, folder = places.locate(prefix, base_id)
+        copies += [Copy(store, key, prefix + key.removeprefix(folder)) for key in await store.list(folder)]
+    return copies
+
+
+def _is_uncounted(fragment: DataFragment) -> bool:
+    return fragment.HasField("deletion_file") and not fragment.deletion_file.num_deleted_rows
+
+
+async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
+    """Bytes of each object, None when there is none. Raises `InvalidRequest` as `read_named`."""
+    if isinstance(store, TakesSeveral) and len(keys) > 1:
+        answers = dict(zip(keys, await store.head_several(keys), strict=True))
+    else:
+        answers = {}
+    sizes = {key: answer for key, answer in answers.items() if answer is None or isinstance(answer, int)}
+
+    async def look(key: str) -> None:
+        sizes[key] = await read_named(store, key, lambda: store.head(key))
+
+    await for_each([key for key in dict.fromkeys(keys) if key not in sizes], look, at_once=_HEADS_AT_ONCE)
+    return sizes
+
+
+async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
+    """Bytes of those objects that are there and can be looked at."""
+    if isinstance(store, TakesSeveral):
+        answers = zip(keys, await store.head_several(keys), strict=True)
+        return {key: answer for key, answer in answers if isinstance(answer, int)}
+    sizes: dict[str, int] = {}
+
+    async def look(key: str) -> None:
+        with suppress(ObjectUnreadable, InvalidRequest):
+            size = await store.head(key)
+            if size is not None:
+                sizes[key] = size
+
+    await for_each(keys, look, at_once=_HEADS_AT_ONCE)
+    return sizes

@@ -1,0 +1,571 @@
+"""One table's versions, over the store port: find and read them.
+
+Nothing is decided here. The table keeps what the rules need of each version that was read or created (its footprint,
+and what it says of the queue). So a committer that has created or seen all versions since a read version judges without
+reading. The table keeps the manifests of recent versions too, within a bound; they share what they have in common.
+
+Only versions that exist are kept here. A version that is formed and not yet created is part of a `History`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from committerd.concurrency import Budget, for_each
+from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
+from committerd.lance.conflicts.footprint import Footprint, size_of
+from committerd.lance.conflicts.grid import Findings, Unreadable
+from committerd.lance.format.fragment_list import Skimmed
+from committerd.lance.format.manifest_file import (
+    SECTION_HEAD_BYTES,
+    TAIL_BYTES,
+    Body,
+    Examined,
+    ManifestFile,
+    decode,
+    examine,
+    manifest_position,
+    missing,
+    section_length,
+    skim_manifest,
+)
+from committerd.lance.transactions.transaction import footprint_of_theirs, needs_version_below
+from committerd.queue.ledger import names
+from committerd.queue.outcomes import Settled, settled_by
+from committerd.stores.port import ObjectStore, Tail
+from committerd.table.kept_versions import KeptVersions
+from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
+from committerd_common.paths import (
+    VERSION_MAX,
+    VERSIONS,
+    ManifestName,
+    NamingScheme,
+    key_room,
+    manifest_key,
+    parse_manifest_name,
+    transaction_key,
+)
+from committerd_common.unknown_fields import has_unknown_fields
+
+MANIFESTS_MAX = 4096
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+"""How many manifests are kept, and how many bytes they may take besides the one that was kept last."""
+FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
+"""How many bytes the kept footprints may take: 100,000 Appends, a day at one version a second."""
+
+_SETTLED_BYTES_MAX = 8 * 1024 * 1024
+"""How many bytes may be kept of what versions say of the queue: the newest versions are asked for it again, and those
+that hold duplicates.
+"""
+_READ_BYTES_MAX = 32 * 1024 * 1024
+"""How many bytes of transactions are read at the same time."""
+_DECODED_FACTOR = 6
+"""Bytes that decoded members take for each byte of their text in the transaction."""
+
+_SKIMMED_FACTOR = 4
+"""Bytes that it takes to skim a manifest, for each byte of it."""
+_ENTRY_BYTES = 600
+"""Bytes that a version takes which says nothing of the queue: the objects around it, and its uuid."""
+_KEPT_SHARE = 0.9
+"""The share of the bound that is left once the bound was passed: the versions are then sorted seldom."""
+_READ_VERSIONS_MAX = 32
+"""How many read versions have their Appends' findings kept: producers stage at few read versions at a time."""
+_CHECKED_MAX = 1000
+"""How many checked versions findings keep: a producer may keep its read version while a million versions pass."""
+_LISTED_FIRST = 16
+"""Enough to find a manifest behind what may be listed before it: `.tmp` files of other writers."""
+_READERS_MAX = 16
+_END_BYTES = 4096
+"""How many bytes at the end of a manifest tell it from others: its version, time and transaction lie there."""
+_ENDS_MAX = 4096
+"""How many versions have their end kept. When there are more, the lower half goes: the version that is built upon is
+among the highest, however many versions below it are read.
+"""
+
+
+class Standing(Enum):
+    """What became of a version that was read or created before."""
+
+    SAME = "same"
+    GONE = "gone"
+    REPLACED = "replaced"
+    """There is a version of that number, and it is another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What the rules need of one committed version."""
+
+    version: int
+    uuid: str
+    """Of the transaction that made it; empty when that can't be read."""
+    footprint: Footprint | Unreadable
+
+
+def committed_by(file: ManifestFile, *, before: Manifest | None) -> Committed:
+    """What the rules need of a version whose transaction is inline. `before`: the version below it."""
+    transaction = file.transaction
+    return Committed(
+        version=file.version,
+        uuid=transaction.uuid if transaction is not None else "",
+        footprint=_footprint(transaction, file, before),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A version that can't be read."""
+
+    version: int
+
+
+class Table:
+    """The versions of one table. Used by one task at a time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        manifests_max: int = MANIFESTS_MAX,
+        manifest_bytes_max: int = MANIFEST_BYTES_MAX,
+        footprint_bytes_max: int = FOOTPRINT_BYTES_MAX,
+    ) -> None:
+        self.store = store
+        self.key_room = key_room(store.uri)
+        """How many bytes the keys of the table's objects may have."""
+        self.scheme: NamingScheme | None = None
+        """How the table names its manifests; None until `latest` found one."""
+        self._footprint_bytes_max = footprint_bytes_max
+        self._footprint_bytes = 0
+        self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)
+        self._newest: tuple[int, Tail] | None = None
+        """The highest version kept so far, and how its object ends."""
+        self._gone = 0
+        """The highest version that was looked for and did not exist any more."""
+        self._ends: dict[int, bytes] = {}
+        """For versions that were read or created: a digest of size and end."""
+        self._committed: dict[int, Committed] = {}
+        self._met_by_appends: OrderedDict[int, tuple[Findings, Committed]] = OrderedDict()
+        """By read version: what an Append met, and the last version that it was held against."""
+        self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
+        """What versions say of the queue, and about how many bytes that takes, in the order of their last use."""
+        self._settled_bytes = 0
+        self._reading = Budget(_READ_BYTES_MAX)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """About how many bytes the kept footprints take."""
+        return self._footprint_bytes
+
+    @property
+    def uri(self) -> str:
+        return self.store.uri
+
+    async def latest_version(self) -> int | None:
+        """The highest version there is; None when there is no table. One listing.
+
+        Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have both kinds of names:
+        two writers that don't see each other, or a migration that has not ended.
+        """
+        # The first V2 name in byte order is the latest version; V1 names need them all.
+        names = await self.store.list(VERSIONS, limit=_LISTED_FIRST)
+        first = _parsed(names)
+        if first and all(name.scheme is NamingScheme.V2 for name in first):
+            self.scheme = NamingScheme.V2
+            return max(name.version for name in first)
+        versions = self._versions_of(first) if len(names) < _LISTED_FIRST else await self.versions()
+        return versions[-1] if versions else None
+
+    async def versions(self) -> list[int]:
+        """All versions that have a manifest, ascending. Raises as `latest_version`."""
+        return self._versions_of(_parsed(await self.store.list(VERSIONS)))
+
+    def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
+        schemes = {name.scheme for name in names}
+        if len(schemes) > 1:
+            raise UnsupportedTable(
+                f"{self.uri}: some manifests have V1 names and some V2; finish the migration "
+                "(`migrate_manifest_paths_v2`) before anything is committed",
+                code="mixed_manifest_names",
+            )
+        self.scheme = schemes.pop() if schemes else None
+        return sorted(name.version for name in names)
+
+    async def latest(self) -> ManifestFile | None:
+        """The latest version; None when there is no table. One listing and one read.
+
+        The end of the object is read even when it is known: a table that was dropped and made anew
+        has the same names. Then all that was known is forgotten.
+        """
+        version = await self.latest_version()
+        if version is None:
+            self.forget()
+            return None
+        if version in self._kept:
+            tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+            if self._newest != (version, tail):
+                self.forget()
+        elif version < max(self._committed, default=0):
+            self.forget()
+        return await self.read(version)
+
+    async def read(self, version: int) -> ManifestFile | None:
+        """One version; None when it has no manifest (any more). Raises `CorruptTable`."""
+        known = self._kept.get(version)
+        if known is not None:
+            return known
+        fetched = await self._fetch(version)
+        if fetched is None:
+            return None
+        file, tail = fetched
+        self._keep(version, file, tail)
+        return file
+
+    async def readable(self, version: int) -> ManifestFile | None:
+        """One version; None when it can't be read: it has no manifest, or a damaged one, or there can't be one."""
+        try:
+            return await self.read(version) if 0 < version <= VERSION_MAX else None
+        except CorruptTable:
+            return None
+
+    async def standing(self, version: int) -> Standing:
+        """Whether a version that was read or created here still exists, and is the same. Reads its end once.
+
+        A table that was deleted and made again has other versions under the same numbers.
+        """
+        tail = await self.store.get_tail(self._key(version), _END_BYTES)
+        if tail is None:
+            return Standing.GONE
+        return Standing.SAME if self._ends.get(version) == _end(tail) else Standing.REPLACED
+
+    async def is_gone(self, version: int) -> bool:
+        """Whether a version does not exist any more. Reads its end, unless that is known."""
+        if not self.is_known_gone(version) and await self.standing(version) is Standing.GONE:
+            self._gone = version
+        return self.is_known_gone(version)
+
+    def is_known_gone(self, version: int) -> bool:
+        """Whether `is_gone` has found that this version, or a higher one, does not exist any more."""
+        return version <= self._gone
+
+    async def is_another_below(self, version: int) -> bool:
+        """Whether the highest version below this one that was read or made here is another one by now.
+
+        False also where none of them was.
+        """
+        known = [number for number in await self.versions() if number < version and number in self._ends]
+        return bool(known) and await self.standing(known[-1]) is Standing.REPLACED
+
+    async def transaction(self, file: ManifestFile) -> Transaction | None:
+        """The transaction that made a version: inline, else from its file; None when neither can
+        be used.
+        """
+        return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
+
+    async def _transaction_in_file(self, outline: Manifest) -> Transaction | None:
+        name = outline.transaction_file
+        body = await self.store.get(transaction_key(name)) if name else None
+        if body is None:
+            return None
+        try:
+            return Transaction.FromString(body)
+        except DecodeError:
+            return None
+
+    async def committed(self, version: int) -> Committed | None:
+        """What the rules need of one version; None when it can't be read."""
+        known = self._committed.get(version)
+        if known is not None:
+            return known
+        try:
+            file = await self.read(version)
+        except CorruptTable:
+            return None
+        if file is None:
+            return None
+        transaction = await self.transaction(file)
+        known = Committed(
+            version=version,
+            uuid=transaction.uuid if transaction is not None else "",
+            footprint=await self._footprint(transaction, file),
+        )
+        self._note(known)
+        return known
+
+    async def settled(self, version: int, *, keep: bool = True) -> Settled | None:
+        """What the transaction of one version says of the queue; None when the version can't be read, or is damaged.
+
+        Of a manifest only the transaction is read, which lies in front of the fragments. `keep` it for the next time.
+        """
+        known = self._settled.get(version)
+        if known is not None:
+            self._settled.move_to_end(version)
+            return known[0]
+        tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+        if tail is None:
+            return None
+        try:
+            found = await self._settled_in_front(version, tail)
+            if found is None:
+                # Seldom: old writers leave the transaction in a file of its own.
+                file = self._kept.get(version)
+                if file is None:
+                    fetched = await self._fetch(version)
+                    if fetched is None:
+                        return None
+                    file, _ = fetched
+                transaction = await self.transaction(file)
+                found = settled_by(transaction, version=version), _text_bytes(transaction)
+        except CorruptTable:
+            return None
+        settled, size = found
+        if keep:
+            self._settled[version] = settled, size
+            self._settled_bytes += size
+            while self._settled_bytes > _SETTLED_BYTES_MAX:
+                _, (_, dropped) = self._settled.popitem(last=False)
+                self._settled_bytes -= dropped
+        return settled
+
+    async def skim(self, version: int) -> tuple[Skimmed, int] | None:
+        """One version without its fragments, and the size of its object; None when it has no manifest (any more).
+
+        Nothing is kept of it, and large ones are read one after the other. Raises `CorruptTable`.
+        """
+        key = self._key(version)
+        tail = await self.store.get_tail(key, TAIL_BYTES)
+        if tail is None:
+            return None
+        body: bytes | None = tail.body
+        position = manifest_position(tail.body, tail.size)
+        async with self._reading.taking(_SKIMMED_FACTOR * (tail.size - position)):
+            if position < tail.size - len(tail.body):
+                body = await self.store.get_range(key, position, tail.size)
+            return None if body is None else (skim_manifest(body, tail.size), tail.size)
+
+    async def examine(self, version: int, known: bytes = b"") -> Examined | None:
+        """One version whose fragments are not looked at; None when it has no manifest (any more).
+
+        Nothing is kept of it. `known`: as for `fragments_range`. Raises `CorruptTable`.
+        """
+        body = await self.store.get(self._key(version))
+        if body is None:
+            return None
+        found = examine(body, known)
+        if found.transaction is not None:
+            return found
+        return found._replace(transaction=await self._transaction_in_file(found.outline))
+
+    async def _settled_in_front(self, version: int, tail: Tail) -> tuple[Settled, int] | None:
+        """What the inline transaction says, found by walking the sections from the start, and its size in memory.
+
+        None where the layout is another. The last section before the manifest is the transaction, or the indices alone,
+        which have no uuid as one.
+        """
+        key, position, start = self._key(version), manifest_position(tail.body, tail.size), 0
+        whole = tail.body if tail.size == len(tail.body) else None
+        while start < position:
+            if whole is not None:
+                head: bytes | None = whole[start:position]
+            else:
+                head = await self.store.get_range(key, start, min(start + TAIL_BYTES, position))
+            if head is None or len(head) < SECTION_HEAD_BYTES:
+                return None
+            length = section_length(head)
+            end = start + SECTION_HEAD_BYTES + length
+            if end == position:
+                # The label copies what it was read from.
+                async with self._reading.taking(2 * length):
+                    if start + len(head) < end:
+                        head += await self.store.get_range(key, start + len(head), end) or b""
+                    label = _usable(head[SECTION_HEAD_BYTES:])
+                    if label is None:
+                        return None
+                    return settled_by(label, version=version), _text_bytes(label)
+            start = end
+        return None
+
+    async def history(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
+        """The versions above `after`, up to and including `latest`, ascending, a few at a time.
+
+        They end with a `Gap` at the first that is unreadable. Versions that are not kept are read, several at once. The
+        caller never has all of them in memory.
+        """
+        for low in range(after + 1, latest + 1, _READERS_MAX):
+            batch = await self._several(range(low, min(low + _READERS_MAX, latest + 1)))
+            found = [one for one in batch if one is not None]
+            if len(found) == len(batch):
+                yield found
+                continue
+            gap = batch.index(None)
+            if gap:
+                yield found[:gap]
+            yield Gap(low + gap)
+            return
+
+    def known(self, version: int) -> Committed | None:
+        """What is kept of a version that exists; None when nothing is."""
+        return self._committed.get(version)
+
+    def met_by_appends(self, after: int) -> tuple[Findings, Committed] | None:
+        """What an Append of read version `after` has met, and the last version that it was held against.
+
+        The caller makes sure that this version is one of its history.
+        """
+        return self._met_by_appends.get(after)
+
+    def note_met_by_appends(self, after: int, found: Findings, last: Committed) -> None:
+        """Keep what an Append of read version `after` has met, up to `last`, for others of that read version."""
+        self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
+        self._met_by_appends.move_to_end(after)
+        if len(self._met_by_appends) > _READ_VERSIONS_MAX:
+            self._met_by_appends.popitem(last=False)
+
+    async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
+        """The version above `after` that holds the transaction of this uuid, alone or as a member; None when none does.
+
+        The search goes down from `latest` and ends at the first version that is unreadable.
+        """
+        for high in range(latest, after, -_READERS_MAX):
+            versions = range(high, max(after, high - _READERS_MAX), -1)
+            found: dict[int, Settled | None] = {}
+
+            async def read(version: int, found: dict[int, Settled | None] = found) -> None:
+                found[version] = await self.settled(version)
+
+            await for_each(versions, read)
+            for version in versions:
+                settled = found[version]
+                if settled is None:
+                    return None
+                if names(settled, uuid):
+                    return version
+        return None
+
+    def remember(self, file: ManifestFile, body: Body, committed: Committed) -> None:
+        """Keep a version that we have created, so that nothing has to be read of it."""
+        self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
+        self._note(committed)
+
+    def forget(self) -> None:
+        """Drop all that was read: what comes next is read anew."""
+        self._kept.clear()
+        self._newest = None
+        self._gone = 0
+        self._ends.clear()
+        self._committed.clear()
+        self._footprint_bytes = 0
+        self._settled.clear()
+        self._settled_bytes = 0
+        self._met_by_appends.clear()
+
+    async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
+        found: dict[int, Committed | None] = {version: self._committed.get(version) for version in versions}
+        unknown = [version for version, known in found.items() if known is None]
+
+        async def load(version: int) -> None:
+            found[version] = await self.committed(version)
+
+        if len(unknown) == 1:
+            await load(unknown[0])
+        elif unknown:
+            await for_each(unknown, load)
+        return [found[version] for version in versions]
+
+    async def _footprint(self, transaction: Transaction | None, file: ManifestFile) -> Footprint | Unreadable:
+        before = None
+        if transaction is not None and needs_version_below(transaction):
+            below = await self.readable(file.version - 1)
+            before = below.outline if below else None
+        return _footprint(transaction, file, before)
+
+    async def _fetch(self, version: int) -> tuple[ManifestFile, Tail] | None:
+        key = self._key(version)
+        tail = await self.store.get_tail(key, TAIL_BYTES)
+        if tail is None:
+            return None
+        body = tail.body
+        wanted = missing(body, tail.size)
+        if wanted is not None:
+            rest = await self.store.get_range(key, wanted.start, wanted.end)
+            if rest is None:
+                return None
+            body = rest + body
+            del rest  # of 1,000,000 fragments 100 MB
+        return decode(body, tail.size), tail
+
+    def _key(self, version: int) -> str:
+        return manifest_key(version, self.scheme or NamingScheme.V2)
+
+    def _keep(self, version: int, file: ManifestFile, tail: Tail) -> None:
+        self._kept.keep(version, file)
+        self._ends[version] = _end(tail)
+        if len(self._ends) > _ENDS_MAX:
+            for low in sorted(self._ends)[: _ENDS_MAX // 2]:
+                del self._ends[low]
+        if self._newest is None or version >= self._newest[0]:
+            self._newest = version, tail
+
+    def _note(self, committed: Committed) -> None:
+        self._drop(committed.version)
+        self._committed[committed.version] = committed
+        self._footprint_bytes += _bytes_of(committed)
+        if self._footprint_bytes > self._footprint_bytes_max:
+            # The lowest: those are asked for least. The highest stays, whatever it takes.
+            for version in sorted(self._committed)[:-1]:
+                self._drop(version)
+                if self._footprint_bytes <= self._footprint_bytes_max * _KEPT_SHARE:
+                    break
+
+    def _drop(self, version: int) -> None:
+        dropped = self._committed.pop(version, None)
+        if dropped is not None:
+            self._footprint_bytes -= _bytes_of(dropped)
+
+
+def _end(tail: Tail) -> bytes:
+    return hashlib.sha256(b"%d " % tail.size + tail.body[-_END_BYTES:]).digest()
+
+
+def _usable(body: bytes) -> TransactionLabel | None:
+    """The transaction in these bytes, None when they are something else."""
+    try:
+        label = TransactionLabel.FromString(body)
+    except DecodeError:
+        return None
+    return label if label.uuid and label.WhichOneof("operation") else None
+
+
+def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
+    """What its members take when they are decoded, about."""
+    texts = transaction.transaction_properties.values() if transaction is not None else ()
+    return _DECODED_FACTOR * sum(map(len, texts)) + _ENTRY_BYTES
+
+
+def _bytes_of(committed: Committed) -> int:
+    """What it takes in memory, about."""
+    footprint = committed.footprint
+    return _ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0)
+
+
+def _parsed(keys: Sequence[str]) -> list[ManifestName]:
+    names = (parse_manifest_name(key.removeprefix(VERSIONS)) for key in keys)
+    return [name for name in names if name is not None]
+
+
+def _footprint(transaction: Transaction | None, file: ManifestFile, before: Manifest | None) -> Footprint | Unreadable:
+    if transaction is None:
+        return Unreadable.NO_TRANSACTION
+    if transaction.WhichOneof("operation") is None:
+        return Unreadable.UNKNOWN_OPERATION
+    if has_unknown_fields(transaction):
+        return Unreadable.UNKNOWN_FIELDS
+    try:
+        return footprint_of_theirs(transaction, before=before, after=file.outline, indices=file.indices)
+    except (InvalidRequest, CorruptTable, UnsupportedTable):
+        # Of no use to us; the version itself is judged where something is built upon it.
+        return Unreadable.NO_TRANSACTION

@@ -1,0 +1,95 @@
+"""Write a prepared version: first what it refers to, then its manifest, if the number is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.lance.format.manifest_file import Body
+from committerd.stores.port import Answer, Created, Exists, ObjectStore, TakesParts, TakesSeveral
+from committerd.table.prepare import Prepared
+from committerd.table.staged_files import missing_file
+from committerd.table.versions import Table
+from committerd_common.paths import transaction_key
+
+_PARTS_BYTES_MIN = 1024 * 1024
+"""Joining the parts of smaller objects costs next to nothing."""
+
+
+async def write_files(table: Table, prepared: Prepared) -> None:
+    """Write all that the version refers to; it can be done again."""
+    await write_referenced(table, prepared)
+    await write_transaction(table, prepared)
+
+
+async def write_referenced(table: Table, prepared: Prepared) -> None:
+    """Write what no reader can do without; it can be done again."""
+    for copy in prepared.copies:
+        body = await copy.store.get(copy.source)
+        if body is None:
+            raise missing_file([copy.source])
+        await table.store.put(copy.target, body)
+    for key, body in prepared.files.items():
+        await table.store.put(key, body)
+
+
+async def write_transaction(table: Table, prepared: Prepared) -> None:
+    """Write the transaction file, of which the manifest has a copy inside; it can be done again."""
+    await table.store.put(prepared.transaction_key, prepared.transaction_body)
+
+
+async def write_transactions(table: Table, several: Sequence[Prepared]) -> None:
+    """As `write_transaction` of each, onto a store that takes several objects at once."""
+    assert isinstance(table.store, TakesSeveral)
+    await table.store.put_several([(one.transaction_key, one.transaction_body) for one in several])
+
+
+async def complete(table: Table, version: int) -> None:
+    """Write the transaction file of a version whose writer died before it had.
+
+    One of an earlier try, which was made for another version, may be there under the same name.
+    """
+    file = await table.read(version)
+    if file is None or file.transaction_bytes is None or not file.outline.transaction_file:
+        return
+    key = transaction_key(file.outline.transaction_file)
+    if await table.store.get(key) != file.transaction_bytes:
+        await table.store.put(key, file.transaction_bytes)
+
+
+async def put(table: Table, prepared: Prepared) -> Created | Exists:
+    """Make it the latest version, or learn that the number is taken. Raises `OutcomeUnknown`."""
+    answer = await put_manifest(table.store, prepared.key, prepared.body)
+    if isinstance(answer, Created):
+        _remember(table, prepared)
+    return answer
+
+
+async def put_in_turn(table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]) -> Sequence[Answer]:
+    """As `put` of each, up to the first that is not created; returns an answer for each one that was tried.
+
+    A second one is tried only where the store takes several at once, and only while `as_long_as` returns True.
+    """
+    if len(several) > 1 and isinstance(table.store, TakesSeveral):
+        objects = [(prepared.key, prepared.body.parts) for prepared in several]
+        answers = await table.store.put_in_turn_if_absent(objects, as_long_as=as_long_as)
+        for prepared, answer in zip(several, answers, strict=False):
+            if isinstance(answer, Created):
+                _remember(table, prepared)
+        return answers
+    try:
+        return [await put(table, several[0])]
+    except (StoreUnavailable, OutcomeUnknown) as error:
+        return [error]
+
+
+async def put_manifest(store: ObjectStore, key: str, body: Body) -> Created | Exists:
+    """Make a version, or learn that there is one. Raises `OutcomeUnknown`."""
+    if len(body) >= _PARTS_BYTES_MIN and isinstance(store, TakesParts):
+        return await store.put_parts_if_absent(key, body.parts)
+    return await store.put_if_absent(key, bytes(body))
+
+
+def _remember(table: Table, prepared: Prepared) -> None:
+    table.scheme = prepared.scheme
+    table.remember(prepared.file, prepared.body, prepared.committed)

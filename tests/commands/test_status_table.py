@@ -1,0 +1,53 @@
+"""What `committerd status` makes of a table whose old versions are damaged, or hold what nobody should have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from committerd.commands.status.table import TableState, look_at_table
+from committerd.errors import CorruptTable
+from committerd.lance.format.manifest_file import encode
+from committerd.stores.local import LocalStore
+from committerd.table.versions import Table
+from committerd_common.messages import Manifest, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
+
+
+def write(folder: Path, version: int, **metadata: str) -> Path:
+    manifest = Manifest(version=version)
+    manifest.table_metadata.update({key.replace("__", "."): value for key, value in metadata.items()})
+    transaction = Transaction(uuid=str(version), read_version=version - 1)
+    transaction.append.SetInParent()
+    path = folder / manifest_key(version, NamingScheme.V2)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode(manifest, (), transaction))
+    return path
+
+
+async def look(folder: Path) -> TableState:
+    return await look_at_table(Table(LocalStore(folder)), 10)
+
+
+async def test_a_damaged_old_version_does_not_hide_the_others(tmp_path: Path) -> None:
+    _, damaged, latest = (write(tmp_path, version) for version in (1, 2, 3))
+    damaged.write_bytes(b"nothing of the kind")
+    found = await look(tmp_path)
+    assert [one.version for one in found.versions] == [3, 1]
+    (told,) = found.damaged
+    assert "version 2 is damaged" in told
+    latest.write_bytes(b"nothing of the kind")
+    with pytest.raises(CorruptTable):
+        await look(tmp_path)
+
+
+@pytest.mark.parametrize("garbage", [{"committerd__position": "{}"}, {"committerd__format": "9"}])
+async def test_what_an_old_foreign_version_says_of_the_queue_is_left_out(
+    tmp_path: Path, garbage: dict[str, str]
+) -> None:
+    write(tmp_path, 1, **garbage)
+    write(tmp_path, 2)
+    found = await look(tmp_path)
+    assert [one.position for one in found.versions] == [None, None]
+    assert not found.damaged

@@ -1,0 +1,118 @@
+"""What a member tells of its queue: the holder of the partition all, a standby nothing, or alerts would add it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from committerd.committer import State
+from committerd.daemon.process import Probes, Surroundings, track_queue
+from committerd.telemetry import Telemetry
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Membership:
+    owner_turned_at: float = 0.0
+    name: str = "active"
+    end: int | None = None
+    unread: int | None = None
+    kept: int | None = None
+    held: tuple[int, int] | None = None
+    problems: Sequence[str] = ()
+    silent: float = 5.0
+
+    def member_state(self) -> str:
+        return self.name
+
+    def trouble(self) -> str:
+        return ""
+
+    def leave(self) -> None:
+        self.name = "joining"
+
+    def end_offset(self) -> int | None:
+        return self.end
+
+    def unread_since_ms(self) -> int | None:
+        return self.unread
+
+    def held_back(self) -> tuple[int, int] | None:
+        return self.held
+
+    def topic_problems(self) -> Sequence[str]:
+        return self.problems
+
+    def retention_ms(self) -> int | None:
+        return self.kept
+
+    def silent_seconds(self) -> float:
+        return self.silent
+
+
+_NAMES = ("queue_lag_records", "unread_age_seconds", "staged_retention_seconds")
+
+
+def told(member: Membership, *, position: int | None, names: Sequence[str] = _NAMES) -> dict[str, float | None]:
+    """Lag, age and retention as they are scraped; or other metrics."""
+    registry = CollectorRegistry()
+    around: Any = SimpleNamespace(member=member, telemetry=Telemetry(registry), wall_clock=lambda: NOW)
+    track_queue(State(position=position), cast(Surroundings, around))
+    return {name: registry.get_sample_value(f"committerd_{name}") for name in names}
+
+
+def test_the_holder_of_the_partition_tells_how_far_behind_it_is() -> None:
+    now_ms = int(NOW.timestamp() * 1000)
+    found = told(Membership(end=10, unread=now_ms - 2_500, kept=60_000), position=7)
+    assert found == {"queue_lag_records": 3, "unread_age_seconds": 2.5, "staged_retention_seconds": 60}
+
+
+def test_it_tells_what_an_open_transaction_holds_back_and_what_is_wrong_with_the_topics() -> None:
+    names = ("held_back_records", "held_back_seconds", "topic_problems")
+    held = Membership(held=(7, int(NOW.timestamp() * 1000) - 90_000), problems=["one", "two"])
+    assert told(held, position=None, names=names) == dict(zip(names, (7, 90, 2), strict=True))
+    assert told(Membership(), position=None, names=names) == dict.fromkeys(names, 0)
+
+
+def test_before_its_start_it_knows_of_no_lag_but_of_what_is_unread() -> None:
+    found = told(Membership(end=10, unread=int(NOW.timestamp() * 1000) - 1_000), position=None)
+    assert found["queue_lag_records"] == 0
+    assert found["unread_age_seconds"] == 1
+
+
+def test_a_standby_forgets_the_lag_of_when_it_was_active() -> None:
+    assert told(Membership(name="standby", end=10), position=7)["queue_lag_records"] == 0
+
+
+def test_a_member_that_joins_anew_does_not_deny_its_lag() -> None:
+    assert told(Membership(name="joining", end=10), position=7)["queue_lag_records"] == 3
+
+
+def test_a_topic_that_keeps_for_ever_or_is_not_known_makes_no_record_old() -> None:
+    assert told(Membership(), position=0)["staged_retention_seconds"] == float("inf")
+
+
+@pytest.mark.parametrize(("silent", "connected"), [(0.0, 1), (19.9, 1), (20.0, 0), (500.0, 0)])
+def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float, connected: int) -> None:
+    registry = CollectorRegistry()
+    member = Membership(silent=silent)
+    around: Any = SimpleNamespace(member=member, telemetry=Telemetry(registry), wall_clock=lambda: NOW)
+    state = State(name="active", position=7, version=3)
+    track_queue(state, cast(Surroundings, around))
+    assert registry.get_sample_value("committerd_kafka_connected") == connected
+    ready, text = Probes(state, member, cast(Any, None)).ready()
+    assert ready is bool(connected)
+    assert "active: version 3, position 7" in text
+    assert text.startswith(f"Kafka has not answered for {silent:.0f} s; before that: active") is not ready
+
+
+def test_a_clock_that_is_behind_kafkas_makes_no_negative_age() -> None:
+    ahead = int(NOW.timestamp() * 1000) + 5_000
+    assert told(Membership(unread=ahead), position=0)["unread_age_seconds"] == 0

@@ -1,0 +1,152 @@
+"""The producers' and the operators' side of the queue, and what a committer does with events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+
+from committerd.kafka.queue import KafkaQueue
+from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
+from committerd.settings.kafka import KafkaSettings
+
+Header = tuple[str, bytes]
+
+
+def settings_for(servers: str, **given: Any) -> KafkaSettings:
+    """Settings for a broker near by and tests that wait."""
+    quick = {
+        "session_timeout_ms": 2_000,
+        "heartbeat_interval_ms": 300,
+        "fetch_max_wait_ms": 50,
+        "request_timeout_ms": 3_000,
+        "delivery_timeout_ms": 5_000,
+        "bootstrap_timeout_ms": 10_000,
+        "reconnect_backoff_max_ms": 500,
+    }
+    return KafkaSettings(**{"bootstrap_servers": servers, **quick, **given})
+
+
+async def stage(
+    queue: KafkaQueue,
+    settings: KafkaSettings,
+    values: Sequence[bytes | None],
+    *,
+    headers: Sequence[Header] = (),
+    **producer: Any,
+) -> None:
+    """Write records to the staged topic, as a producer of any kind would, and wait for Kafka."""
+    await to_thread.run_sync(lambda: stage_records(queue.topics.staged, settings, values, headers, **producer))
+
+
+def stage_records(
+    topic: str,
+    settings: KafkaSettings,
+    values: Sequence[bytes | None],
+    headers: Sequence[Header],
+    **options: Any,
+) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=list(settings.bootstrap_servers),
+        max_request_size=16 * 1024 * 1024,
+        **options,
+    )
+    try:
+        sent = [producer.send(topic, key=b"key", value=value, headers=list(headers), partition=0) for value in values]
+        for future in sent:
+            future.get(20)
+    finally:
+        producer.close(timeout=5)
+
+
+@contextmanager
+def operator(settings: KafkaSettings) -> Iterator[Any]:
+    """kafka-python's admin client."""
+    admin = KafkaAdminClient(bootstrap_servers=list(settings.bootstrap_servers), client_id="operator")
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def delete_topic(topic: str, settings: KafkaSettings) -> None:
+    """Begin to delete it: brokers hear of it a moment later."""
+    with operator(settings) as admin:
+        admin.delete_topics([topic])
+
+
+def create_topic(topic: str, settings: KafkaSettings) -> None:
+    """Create it with one partition, once it is gone."""
+    with operator(settings) as admin:
+        for _ in range(500):
+            answer = admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False)
+            if answer["topics"][0]["error_code"] == 0:
+                break
+            time.sleep(0.02)  # the old one is being deleted still
+        admin.wait_for_topics([topic])
+
+
+def staged_partition(queue: KafkaQueue) -> TopicPartition:
+    return TopicPartition(queue.topics.staged, 0)
+
+
+async def assignment(queue: Queue, *, seconds: float = 15) -> int:
+    """Wait until the partition is this member's; the generation."""
+    with anyio.fail_after(seconds):
+        while True:
+            event = await queue.next_event()
+            if isinstance(event, Assigned):
+                return event.generation
+
+
+async def take(queue: Queue, count: int, *, seconds: float = 15) -> list[Record]:
+    """The next so many records; any other event is an error."""
+    records: list[Record] = []
+    with anyio.fail_after(seconds):
+        while len(records) < count:
+            event = await queue.next_event()
+            assert isinstance(event, Fetched), event
+            records += event.records
+    return records
+
+
+async def take_what_comes(queue: Queue, *, quiet_seconds: float = 0.6) -> list[Record]:
+    """Records until none has come for a while."""
+    records: list[Record] = []
+    while True:
+        with anyio.move_on_after(quiet_seconds) as quiet:
+            event = await queue.next_event()
+        if quiet.cancelled_caught:
+            return records
+        assert isinstance(event, Fetched), event
+        records += event.records
+
+
+async def failure(queue: Queue, *, seconds: float = 15) -> FetchFailed:
+    """Wait until the queue says that it can't deliver."""
+    with anyio.fail_after(seconds):
+        while True:
+            event = await queue.next_event()
+            if isinstance(event, FetchFailed):
+                return event
+
+
+async def revocation(queue: Queue, *, seconds: float = 15) -> Revoked:
+    """Wait until the partition is taken away."""
+    with anyio.fail_after(seconds):
+        while True:
+            event = await queue.next_event()
+            if isinstance(event, Revoked):
+                return event
+
+
+async def until(holds: Callable[[], bool], *, seconds: float = 15) -> None:
+    """Wait for something that nothing announces."""
+    with anyio.fail_after(seconds):
+        while not holds():  # noqa: ASYNC110
+            await anyio.sleep(0.02)

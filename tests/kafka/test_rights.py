@@ -1,0 +1,142 @@
+"""A broker that asks for ACLs: the one that is missing is named, with operation and resource."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+
+from committerd.errors import SettingsError
+from committerd.kafka.options import Topics, topics_of
+from committerd.kafka.queue import open_kafka_queue
+from committerd.queue.port import Publication
+from committerd.settings.kafka import KafkaSettings
+from harness.kafka import LOGIN, KafkaBroker
+from tests.kafka.staging import assignment, settings_for, until
+
+pytestmark = pytest.mark.kafka
+
+Right = tuple[ACLOperation, ResourceType, str]
+
+
+@pytest.fixture(scope="module")
+def strict_kafka() -> Iterator[KafkaBroker]:
+    """Whoever logs in may do what ACLs allow; whoever doesn't is an administrator."""
+    authorizer = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with KafkaBroker(settings=authorizer) as broker:
+        yield broker
+
+
+@pytest.fixture
+def settings(strict_kafka: KafkaBroker) -> KafkaSettings:
+    user, password = LOGIN
+    login: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+    return settings_for(strict_kafka.login_servers, **login, bootstrap_timeout_ms=5_000)
+
+
+@contextlib.contextmanager
+def administrator(broker: KafkaBroker) -> Iterator[Any]:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def acl(kind: Any, right: Right) -> Any:
+    operation, resource, name = right
+    return kind(
+        principal=f"User:{LOGIN[0]}",
+        host="*",
+        operation=operation,
+        permission_type=ACLPermissionType.ALLOW,
+        resource_pattern=ResourcePattern(resource, name),
+    )
+
+
+def needed(topics: Topics) -> list[Right]:
+    """All that a committer may do, as `docs` would list it."""
+    topic, group = ResourceType.TOPIC, ResourceType.GROUP
+    rights: list[Right] = [
+        (ACLOperation.READ, topic, topics.staged),
+        (ACLOperation.READ, topic, topics.outcomes),
+        (ACLOperation.WRITE, topic, topics.outcomes),
+        (ACLOperation.WRITE, topic, topics.dead),
+        (ACLOperation.READ, group, topics.group),
+    ]
+    names = (topics.staged, topics.outcomes, topics.dead)
+    return rights + [(ACLOperation.DESCRIBE_CONFIGS, topic, name) for name in names]
+
+
+async def make(broker: KafkaBroker, dataset: str, rights: Sequence[Right]) -> Topics:
+    """The dataset's topics, made by an administrator, and the user's rights."""
+    async with open_kafka_queue(settings_for(broker.bootstrap_servers), dataset) as queue:
+        topics = queue.topics
+    with administrator(broker) as admin:
+        admin.create_acls([acl(ACL, right) for right in rights])
+        # The controller answers before the broker goes by them.
+        await until(lambda: all(admin.describe_acls(acl(ACLFilter, right))[0] for right in rights))
+    return topics
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ((ACLOperation.READ, "staged"), "no ACL Describe on Topic {staged}"),
+        ((ACLOperation.READ, "outcomes"), "no ACL Read on Topic {outcomes}"),
+        ((ACLOperation.WRITE, "outcomes"), "no ACL Write on Topic {outcomes}"),
+        ((ACLOperation.WRITE, "dead"), "no ACL Describe on Topic {dead}"),
+        ((ACLOperation.READ, "group"), "no ACL Read on Group {group}"),
+    ],
+)
+async def test_a_start_without_one_of_the_rights_names_it(
+    strict_kafka: KafkaBroker, settings: KafkaSettings, dataset: str, without: tuple[ACLOperation, str], said: str
+) -> None:
+    topics = topics_of(settings, dataset)
+    operation, role = without
+    lacks = getattr(topics, role)
+    rights = [right for right in needed(topics) if (right[0], right[2]) != (operation, lacks)]
+    # DescribeConfigs lets nobody describe the topic itself.
+    await make(strict_kafka, dataset, rights)
+    with pytest.raises(SettingsError) as raised:
+        async with open_kafka_queue(settings, dataset):
+            pass
+    assert said.format(staged=topics.staged, outcomes=topics.outcomes, dead=topics.dead, group=topics.group) in str(
+        raised.value
+    )
+    assert "kafka-acls.sh --add" in str(raised.value)
+
+
+async def test_with_all_of_them_it_works_and_one_that_is_taken_away_is_named(
+    strict_kafka: KafkaBroker, settings: KafkaSettings, dataset: str
+) -> None:
+    topics = topics_of(settings, dataset)
+    await make(strict_kafka, dataset, needed(topics))
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        await queue.publish([Publication(key=b"k", value=b"v")])
+        await queue.dead_letter([Publication(key=b"k", value=b"v")])
+        assert await queue.outcomes_tail(1) == [b"v"]
+        assert await queue.acknowledge(generation, 0, "")
+        assert queue.trouble() == ""
+        right = (ACLOperation.READ, ResourceType.GROUP, topics.group)
+        with administrator(strict_kafka) as admin:
+            admin.delete_acls([acl(ACLFilter, right)])
+        await until(lambda: "no ACL Read on Group" in queue.trouble(), seconds=30)
+        assert topics.group in queue.trouble()
+        with administrator(strict_kafka) as admin:
+            admin.create_acls([acl(ACL, right)])
+        await until(lambda: not queue.trouble(), seconds=30)

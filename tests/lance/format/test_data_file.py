@@ -1,0 +1,64 @@
+"""The end of a data file: where its descriptor lies, and what it says."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from committerd.lance.format.data_file import (
+    DESCRIPTOR_BYTES_MAX,
+    Extent,
+    buffer_table,
+    decode_descriptor,
+    first_buffer,
+)
+from committerd_common.messages import FileDescriptor, Schema
+
+
+def footer(table: int, *, buffers: int = 1, version: tuple[int, int] = (2, 1), magic: bytes = b"LANC") -> bytes:
+    return struct.pack("<QQQIIHH4s", 0, 0, table, buffers, 1, *version, magic)
+
+
+def test_the_table_of_buffers_is_found_by_the_footer() -> None:
+    assert buffer_table(b"x" * 60 + footer(20), 100) == Extent(20, 36)
+    assert buffer_table(footer(44, version=(0, 3)), 100) == Extent(44, 60)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"",
+        b"LANC",
+        footer(20, magic=b"PAR1"),
+        footer(20, version=(0, 2)),
+        footer(20, buffers=0),
+        footer(45),
+        footer(2**64 - 1),
+    ],
+)
+def test_another_file_has_no_table(tail: bytes) -> None:
+    assert buffer_table(tail, 100) is None
+
+
+def test_the_first_entry_says_where_the_descriptor_lies() -> None:
+    assert first_buffer(struct.pack("<QQ", 10, 30), 100) == Extent(10, 40)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        struct.pack("<QQ", 90, 11),
+        struct.pack("<QQ", 2**64 - 1, 1),
+        struct.pack("<QQ", 0, DESCRIPTOR_BYTES_MAX + 1),
+    ],
+)
+def test_an_entry_that_can_not_be_right(entry: bytes) -> None:
+    assert first_buffer(entry, 100) is None
+
+
+def test_a_descriptor_has_the_metadata_of_the_schema() -> None:
+    said = FileDescriptor(schema=Schema(metadata={"k": b"v"}), length=5)
+    assert decode_descriptor(said.SerializeToString()) == said
+    assert decode_descriptor(b"\xff\xff") is None

@@ -1,0 +1,111 @@
+"""Ids for rows that have none."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from committerd.errors import InvalidRequest
+from committerd.lance.versions.lineage import (
+    assign_row_ids,
+    require_free_row_ids,
+    require_known_row_ids,
+    require_same_rows,
+    require_unchanged_row_ids,
+)
+from committerd_common.row_ids import count_row_ids, decode_row_ids
+from tests.lance.samples import fragment, with_row_ids
+
+
+def test_rows_without_ids_get_the_next() -> None:
+    made = fragment(0, rows=100)
+    assert assign_row_ids([made], 0) == 100
+    assert list(decode_row_ids(made.inline_row_ids, fragment=0, staged=False)) == list(range(100))
+
+
+def test_rows_with_ids_keep_them() -> None:
+    made = with_row_ids(fragment(0, rows=50), [range(50)])
+    before = made.inline_row_ids
+    assert assign_row_ids([made], 100) == 100
+    assert made.inline_row_ids == before
+
+
+def test_the_last_rows_are_those_without() -> None:
+    made = with_row_ids(fragment(0, rows=50), [range(30)])
+    assert assign_row_ids([made], 100) == 120
+    found = decode_row_ids(made.inline_row_ids, fragment=0, staged=False)
+    assert list(found) == [*range(30), *range(100, 120)]
+    assert len(found.segments) == 1
+
+
+def test_ids_that_the_table_may_still_give_out_are_free() -> None:
+    assert require_free_row_ids([fragment(0)], 100) == 100
+    made = [with_row_ids(fragment(0, rows=3), [range(205, 208)]), with_row_ids(fragment(1, rows=9), [range(100, 105)])]
+    assert require_free_row_ids(made, 100) == 208
+    assert assign_row_ids(made, 208) == 212
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "message"),
+    [
+        ([range(60)], 50, "60 row ids and 50 rows"),
+        ([range(99, 105)], 6, "row id 99, but the table has given out all below 100"),
+        ([range(2**41, 2**41 + 6)], 6, "too far above the table's next one, 100"),
+        ([range(200, 203), range(202, 205)], 6, "brings 1 row ids twice"),
+        (
+            [range(200, 200 + 2**32), range(2**32, 2**33), range(2**33, 2**33 + 1)],
+            2**34,
+            "at most 8589934592 are allowed",
+        ),
+    ],
+)
+def test_ids_that_are_not_free(ids: list[range], rows: int, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        require_free_row_ids([with_row_ids(fragment(3, rows=rows), ids)], 100)
+    assert refused.value.code == "row_ids"
+
+
+def test_rows_that_moved_have_ids_that_were_given_out() -> None:
+    require_known_row_ids([fragment(0), with_row_ids(fragment(1), [range(90, 100)])], 100)
+    with pytest.raises(InvalidRequest, match="given out none above 99"):
+        require_known_row_ids([with_row_ids(fragment(1), [range(91, 101)])], 100)
+    twice = [with_row_ids(fragment(number), [range(10)]) for number in (1, 2)]
+    with pytest.raises(InvalidRequest, match="brings 10 row ids twice"):
+        require_known_row_ids(twice, 100)
+
+
+def test_what_is_replaced_brings_no_rows_of_others() -> None:
+    old = [with_row_ids(fragment(number), [range(10 * number, 10 * number + 10)]) for number in (0, 1)]
+    require_same_rows(old, [with_row_ids(fragment(2, rows=14), [range(15, 20), range(1, 10)])])
+    with pytest.raises(InvalidRequest, match="1 rows, such as the one with id 20") as refused:
+        require_same_rows(old, [with_row_ids(fragment(2), [range(11, 21)])])
+    assert refused.value.code == "row_ids"
+
+
+def test_ids_stay_whatever_they_are_written_as() -> None:
+    before = with_row_ids(fragment(0), [range(10)])
+    require_unchanged_row_ids(before, with_row_ids(fragment(0), [range(4), range(4, 10)]))
+    for other in ([range(1, 11)], [range(5), range(6, 11)], [range(5, 10), range(5)]):
+        with pytest.raises(InvalidRequest, match="other row ids than before"):
+            require_unchanged_row_ids(before, with_row_ids(fragment(0), other))
+
+
+def test_very_many_rows_are_topped_up_without_listing_them() -> None:
+    for given in ([range(3)], [range(2, 4), range(1)]):
+        made = with_row_ids(fragment(0, rows=2**32 - 1), given)
+        started = time.process_time()
+        assert assign_row_ids([made], 100) == 100 + 2**32 - 4
+        assert time.process_time() - started < 1
+        assert len(made.inline_row_ids) < 100
+        assert count_row_ids(made.inline_row_ids, fragment=0, staged=True) == 2**32 - 1
+
+
+def test_fragments_are_served_in_order() -> None:
+    first, second = fragment(0, rows=30), with_row_ids(fragment(1, rows=25), [range(500, 520)])
+    assert assign_row_ids([first, second], 1000) == 1035
+    assert list(decode_row_ids(first.inline_row_ids, fragment=0, staged=False)) == list(range(1000, 1030))
+    assert list(decode_row_ids(second.inline_row_ids, fragment=1, staged=False)) == [
+        *range(500, 520),
+        *range(1030, 1035),
+    ]

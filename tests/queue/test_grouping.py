@@ -1,0 +1,173 @@
+"""Which records become one version, and what that version says of the queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from committerd.lance.transactions.transaction import reserved_range
+from committerd.queue.grouping import (
+    Group,
+    GroupLimits,
+    Weight,
+    can_share,
+    joins,
+    mark_of,
+    member_of,
+    merged,
+    position_only,
+    refusal_of,
+    sole,
+)
+from committerd.queue.ledger import Refused
+from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import AppMark, decode_marks, decode_position, start_of
+from committerd_common.messages import INVALID, DataFragment, Manifest, Refusal, Transaction
+from committerd_common.request import AppUnit, Envelope, Request
+
+POSITION = start_of(TopicIdentity(cluster_id="c", topic="t.staged", topic_id="i"), 3)
+
+
+def append(uuid: str = "a", *, fragments: int = 1, tag: str = "", read_version: int = 4) -> Transaction:
+    transaction = Transaction(uuid=uuid, read_version=read_version, tag=tag)
+    transaction.append.fragments.extend(DataFragment(id=0, physical_rows=n + 1) for n in range(fragments))
+    return transaction
+
+
+def delete() -> Transaction:
+    transaction = Transaction(uuid="d", read_version=4)
+    transaction.delete.SetInParent()
+    return transaction
+
+
+def request(transaction: Transaction, *, offset: int = 3, size: int = 10, envelope: Envelope | None = None) -> Request:
+    return Request(offset=offset, envelope=envelope or Envelope(), transaction=transaction, size=size)
+
+
+def weight(*requests: Request) -> Weight:
+    total = Weight()
+    for one in requests:
+        total.add(one)
+    return total
+
+
+LIMITS = GroupLimits(records=3, bytes=35, fragments=4)
+
+
+def test_appends_share_a_version_and_nothing_else_does() -> None:
+    assert can_share(append())
+    assert not can_share(append(tag="v1"))
+    assert not can_share(delete())
+    one = weight(request(append()))
+    assert joins(request(append("b")), one, LIMITS)
+    assert not joins(request(delete()), one, LIMITS)
+    assert not joins(request(append("b", tag="v1")), one, LIMITS)
+    assert not joins(request(append("b")), weight(request(delete())), LIMITS)
+
+
+def test_the_first_request_always_joins_however_large() -> None:
+    assert joins(request(append(fragments=99), size=10**9), weight(), LIMITS)
+
+
+@pytest.mark.parametrize(("limits", "full"), [(LIMITS, 3), (GroupLimits(coalesce_appends=False), 1)])
+def test_so_many_records_fill_a_version(limits: GroupLimits, full: int) -> None:
+    assert limits.full == full
+
+
+@pytest.mark.parametrize(
+    ("limits", "mates"),
+    [
+        (GroupLimits(records=2), 2),
+        (GroupLimits(bytes=29), 2),
+        (GroupLimits(fragments=2), 2),
+        (GroupLimits(coalesce_appends=False), 1),
+    ],
+)
+def test_bounds_end_a_group(limits: GroupLimits, mates: int) -> None:
+    total = weight(*(request(append(str(n))) for n in range(mates)))
+    assert not joins(request(append("x")), total, limits)
+
+
+def test_a_version_of_several_keeps_uuids_and_properties_of_each() -> None:
+    one, two = append("a", fragments=2, read_version=9), append("b", read_version=4)
+    one.transaction_properties["note"] = "first"
+    members = [member_of(request(t, offset=n), shared=True) for n, t in enumerate((one, two))]
+    transaction = merged([one, two], members, [], uuid="group", topic_id="i")
+    assert (transaction.uuid, transaction.read_version) == ("group", 4)
+    assert [f.physical_rows for f in transaction.append.fragments] == [1, 2, 1]
+    settled = decode_settled(transaction, version=10)
+    assert [m.uuid for m in settled.members] == ["a", "b"]
+    assert dict(settled.members[0].properties) == {"note": "first"}
+    assert [m.read_version for m in settled.members] == [9, 4]
+
+
+def test_a_version_of_one_is_what_was_staged_with_our_properties() -> None:
+    staged = append("a")
+    staged.transaction_properties["note"] = "mine"
+    before = staged.SerializeToString(deterministic=True)
+    member = member_of(request(staged), shared=False)
+    transaction = sole(staged, [member], [], topic_id="i")
+    assert staged.SerializeToString(deterministic=True) == before
+    assert (transaction.uuid, transaction.transaction_properties["note"]) == ("a", "mine")
+    assert not member.properties
+    assert transaction.append == staged.append
+
+
+def test_refusals_alone_are_an_update_of_our_own_keys() -> None:
+    marks = {"spark": AppMark(run="q", version=1, uuid="u", table_version=2, used_ms=3)}
+    refusals = [Refusal(offset=3, uuid="x", status=INVALID)]
+    transaction = position_only(POSITION, marks, refusals, read_version=6, uuid="p", reason="by hand")
+    entries = {e.key: e.value for e in transaction.update_config.table_metadata_updates.update_entries}
+    assert decode_position(entries) == POSITION
+    assert decode_marks(entries) == marks
+    assert not transaction.update_config.table_metadata_updates.replace
+    assert list(decode_settled(transaction, version=7).refusals) == refusals
+    assert transaction.transaction_properties[REASON_KEY] == "by hand"
+    assert REASON_KEY not in position_only(POSITION, {}, read_version=6, uuid="p").transaction_properties
+
+
+def test_a_member_remembers_who_asked_and_for_which_unit_of_work() -> None:
+    envelope = Envelope(
+        producer="p", app=AppUnit(app_id="spark", version=5, run="q"), outcome_partition=3, traceparent="t"
+    )
+    member = member_of(request(append(), envelope=envelope), shared=False, reserved=(7, 2))
+    assert (member.app_id, member.app_version, member.app_run) == ("spark", 5, "q")
+    assert (member.producer, member.outcome_partition, member.traceparent) == ("p", 3, "t")
+    assert (member.reserved_first, member.reserved_count) == (7, 2)
+
+
+def test_a_refusal_remembers_what_can_be_known_of_a_record() -> None:
+    why = Refused(status=Status.INVALID, reason="record_undecodable", message="m")
+    bare = refusal_of(why, offset=9, envelope=Envelope(producer="p"), transaction=None)
+    assert (bare.uuid, bare.operation, bare.offset, bare.status) == ("", "", 9, INVALID)
+    known = refusal_of(why, offset=9, envelope=Envelope(), transaction=append("a"))
+    assert (known.uuid, known.operation, known.read_version) == ("a", "append", 4)
+    assert refusal_of(why, offset=9, envelope=Envelope(), transaction=Transaction(uuid="a")).operation == ""
+
+
+def test_committing_a_unit_of_work_moves_its_mark_and_keeps_its_life() -> None:
+    envelope = Envelope(app=AppUnit(app_id="spark", version=5, run="q"))
+    assert mark_of(request(append()), {}, version=8, used_ms=1) == {}
+    before = {"spark": AppMark(run="", version=-1, uuid="u", table_version=2, used_ms=0, life=4)}
+    moved = mark_of(request(append("a"), envelope=envelope), before, version=8, used_ms=9, era=2)
+    assert moved == {
+        "spark": AppMark(run="q", version=5, uuid="a", table_version=8, used_ms=9, life=4, era=2, offset=3)
+    }
+    assert mark_of(request(append("a"), envelope=envelope), {}, version=8, used_ms=9)["spark"].life == 0
+
+
+def test_a_reservation_learns_its_range_from_the_latest_version() -> None:
+    reserve = Transaction(uuid="r")
+    reserve.reserve_fragments.num_fragments = 3
+    assert reserved_range(Manifest(max_fragment_id=6), reserve) == (7, 3)
+    assert reserved_range(Manifest(), reserve) == (1, 3)
+    assert reserved_range(None, reserve) == (0, 0)
+    assert reserved_range(Manifest(), append()) == (0, 0)
+
+
+def test_a_group_counts_what_it_settles_and_carries_position_and_marks() -> None:
+    member = member_of(request(append()), shared=False)
+    refusal = Refusal(offset=4, status=INVALID)
+    group = Group(version=5, transaction=append(), members=[member], refusals=[refusal], position=POSITION, marks={})
+    assert group.settles == 2
+    assert decode_position(group.metadata) == POSITION

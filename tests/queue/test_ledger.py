@@ -1,0 +1,311 @@
+"""Has this record been settled before? By uuid, by application version, within the group too."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from committerd.queue import ledger as module
+from committerd.queue.ledger import (
+    LEDGER_BYTES,
+    NOT_SEEN,
+    Asked,
+    Earlier,
+    Ledger,
+    OlderVersions,
+    dedupe,
+    names,
+    refusal_in,
+)
+from committerd.queue.outcomes import Settled, Status, short
+from committerd.queue.position import AppMark
+from committerd_common.messages import DUPLICATE, INVALID, RETRYABLE, Member, Refusal
+from committerd_common.request import AppUnit
+
+MARKS = {"spark": AppMark(run="q1", version=7, uuid="u7", table_version=40, used_ms=0)}
+
+
+def asked(uuid: str = "u", read_version: int = 1, **more: object) -> Asked:
+    return Asked(uuid=uuid, read_version=read_version, **more)  # type: ignore[arg-type]  # test shorthand
+
+
+BAD = Refusal(offset=2, uuid="bad", status=INVALID, reason="path_invalid", message="m", conflicting_version=3)
+OURS = Settled(
+    version=5,
+    uuid="v5",
+    operation="append",
+    ours=True,
+    members=[Member(offset=0, uuid="a"), Member(offset=1, uuid="b")],
+    refusals=[
+        BAD,
+        Refusal(offset=3, uuid="a", status=DUPLICATE, reason="uuid_seen", version=5),
+        Refusal(offset=4, status=INVALID, reason="record_empty"),
+    ],
+)
+FOREIGN = Settled(version=6, uuid="f", operation="append", ours=False)
+
+
+class TestDedupe:
+    def test_a_uuid_that_a_version_has_is_a_duplicate(self) -> None:
+        answer = dedupe(asked("a"), Earlier(committed=5), {}, version=7)
+        assert answer is not None
+        assert (answer.status, answer.reason, answer.version) == (Status.DUPLICATE, "uuid_seen", 5)
+
+    def test_a_uuid_twice_in_one_group_is_committed_once(self) -> None:
+        answer = dedupe(asked("x"), NOT_SEEN, {}, version=9, members={"x"})
+        assert answer is not None
+        assert answer.version == 9
+
+    def test_a_refused_uuid_gets_the_same_answer_again_unless_it_is_a_replay(self) -> None:
+        answer = dedupe(asked("bad"), Earlier(refusal=BAD), {}, version=6)
+        assert answer is not None
+        assert (answer.status, answer.reason, answer.message, answer.conflicting_version) == (
+            Status.INVALID,
+            "path_invalid",
+            "m",
+            3,
+        )
+        assert dedupe(asked("bad", is_replay=True), Earlier(refusal=BAD), {}, version=6) is None
+
+    def test_a_refusal_in_the_same_group_counts_and_a_duplicate_there_does_not(self) -> None:
+        mates = [Refusal(uuid="x", status=DUPLICATE), Refusal(uuid="y", status=INVALID, reason="r")]
+        assert dedupe(asked("x"), NOT_SEEN, {}, version=2, refusals=mates) is None
+        answer = dedupe(asked("y"), NOT_SEEN, {}, version=2, refusals=mates)
+        assert answer is not None
+        assert answer.reason == "r"
+
+    @pytest.mark.parametrize(("version", "expected"), [(6, 0), (7, 40)])
+    def test_an_application_version_at_or_below_the_mark_is_a_duplicate(self, version: int, expected: int) -> None:
+        app = AppUnit(app_id="spark", version=version, run="q1")
+        answer = dedupe(asked(app=app), NOT_SEEN, MARKS, version=50)
+        assert answer is not None
+        assert (answer.status, answer.reason, answer.version) == (Status.DUPLICATE, "app_version_seen", expected)
+
+    def test_the_next_application_version_is_new(self) -> None:
+        assert dedupe(asked(app=AppUnit(app_id="spark", version=8, run="q1")), NOT_SEEN, MARKS, version=50) is None
+
+    def test_another_run_of_the_same_application_is_refused_and_told_the_way_out(self) -> None:
+        answer = dedupe(asked(app=AppUnit(app_id="spark", version=0, run="q2")), NOT_SEEN, MARKS, version=50)
+        assert answer is not None
+        assert (answer.status, answer.reason) == (Status.INVALID, "app_id_in_use")
+        assert "committerd app release spark" in answer.message
+
+    def test_what_was_refused_before_another_run_began_gets_the_same_answer_again(self) -> None:
+        app = AppUnit(app_id="spark", version=0, run="q2")
+        answer = dedupe(asked("bad", app=app), Earlier(refusal=BAD), MARKS, version=50)
+        assert answer is not None
+        assert answer.reason == "path_invalid"
+        answer = dedupe(asked("bad", app=app, is_replay=True), Earlier(refusal=BAD), MARKS, version=50)
+        assert answer is not None
+        assert answer.reason == "app_id_in_use"
+
+    def test_a_released_or_unknown_application_may_start_anew(self) -> None:
+        released = {"spark": AppMark(run="", version=-1, uuid="u7", table_version=40, used_ms=0, life=1)}
+        app = AppUnit(app_id="spark", version=0, run="q2")
+        assert dedupe(asked(app=app), NOT_SEEN, released, version=50) is None
+        assert dedupe(asked(app=app), NOT_SEEN, {}, version=50) is None
+
+    def test_the_uuid_counts_before_the_application(self) -> None:
+        app = AppUnit(app_id="spark", version=0, run="q2")
+        answer = dedupe(asked("a", app=app), Earlier(committed=5), MARKS, version=50)
+        assert answer is not None
+        assert answer.reason == "uuid_seen"
+
+    def test_a_version_that_is_not_known_any_more_leaves_it_undecided(self) -> None:
+        for replay in (False, True):
+            answer = dedupe(asked("a", is_replay=replay), Earlier(unknown_at=4), {}, version=50)
+            assert answer is not None
+            assert (answer.status, answer.reason, answer.conflicting_version) == (Status.UNDECIDED, "history_gap", 4)
+            assert "memory.ledger_bytes" in short(answer.message)
+
+    def test_an_application_version_rules_out_what_is_not_known_any_more(self) -> None:
+        app = AppUnit(app_id="spark", version=8, run="q1")
+        assert dedupe(asked(app=app), Earlier(unknown_at=4), MARKS, version=50) is None
+
+    def test_what_is_known_counts_before_what_is_not(self) -> None:
+        answer = dedupe(asked("a"), Earlier(committed=9, unknown_at=4), {}, version=50)
+        assert answer is not None
+        assert answer.reason == "uuid_seen"
+        answer = dedupe(asked("bad"), Earlier(refusal=BAD, unknown_at=4), {}, version=50)
+        assert answer is not None
+        assert answer.reason == "path_invalid"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "found"),
+    [
+        (Earlier(committed=3, unknown_at=1), "committed"),
+        (Earlier(refusal=BAD, unknown_at=1), "refused"),
+        (Earlier(unknown_at=1), "unknown"),
+        (NOT_SEEN, "new"),
+    ],
+)
+def test_what_is_known_of_a_uuid_in_one_word(earlier: Earlier, found: str) -> None:
+    assert earlier.found == found
+
+
+def test_a_version_names_its_own_uuid_and_those_of_its_members() -> None:
+    assert [names(OURS, one) for one in ("v5", "a", "b", "bad", "f")] == [True, True, True, False, False]
+    assert refusal_in(OURS, "bad") == BAD
+    assert refusal_in(OURS, "a") is None
+
+
+def ledger(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
+    known = Ledger.empty(bytes_max)
+    for one in settled:
+        known = known.then(one)
+    return known
+
+
+def loaded(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
+    """As Start does it: the newest first."""
+    older = OlderVersions(bytes_max=bytes_max)
+    for one in reversed(settled):
+        older.add(one)
+    return older.ledger()
+
+
+class TestLedger:
+    def test_knows_the_newest_exactly(self) -> None:
+        known = ledger(OURS, FOREIGN)
+        assert [known.committed_at(one, 1) for one in ("a", "b", "v5", "f")] == [(5, ()), (5, ()), (5, ()), (6, ())]
+        assert known.refused_at("bad") == (BAD, ())
+        assert known.rules_out("x", 0)
+        assert not any(known.rules_out(one, 1) for one in ("a", "v5", "f", "bad"))
+        assert known.committed_at("a", 5) == (None, [])
+        assert known.floor == 0
+
+    def test_says_where_to_look_for_what_start_has_read(self) -> None:
+        known = loaded(OURS, FOREIGN)
+        assert [known.committed_at(one, 1) for one in ("a", "b", "v5", "f", "x")] == [
+            (None, [5]),
+            (None, [5]),
+            (None, [5]),
+            (None, [6]),
+            (None, []),
+        ]
+        assert known.refused_at("bad") == (None, [5])
+        assert known.refused_at("a") == (None, [])
+        assert known.rules_out("a", 5)
+        assert not known.rules_out("a", 4)
+        assert not known.rules_out("bad", 5)
+
+    def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version(self) -> None:
+        again = Settled(version=9, uuid="f", operation="append", ours=False)
+        nameless = Settled(version=10, uuid="", operation="", ours=False)
+        assert ledger(FOREIGN, again, nameless).committed_at("f", 6) == (9, ())
+        assert loaded(FOREIGN, again, nameless).committed_at("f", 0) == (None, [9, 6])
+
+    def test_the_next_ledger_knows_one_version_more_and_this_one_does_not(self) -> None:
+        known = ledger(FOREIGN)
+        later = known.then(replace(OURS, version=7))
+        assert (later.committed_at("f", 1), later.committed_at("a", 1)) == ((6, ()), (7, ()))
+        assert not later.rules_out("f", 1)
+        assert later.rules_out("nobody", 1)
+        assert known.rules_out("a", 1)
+        assert known.refused_at("bad") == (None, [])
+        assert later.refused_at("bad") == (BAD, ())
+        assert later.refused_at("x") == (None, [])
+        assert later.bytes > known.bytes
+
+    def test_two_ledgers_that_follow_one_know_nothing_of_each_other(self) -> None:
+        known = ledger(*(version_of(number, [f"u{number}"], [f"r{number}"]) for number in range(1, 40)))
+        one, other = known.then(version_of(40, ["one"], ["no"])), known.then(version_of(40, ["other"], ["not"]))
+        assert [one.rules_out(uuid, 0) for uuid in ("one", "no", "other", "not")] == [False, False, True, True]
+        assert [other.rules_out(uuid, 0) for uuid in ("one", "no", "other", "not")] == [True, True, False, False]
+        assert not any(one.rules_out(f"u{number}", 0) for number in range(1, 40))
+
+    def test_the_newest_refusal_of_a_uuid_counts(self) -> None:
+        anew = Refusal(offset=9, uuid="bad", status=RETRYABLE, reason="conflict")
+        known = ledger(OURS, Settled(version=8, uuid="v8", operation="append", ours=True, refusals=[anew]))
+        assert known.refused_at("bad") == (anew, ())
+        assert known.then(replace(OURS, version=9)).refused_at("bad") == (BAD, ())
+
+
+def version_of(number: int, uuids: list[str], refused: list[str] | None = None) -> Settled:
+    return Settled(
+        version=number,
+        uuid="",
+        operation="append",
+        ours=True,
+        members=[Member(offset=0, uuid=one) for one in uuids],
+        refusals=[Refusal(uuid=one, status=INVALID, reason="r") for one in refused or ()],
+    )
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a few uuids."""
+    monkeypatch.setattr(module, "_RUN_ENTRIES_MAX", 64)
+    monkeypatch.setattr(module, "_RUN_ENTRIES_MIN", 4)
+    monkeypatch.setattr(module, "_RECENT_REFUSAL_BYTES", 5000)
+
+
+def possible(known: Ledger, one: str, after: int) -> list[int]:
+    version, maybe = known.committed_at(one, after)
+    return [version] if version is not None else list(maybe)
+
+
+@pytest.mark.parametrize("bytes_max", [500, 3000, 20_000, 1_000_000])
+@pytest.mark.parametrize("at_start", [0, 150, 300])
+@pytest.mark.parametrize("step", [1, 400])
+@pytest.mark.usefixtures("small")
+def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, step: int) -> None:
+    """Versions up to some thousand numbers apart, the first of them read at Start, the others learnt."""
+    dice = random.Random(f"{bytes_max} {at_start} {step}")
+    history = {}
+    for place in range(300):
+        uuids, refused = (
+            [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(dice.randint(0, n))] for n in (8, 3)
+        )
+        history[1 + place * step] = version_of(1 + place * step, uuids, refused)
+    versions = list(history.values())
+    known = loaded(*versions[:at_start], bytes_max=bytes_max)
+    for one in versions[at_start:]:
+        known = known.then(one)
+    assert known.bytes <= 2 * bytes_max + 8000
+    for number, settled in history.items():
+        for member in settled.members:
+            assert known.rules_out(member.uuid, number) is (number >= known.floor)
+            if number > known.floor:
+                assert possible(known, member.uuid, number - 1) == [number]
+            assert not known.rules_out(member.uuid, number - 1)
+        for refusal in settled.refusals:
+            assert not known.rules_out(refusal.uuid, 0)
+            refusals, maybe = known.refused_at(refusal.uuid)
+            assert refusals is not None or list(maybe) == [number] or number <= known.floor
+    new = [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(100)]
+    assert all(known.rules_out(one, known.floor) for one in new)
+    assert known.floor == 0 or not any(known.rules_out(one, known.floor - 1) for one in new)
+    assert (known.floor == 0) is (bytes_max == 1_000_000)
+
+
+def test_once_it_is_full_nothing_older_is_taken_in() -> None:
+    older = OlderVersions(bytes_max=160)
+    assert older.add(version_of(9, ["i"]))
+    assert not older.add(version_of(8, [str(n) for n in range(40)]))
+    assert not older.add(version_of(7, ["g"]))
+    known = older.ledger()
+    assert known.floor == 8
+    assert possible(known, "i", 8) == [9]
+
+
+def test_a_run_has_fewer_versions_than_its_numbers_can_tell_apart() -> None:
+    numbers = [1, 2, 40_000, 65_537, 70_000, 200_000, 200_001]
+    versions = [version_of(number, [f"u{number}"]) for number in numbers]
+    for known in (loaded(*versions), ledger(*versions, bytes_max=600)):
+        assert [possible(known, f"u{number}", 0) for number in numbers] == [[number] for number in numbers]
+        assert [possible(known, f"u{number}", number) for number in numbers] == [[] for _ in numbers]
+
+
+def test_ten_million_records_take_eight_bytes_each() -> None:
+    """At a hundredth of the size."""
+    older = OlderVersions()
+    for number in range(100, 0, -1):
+        older.add(version_of(number, [f"{number} {place}" for place in range(1000)]))
+    known = older.ledger()
+    assert known.bytes == 8 * 100_000
+    assert known.committed_at("50 7", 0) == (None, [50])

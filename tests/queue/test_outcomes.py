@@ -1,0 +1,135 @@
+"""What a version says of the records that it settles, and what each is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from committerd.errors import CorruptTable
+from committerd.queue.outcomes import (
+    MEMBERS_KEY,
+    MESSAGE_CHARS_MAX,
+    REFUSED_KEY,
+    Settled,
+    Status,
+    Timings,
+    committed,
+    decode_settled,
+    encode_settled,
+    marked_member,
+    refused,
+    settled_by,
+    short,
+    undecided_refusal,
+)
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import AppMark, start_of
+from committerd_common.messages import (
+    COMMITTED,
+    INVALID,
+    UNDECIDED,
+    Member,
+    Refusal,
+    Transaction,
+)
+
+POSITION = start_of(TopicIdentity(cluster_id="c", topic="t.staged", topic_id="i"), 0)
+MEMBER = Member(offset=4, uuid="a", producer="p", read_version=2, reserved_first=8, reserved_count=2)
+REFUSAL = Refusal(
+    offset=5,
+    uuid="b",
+    status=INVALID,
+    reason="path_invalid",
+    message="m",
+    conflicting_version=3,
+    conflicting_operation="delete",
+    producer="p",
+    operation="append",
+    read_version=1,
+)
+
+
+def version(**properties: str) -> Transaction:
+    transaction = Transaction(uuid="v", read_version=6)
+    transaction.append.SetInParent()
+    transaction.transaction_properties.update(properties)
+    return transaction
+
+
+def test_members_and_refusals_survive_the_transaction_properties() -> None:
+    settled = decode_settled(version(**encode_settled([MEMBER], [REFUSAL], topic_id="i")), version=7)
+    assert settled == Settled(
+        version=7, uuid="v", operation="append", ours=True, members=[MEMBER], refusals=[REFUSAL], topic_id="i"
+    )
+    assert list(settled.entries()) == [MEMBER, REFUSAL]
+
+
+def test_a_version_without_our_properties_is_foreign_and_still_has_a_uuid() -> None:
+    settled = decode_settled(version(who="spark"), version=7)
+    assert (settled.ours, settled.uuid, list(settled.entries())) == (False, "v", [])
+
+
+def test_a_version_whose_transaction_is_lost_is_foreign() -> None:
+    assert not decode_settled(None, version=7).ours
+
+
+def test_any_property_of_ours_makes_a_version_ours() -> None:
+    assert decode_settled(version(**{"committerd.reason": "by hand"}), version=7).ours
+    assert decode_settled(Transaction(transaction_properties={"committerd.reason": ""}), version=7).operation == ""
+
+
+@pytest.mark.parametrize("text", ["not base64!", "//8="])
+def test_members_that_can_not_be_read_stop_the_table(text: str) -> None:
+    with pytest.raises(CorruptTable, match="version 7"):
+        decode_settled(version(**{MEMBERS_KEY: text, REFUSED_KEY: ""}), version=7)
+
+
+@pytest.mark.parametrize("text", ["not base64!", "//8="])
+def test_a_version_whose_members_can_not_be_read_is_foreign(text: str) -> None:
+    settled = settled_by(version(**{MEMBERS_KEY: text, REFUSED_KEY: ""}), version=7)
+    assert settled == Settled(version=7, uuid="v", operation="append", ours=False)
+    good = version(**encode_settled([MEMBER], [], topic_id="i"))
+    assert settled_by(good, version=7) == decode_settled(good, version=7)
+    bare = Transaction(transaction_properties={MEMBERS_KEY: text})
+    assert settled_by(bare, version=7).operation == ""
+
+
+def test_a_committed_record_is_told_where_it_is() -> None:
+    settled = Settled(version=7, uuid="v", operation="append", ours=True, members=[MEMBER, MEMBER])
+    outcome = committed(MEMBER, settled, POSITION, Timings(queued_ms=3, commit_ms=4))
+    assert (outcome.status, outcome.version, outcome.uuid, outcome.offset) == (COMMITTED, 7, "a", 4)
+    assert (outcome.transactions, outcome.queued_ms, outcome.commit_ms) == (2, 3, 4)
+    assert (outcome.reserved_first, outcome.reserved_count, outcome.operation) == (8, 2, "append")
+    assert (outcome.topic, outcome.topic_id, outcome.cluster_id) == ("t.staged", "i", "c")
+
+
+def test_a_refused_record_is_told_why() -> None:
+    outcome = refused(REFUSAL, POSITION)
+    assert (outcome.status, outcome.reason, outcome.message) == (INVALID, "path_invalid", "m")
+    assert (outcome.conflicting_version, outcome.conflicting_operation) == (3, "delete")
+    assert (outcome.operation, outcome.read_version, outcome.producer) == ("append", 1, "p")
+
+
+def test_the_same_answer_comes_from_the_table_again_without_its_timings() -> None:
+    first, again = refused(REFUSAL, POSITION, Timings(queued_ms=9)), refused(REFUSAL, POSITION)
+    first.queued_ms = 0
+    assert first == again
+
+
+def test_a_record_that_can_be_neither_found_nor_ruled_out_is_undecided() -> None:
+    refusal = undecided_refusal(offset=3, uuid="x", producer="p", outcome_partition=2)
+    assert (refusal.status, refusal.reason, refusal.outcome_partition) == (UNDECIDED, "version_cleaned_up", 2)
+    assert len(refusal.message) <= MESSAGE_CHARS_MAX
+
+
+def test_an_application_mark_remembers_its_last_commit() -> None:
+    mark = AppMark(run="q", version=3, uuid="x", table_version=12, used_ms=0)
+    assert marked_member(mark, offset=3, producer="p", outcome_partition=2).uuid == "x"
+
+
+def test_only_wrong_and_unsupported_records_are_dead_letters() -> None:
+    assert {s for s in Status if s.is_dead_letter} == {Status.INVALID, Status.UNSUPPORTED}
+
+
+def test_a_long_message_is_cut_before_it_swells_the_manifest() -> None:
+    assert short("x" * 300) == "x" * 300
+    assert short("x" * 301) == "x" * 299 + "…"
