@@ -10,7 +10,13 @@ import pytest
 
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
 
-PACKAGE = Path(__file__).resolve().parents[1] / "committerd"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = (ROOT / "committerd", ROOT / "producers" / "committerd_common")
+
+
+def files() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in package.rglob("*.py") if path.name != "reasons.py")
+
 
 RAISED_BY = {
     INVALID_REASONS: ("InvalidRequest", "blamed", "unbuildable"),
@@ -21,13 +27,13 @@ RAISED_BY = {
 
 def raised(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Each literal code with which one of these is called, and where."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in files():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in names:
                 values = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
                 for value in values or node.args[1:2]:
                     if isinstance(value, ast.Constant):
-                        yield str(value.value), f"{path.relative_to(PACKAGE)}:{node.lineno}"
+                        yield str(value.value), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
 @pytest.mark.parametrize("listed", RAISED_BY)
@@ -39,7 +45,7 @@ def test_every_code_that_is_raised_is_listed(listed: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("listed", RAISED_BY)
 def test_every_code_that_is_listed_can_occur(listed: tuple[str, ...]) -> None:
-    sources = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if path.name != "reasons.py"]
+    sources = [path.read_text(encoding="utf-8") for path in files()]
     assert not [code for code in listed if not any(f'"{code}"' in source for source in sources)]
 
 

@@ -5,10 +5,10 @@ on the head that will follow once the put succeeds. If that becomes the head, an
 otherwise the draft is dropped, and nothing has to be taken back. A version whose files are still being written can't be
 built upon, so nothing is formed ahead on it.
 
-Some stores write an object in less time than one question to them takes (`ports.TakesSeveral`). For those several
-versions are formed ahead, each on the one before it, and put in one go. What a version costs besides its own work is
-then paid once for all of them: with `commit.coalesce_appends = false`, on a local disk and two busy cores, that makes
-two and a half times as many commits a second, synced to the disk or not.
+Some stores write an object in less time than one question to them takes (`stores.port.TakesSeveral`). For those
+several versions are formed ahead, each on the one before it, and put in one go. What a version costs besides its own
+work is then paid once for all of them: with `commit.coalesce_appends = false`, on a local disk and two busy cores,
+that makes two and a half times as many commits a second, synced to the disk or not.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def highest(positions: Iterable[Position]) -> Position | None:
     """The highest of what several versions carry: the last era, and of that all that any has passed.
 
     Positions of one era that name different topics contradict each other: the one of the first (newest) version wins
-    the name, and `startup` compares that with the topic.
+    the name, and `queue.start` compares that with the topic.
     """
     best: Position | None = None
     for position in positions:

@@ -1,10 +1,8 @@
-"""Bytes to messages and back: what Lance puts on storage, and what lies in the topic. No rules, no
-IO.
+"""Bytes to messages and back: what Lance puts on storage.
 
-`messages` has the protobuf messages, which are the model of everything. `paths` says where files
-lie, `manifest_file` what a version is made of, `deletion_file`, `row_ids`, `index_details` and
-`fragment_reuse` what hangs on it; `support` and `unknown_fields` refuse what we would break.
-`request` decodes a staged record.
+The generated messages, paths, row ids and index details are in `committerd_common`, since clients need them too. Here
+`manifest_file` and `fragment_list` are what a version is made of; `data_file`, `deletion_file` and `fragment_reuse`
+are the files that belong to it. `support`, `feature_flags` and `bounds` find what we would break.
 """
 
 from __future__ import annotations
