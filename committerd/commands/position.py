@@ -64,8 +64,9 @@ def show(as_json: bool) -> None:
 def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
     """Accept the topic as it is now, and go on at an offset of it.
 
-    For a topic that was deleted and made again, a log that lost records, or a table that lost its position. Records
-    below the offset that have no outcome get UNDECIDED and are not committed.
+    For a topic that was deleted and made again, a log that lost records, or a table that lost its position. Without
+    --offset, the committer judges every record of which no outcome is known. With it, records below the offset that
+    have no outcome get UNDECIDED and are not committed; the output counts them.
     """
     change = _Change(choose=lambda found: operate.adopted(found, offset), reason=reason, apply=apply)
     anyio.run(_set, settings(), change, as_json)
@@ -154,15 +155,20 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
 
 
 def _print_change(found: Situation, target: Position, version: int | None, *, as_json: bool) -> None:
+    unanswered = operate.unanswered_below(found, target.next_offset)
     if as_json:
-        written = {"version": version, "applied": version is not None}
+        written = {"version": version, "applied": version is not None, "skipped": unanswered}
         click.echo(json.dumps({"before": _json(found.loaded.position), "after": _json(target)} | written))
         return
     click.echo(f"before:  {_text(found.loaded.position)}")
     click.echo(f"after:   {_text(target)}")
-    passed = [o for o in range(found.facts.log_start, target.next_offset) if not _passes(found, o)]
-    if passed:
-        click.echo(f"passed:  {len(passed)} offsets without a commit, {passed[0]} to {passed[-1]}")
+    if unanswered is None:
+        click.echo("skips:   an unknown number of records: nothing tells which of the records below it have an outcome")
+    elif unanswered:
+        click.echo(
+            f"skips:   {unanswered} offsets below {target.next_offset} that have no known outcome: their records get "
+            "UNDECIDED, and are not committed"
+        )
     if version is None:
         click.echo("Nothing was written. Add --apply and --reason to write it.")
     else:
@@ -214,11 +220,6 @@ def _table_facts(loaded: Loaded) -> dict[str, Any]:
 
 def _refusal_json(refusal: RefusedToRun | None) -> dict[str, Any]:
     return {"refusal": None if refusal is None else {"code": refusal.code, "message": str(refusal)}}
-
-
-def _passes(found: Situation, offset: int) -> bool:
-    carried = found.loaded.position
-    return carried is not None and carried.identity == found.facts.identity and carried.passes(offset)
 
 
 def _json(one: Position | None) -> dict[str, Any] | None:

@@ -28,6 +28,10 @@ from committerd.table.writing import complete, put, write_files
 
 _ATTEMPTS = 20
 """Versions that other writers may put in between before we give up."""
+_OTHER_LOG = frozenset({"topic_id", "log_rewritten"})
+"""Refusals after which an offset of the log says nothing about the record that had it before."""
+_ADOPTED = _OTHER_LOG | {"position_beyond_end", "position_below_log_start", "position_went_back", "keys_missing"}
+"""Refusals that `position adopt` is the way out of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +60,62 @@ async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
     return Situation(loaded=loaded, facts=facts, refusal=refusal)
 
 
+def answered(situation: Situation) -> Position | None:
+    """What is known to be answered: all that this position passes, in the last era. None where too little is known.
+
+    The group's offset and the table's position say it of all records below them. Without both only the outcomes do, and
+    only where all of them were read.
+    """
+    carried, facts = situation.loaded.position, situation.facts
+    era = _last_era(situation)
+    positions = []
+    if carried is not None and carried.era == era and carried.identity == facts.identity:
+        positions.append(replace(carried, next_offset=min(carried.next_offset, facts.log_end)))
+    acknowledged = facts.acknowledged(era)
+    if acknowledged is not None:
+        positions.append(start_of(facts.identity, min(acknowledged, facts.log_end)))
+    if not positions and not facts.outcomes_are_all:
+        return None
+    next_offset = max([facts.log_start, *(one.next_offset for one in positions)])
+    told = {*facts.answered(era), *(offset for one in positions for offset in one.settled)}
+    while next_offset in told and next_offset < facts.log_end:
+        next_offset += 1
+    ahead = tuple(sorted(offset for offset in told if next_offset < offset < facts.log_end))
+    return replace(start_of(facts.identity, next_offset), settled=ahead)
+
+
+def unanswered_below(situation: Situation, offset: int) -> int | None:
+    """How many offsets of the log below this one have no known answer; None where that is not known."""
+    known, log_start = _answered_here(situation), situation.facts.log_start
+    if known is None:
+        return None
+    return max(offset - max(known.next_offset, log_start), 0) - sum(one < offset for one in known.settled)
+
+
 def adopted(situation: Situation, offset: int | None) -> Position:
     """The position that takes on the topic as it is now. `offset` None = where the cause says.
 
-    Raises `SettingsError` for an offset outside the log.
+    Where the cause says, every record that the position passes is known to have an answer, or the log has lost it:
+    those that were settled ahead stay settled, and the ones before them are judged. Raises `SettingsError` for an
+    offset outside the log, and where neither cause nor outcomes tell one.
     """
     facts = situation.facts
-    answered = [*facts.answered(0), (facts.group_offset or 0) - 1]
-    proposals = {
-        "position_beyond_end": facts.log_end,
-        "position_below_log_start": facts.log_start,
-        "topic_id": facts.log_start,
-        "log_rewritten": facts.log_start,
-        "position_went_back": min(max(answered) + 1, facts.log_end),
-        "keys_missing": min(max(answered) + 1, facts.log_end),
-    }
-    if offset is None:
-        code = situation.refusal.code if situation.refusal else ""
-        if code not in proposals:
-            raise SettingsError(
-                "a committer runs on this table and topic as they are: say with --offset from where to go on instead"
-            )
-        offset = proposals[code]
-    _require_in_log(offset, facts)
-    return replace(start_of(facts.identity, offset), era=_next_era(situation))
+    if offset is not None:
+        _require_in_log(offset, facts)
+        return replace(start_of(facts.identity, offset), era=_last_era(situation) + 1)
+    code = situation.refusal.code if situation.refusal else ""
+    if code not in _ADOPTED:
+        raise SettingsError(
+            "a committer runs on this table and topic as they are: say with --offset from where to go on instead"
+        )
+    position = _answered_here(situation)
+    if position is None:
+        raise SettingsError(
+            "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
+            "carries a position, and the outcomes topic holds more than are read here. Say with --offset from where "
+            "to go on: records below it that have no outcome are not committed, and records from it on are judged again"
+        )
+    return replace(position, era=_last_era(situation) + 1)
 
 
 def rewound(situation: Situation, offset: int) -> Position:
@@ -93,7 +129,7 @@ def rewound(situation: Situation, offset: int) -> Position:
     if offset >= told:
         raise SettingsError(f"offset {offset} is not behind what was answered, {told}: `position adopt` goes forward")
     _require_in_log(offset, facts)
-    return replace(start_of(facts.identity, offset), era=_next_era(situation))
+    return replace(start_of(facts.identity, offset), era=_last_era(situation) + 1)
 
 
 def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
@@ -186,12 +222,20 @@ class _ByHand:
             raise error
 
 
-def _next_era(situation: Situation) -> int:
-    """Above every era that the table or an answer has named."""
+def _answered_here(situation: Situation) -> Position | None:
+    """As `answered`; of a log that is another one than the position's nothing is."""
+    code = situation.refusal.code if situation.refusal else ""
+    if code in _OTHER_LOG:
+        return start_of(situation.facts.identity, situation.facts.log_start)
+    return answered(situation)
+
+
+def _last_era(situation: Situation) -> int:
+    """The highest era that the table or an answer has named."""
     eras = [situation.facts.group_era or 0, *(o.era for o in situation.facts.outcomes)]
     if situation.loaded.position is not None:
         eras.append(situation.loaded.position.era)
-    return max(eras) + 1
+    return max(eras)
 
 
 def _require_in_log(offset: int, facts: QueueFacts) -> None:

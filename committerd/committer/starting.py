@@ -187,14 +187,14 @@ async def read_facts(
     Raises `StartAgain` where the topic's bounds may be another's.
     """
     acknowledged: Acknowledged | None = None
-    outcomes: list[Outcome] = []
+    tail: list[bytes] = []
 
     async def ask_group() -> None:
         nonlocal acknowledged
         acknowledged = await queue.acknowledged()
 
     async def ask_outcomes() -> None:
-        outcomes.extend(decode_outcomes(await queue.outcomes_tail(OUTCOMES_TAIL)))
+        tail.extend(await queue.outcomes_tail(OUTCOMES_TAIL))
 
     await for_each((ask_group, ask_outcomes), lambda ask: ask())
 
@@ -213,7 +213,8 @@ async def read_facts(
         log_end=log_end,
         group_offset=acknowledged.offset if acknowledged else None,
         group_era=era_of(acknowledged),
-        outcomes=outcomes,
+        outcomes=decode_outcomes(tail),
+        outcomes_are_all=len(tail) < OUTCOMES_TAIL,
     )
     return facts, loaded
 

@@ -30,6 +30,8 @@ class QueueFacts:
     """The era in which it was acknowledged; None when its metadata doesn't say (set by hand)."""
     outcomes: Sequence[Outcome] = ()
     """The tail of the outcomes topic."""
+    outcomes_are_all: bool = True
+    """Whether the tail is the whole topic."""
 
     def answered(self, era: int) -> list[int]:
         """Offsets of this topic that outcomes of this era (or a later one) speak of."""

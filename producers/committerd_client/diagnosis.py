@@ -117,7 +117,10 @@ def _place_in_queue(facts: Facts, offset: int) -> Finding | None:
         return None
     ahead = offset - first
     if ahead > 0:
-        text = f"{ahead} records are ahead of it: the committer has answered those below offset {first}."
+        text = (
+            f"{ahead} records are ahead of it: the committer has answered those below offset {first}. If that number "
+            "does not grow, `committerd status` and the committer's /readyz say why."
+        )
         return Finding("behind", text)
     if facts.members is None:
         return None

@@ -202,6 +202,15 @@ class Search:
                     self._found.append(self._known_in(segment, here, versions, start))
             start += len(segment)
 
+    def take(self, segments: Iterable[Segment]) -> BitMap64:
+        """The missing ids that are in these segments; they are not missing any more."""
+        here = BitMap64()
+        for segment in segments:
+            if self._may_find(segment):
+                here |= self._missing & bitmap_of(self._clipped(segment))
+        self._missing -= here
+        return here
+
     def known(self, version: int) -> Known:
         """The versions of all ids of the set; `version` for those that were not found."""
         rest = runs_of(self._missing).firsts

@@ -143,6 +143,32 @@ def test_moved_rows_keep_their_ids_and_the_version_that_made_them() -> None:
     assert made.next_row_id == 20
 
 
+def test_a_row_that_moved_before_moves_on_only_from_where_it_is() -> None:
+    """Row 3 was in fragment 0, which lists it still, and is in fragment 1 now."""
+    current = stable_table(
+        with_row_ids(fragment(0, deleted=1), [range(10)]),
+        with_row_ids(fragment(1, rows=5), [range(3, 4), range(10, 14)]),
+        with_row_ids(fragment(2), [range(14, 24)]),
+    )
+    current.next_row_id = 24
+    moved = moved_to(0, range(3, 4), rows=1)
+    from_before = updating(with_row_ids(fragment(0, deleted=2), [range(10)]), new_fragments=[moved])
+    with pytest.raises(InvalidRequest, match=r"id 3, that fragment 1 has") as caught:
+        after(table(current), from_before)
+    assert caught.value.code == "row_ids"
+    from_there = updating(
+        with_row_ids(fragment(1, rows=5, deleted=1), [range(3, 4), range(10, 14)]), new_fragments=[moved]
+    )
+    built = after(table(current), from_there).manifest.fragments
+    assert row_ids(built[3]) == [3]
+    further = samples.manifest(*built, stable=True)
+    further.next_row_id = 24
+    again = updating(
+        with_row_ids(fragment(3, rows=1, name="moved0"), [range(3, 4)]), new_fragments=[moved], removed_fragment_ids=[3]
+    )
+    assert row_ids(after(table(further), again).manifest.fragments[-1]) == [3]
+
+
 def test_inserted_rows_get_new_ids_and_this_version() -> None:
     staged = updating(new_fragments=[moved_to(0, range(3, 4))], removed_fragment_ids=[0])
     made = after(table(stable_table(of_version(fragment(0), (10, 2)))), staged).manifest

@@ -45,6 +45,7 @@ FACTS = Facts(
         ({"members": 0, "table_exists": False}, 7, "no_committer", "There is no table at /data/events.lance"),
         ({"table_exists": False}, 7, "no_table", "There is no table at /data/events.lance: records wait"),
         ({}, 7, "behind", "2 records are ahead of it: the committer has answered those below offset 5."),
+        ({}, 7, "behind", "`committerd status`"),
         ({"position": None, "log_start": 3}, 7, "behind", "4 records are ahead of it"),
         ({}, 5, "stalled", "`committerd status`"),
         ({}, 4, "passed", "client.resume"),

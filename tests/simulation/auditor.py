@@ -142,6 +142,18 @@ class Auditor:
         self._passed_by_hand |= {(topic_id, offset) for offset in range(taken_from)} - self.entries.keys()
         self.taken_from = self._answered_below = self.acknowledged = taken_from
 
+    def adopted(self, position: Position, *, by_cause: bool) -> None:
+        """An operator has set the position. Where the cause said to which one, it passes over no record unanswered."""
+        topic_id = position.topic_id
+        there = (record.offset for record in self.broker.log if position.passes(record.offset))
+        skipped = [offset for offset in there if not self._is_settled((topic_id, offset))]
+        if by_cause and skipped and not self._rolled_back:
+            self.fail(f"the operator is told to go on at {position.next_offset}, and {skipped} have no answer")
+        self.new_topic(position.next_offset)
+
+    def _is_settled(self, place: Place) -> bool:
+        return place in self.answers or (place in self.entries and place not in self._of_dead)
+
     def table_is_swapped(self) -> None:
         """The table is about to be deleted and made again. What it said stays true; the next one owes nothing to it."""
         self.versions.clear()

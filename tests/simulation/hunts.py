@@ -14,7 +14,7 @@ from tests.simulation import mutations as m
 from tests.simulation.chaos import HOUR, Chaos
 from tests.simulation.faults import Rates
 from tests.simulation.mutations import Mutate
-from tests.simulation.scenarios import SMOOTH, scenario_of
+from tests.simulation.scenarios import ROUGH, SMOOTH, scenario_of
 from tests.simulation.world import Report, Scenario, World, simulate
 
 
@@ -217,6 +217,16 @@ SWAPPED = Hunt(
         several=True,
     )
 )
+SWAPPED_IN_BAD_WEATHER = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=60.0,
+        rates=ROUGH,
+        events={Chaos.swap_table: 1.0},
+        event_seconds=20.0,
+        settings={"group_records_max": 1},
+    )
+)
 FLAKY_FILES = Hunt(
     scenario=Scenario(
         records=40,
@@ -294,6 +304,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.does_not_look_at_what_it_builds_on: SWAPPED,
     m.looks_at_what_it_builds_on_before_it_puts_only: SWAPPED,
     m.leaves_what_went_astray: SWAPPED,
+    m.proposes_what_follows_the_highest_answer: SWAPPED_IN_BAD_WEATHER,
     m.takes_whatever_comes: ROLLED_BACK,
     m.compares_only_when_the_epoch_changes: ROLLED_BACK,
     m.compares_only_when_the_broker_was_away: ROLLED_BACK,

@@ -13,9 +13,21 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from committerd.committer import clock, committer, containing, forming, head, intake, loading, putting, starting
+from committerd.committer import (
+    clock,
+    committer,
+    containing,
+    forming,
+    head,
+    intake,
+    loading,
+    operate,
+    putting,
+    starting,
+)
 from committerd.committer.head import Head
 from committerd.committer.loading import Loaded, Loading, News
+from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, Run, _Ahead
 from committerd.committer.publisher import Answers, Publisher
 from committerd.committer.putting import Draft, RunLanding, Settlement
@@ -439,3 +451,16 @@ def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
 
 def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loading, "_read_old", loading._read)
+
+
+def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
+    """So records that one settled ahead has overtaken are passed over."""
+    answered = operate.answered
+
+    def overtaken(situation: Situation) -> Position | None:
+        known = answered(situation)
+        if known is None or not known.settled:
+            return known
+        return replace(known, next_offset=known.settled[-1] + 1, settled=())
+
+    patch.setattr(operate, "answered", overtaken)

@@ -47,4 +47,4 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
         marks_max=1000,
     )
     world.note(f"operator adopts offset {position.next_offset} in version {version}")
-    world.auditor.new_topic(position.next_offset)
+    world.auditor.adopted(position, by_cause=offset is None)

@@ -138,6 +138,14 @@ class FragmentList:
         for chunk in self.chunks:
             yield from chunk.decoded().fragments
 
+    def newest_first(self) -> Iterator[DataFragment]:
+        """All of them, by descending id; where the list ascends, decoded a chunk at a time."""
+        if not self.facts.ascending:
+            yield from sorted(self, key=lambda one: one.id, reverse=True)
+            return
+        for chunk in reversed(self.chunks):
+            yield from reversed(chunk.decoded().fragments)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FragmentList) and b"".join(self.bodies()) == b"".join(other.bodies())
 

@@ -29,6 +29,7 @@ from committerd.lance.versions.indices import with_moved_rows, without_updated_f
 from committerd.lance.versions.lineage import (
     has_all_row_ids,
     require_moved_rows,
+    require_rows_live_in,
     stamp_changed_offsets,
     stamp_moved_rows,
     stamp_rows_by_address,
@@ -150,6 +151,7 @@ def _require_moved_rows(draft: Draft, update: Transaction.Update) -> None:
         )
         deleted += max(rows_gone - fragment.deletion_file.num_deleted_rows, 0)
     require_moved_rows(left, update.new_fragments, deleted=deleted)
+    require_rows_live_in({one.id for one in left}, update.new_fragments, existing.newest_first())
 
 
 UPDATE = Operation(

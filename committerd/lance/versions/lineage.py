@@ -8,7 +8,7 @@ that never goes back.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -109,6 +109,37 @@ def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragmen
             code="row_ids",
         )
     require_same_rows(left, moved)
+
+
+def require_rows_live_in(
+    left: Container[int], moved: Iterable[DataFragment], newest_first: Iterable[DataFragment]
+) -> None:
+    """Return if each row that moves is in a fragment of `left` (ids), and not in another one that it moved to before.
+
+    Fragments list the ids of deleted rows, too. Rows move to fragments with higher ids only, so of all fragments that
+    list a row, the highest has it. Raises `InvalidRequest` (`row_ids`).
+    """
+    from committerd_common.row_runs import Search
+
+    wanted = BitMap64()
+    for fragment in moved:
+        if fragment.inline_row_ids:
+            wanted |= _row_ids(fragment).bitmap()
+    search = Search(wanted)
+    for fragment in newest_first:
+        if search.is_over:
+            return
+        segments = _row_ids(fragment, staged=False).segments
+        if not search.may_find(segments):
+            continue
+        here = search.take(segments)
+        if here and fragment.id not in left:
+            raise InvalidRequest(
+                f"the new fragments have {len(here)} rows, such as the one with id {here.min()}, that fragment "
+                f"{fragment.id} has by now, and that is no fragment which loses rows: read the latest version, and "
+                "delete rows where they are",
+                code="row_ids",
+            )
 
 
 def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None:

@@ -1,0 +1,112 @@
+"""`position adopt` and `rewind`: which records the position passes that an operator sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from committerd.committer.loading import Answered, Loaded
+from committerd.committer.operate import Situation, adopted, unanswered_below
+from committerd.errors import RefusedToRun, SettingsError
+from committerd.queue.ledger import Ledger
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import Position, start_of
+from committerd.queue.start import QueueFacts
+from committerd.stores.local import LocalStore
+from committerd.table.versions import Table
+from committerd_common.messages import Outcome
+
+TOPIC = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="i")
+FACTS = QueueFacts(identity=TOPIC, log_start=10, log_end=100, group_offset=50, group_era=0)
+
+
+def outcomes(*offsets: int, era: int = 0) -> list[Outcome]:
+    return [Outcome(offset=offset, era=era, topic_id=TOPIC.topic_id) for offset in offsets]
+
+
+def situation(code: str, facts: QueueFacts, carried: Position | None = None) -> Situation:
+    loaded = Loaded(
+        table=Table(LocalStore(Path("nowhere"))),
+        read_at=0.0,
+        version=1,
+        ledger=Ledger.empty(),
+        position=carried,
+        marks={},
+        carried_marks={},
+        answered=Answered(),
+    )
+    return Situation(loaded=loaded, facts=facts, refusal=RefusedToRun("refused", code=code) if code else None)
+
+
+def proposed(code: str, facts: QueueFacts, carried: Position | None = None) -> tuple[int, tuple[int, ...], int]:
+    position = adopted(situation(code, facts, carried), None)
+    return position.next_offset, position.settled, position.era
+
+
+def test_a_record_that_was_settled_ahead_does_not_pass_over_those_before_it() -> None:
+    facts = replace(FACTS, group_offset=50, outcomes=outcomes(48, 49, 50, 84))
+    assert proposed("keys_missing", facts) == (51, (84,), 1)
+
+
+def test_outcomes_tell_what_is_answered_where_all_are_read() -> None:
+    facts = replace(FACTS, group_offset=None, group_era=None, outcomes=outcomes(10, 11, 40))
+    assert proposed("keys_missing", facts) == (12, (40,), 1)
+
+
+def test_nothing_is_proposed_where_too_little_is_known() -> None:
+    facts = replace(FACTS, group_offset=None, group_era=None, outcomes=outcomes(80), outcomes_are_all=False)
+    found = situation("keys_missing", facts)
+    with pytest.raises(SettingsError, match="--offset"):
+        adopted(found, None)
+    assert unanswered_below(found, 80) is None
+
+
+def test_what_the_table_passes_is_answered() -> None:
+    carried = replace(start_of(TOPIC, 60), settled=(62,))
+    facts = replace(FACTS, group_offset=50, outcomes=outcomes(60, 64))
+    assert proposed("position_went_back", facts, carried) == (61, (62, 64), 1)
+
+
+def test_answers_of_an_earlier_era_prove_nothing() -> None:
+    carried = replace(start_of(TOPIC, 20), era=1)
+    facts = replace(FACTS, group_offset=50, outcomes=[*outcomes(20, era=1), *outcomes(48, 49)])
+    assert proposed("position_went_back", facts, carried) == (21, (), 2)
+
+
+def test_what_was_settled_ahead_stays_settled_when_the_log_has_lost_records() -> None:
+    carried = replace(start_of(TOPIC, 5), settled=(10, 30))
+    facts = replace(FACTS, group_offset=5)
+    assert proposed("position_below_log_start", facts, carried) == (11, (30,), 1)
+
+
+@pytest.mark.parametrize("code", ["topic_id", "log_rewritten"])
+def test_another_log_is_taken_on_from_its_start(code: str) -> None:
+    found = situation(code, replace(FACTS, outcomes=outcomes(10)), start_of(TOPIC, 60))
+    assert adopted(found, None) == replace(start_of(TOPIC, 10), era=1)
+    assert unanswered_below(found, 25) == 15
+
+
+def test_a_log_that_lost_its_end_is_taken_on_at_its_end() -> None:
+    carried = replace(start_of(TOPIC, 120), settled=(130,))
+    assert proposed("position_beyond_end", FACTS, carried) == (100, (), 1)
+
+
+def test_an_operator_who_asks_for_more_is_told_how_many_records_that_skips() -> None:
+    found = situation("keys_missing", replace(FACTS, outcomes=outcomes(50, 84)))
+    assert adopted(found, 90) == replace(start_of(TOPIC, 90), era=1)
+    assert unanswered_below(found, 90) == 90 - 51 - 1
+    assert unanswered_below(found, 51) == 0
+    assert unanswered_below(found, 20) == 0
+
+
+@pytest.mark.parametrize("offset", [9, 101])
+def test_an_offset_outside_the_log_is_refused(offset: int) -> None:
+    with pytest.raises(SettingsError, match="outside the log"):
+        adopted(situation("keys_missing", FACTS), offset)
+
+
+def test_without_a_refusal_the_offset_must_be_said() -> None:
+    with pytest.raises(SettingsError, match="--offset"):
+        adopted(situation("", FACTS), None)
