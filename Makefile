@@ -1,7 +1,10 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deploy conformance faults simulate histories oracle hostile spark-chaos turns brokers takeover outage bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories oracle hostile spark-chaos turns brokers takeover outage bench check lint format protos docs lock clean
 .PHONY: basics
+
+# Markers of tests that need a real part.
+REAL := kafka or pylance or s3 or dynamodb or spark
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -11,6 +14,10 @@ setup: ## All that the other targets need: .venv, pylance 4.0.0, Apache Kafka, a
 
 basics: # The same without S3 servers, which take minutes to build
 	@sh scripts/setup.sh --no-stores
+
+quick: lint ## After each change, within a minute: lint, fast tests of what is pure, 50 seeds of the simulation
+	.venv/bin/python -m pytest -q --numprocesses=2 -m "not ($(REAL) or slow)" tests/common tests/lance tests/queue tests/audit
+	.venv/bin/python -m tests.simulation 0-49
 
 demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3 or s3+ddb: in a bucket
 	.venv/bin/python -m scripts.demo --store $(or $(STORE),local)

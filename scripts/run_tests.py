@@ -1,11 +1,12 @@
-"""Run the tests: without arguments all of them, in lanes, and every branch of the rules and the format.
+"""Run the tests: without arguments all of them, and every branch of the rules and the format.
 
-Arguments are pytest's, and make one lane of it. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure. Tests find the
+Arguments are pytest's, and run in one process. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure. Tests find the
 Python that has pylance 4.0.0 in `COMMITTERD_PYLANCE_4`.
 
-One lane computes; the others wait for brokers, stores and child processes most of the time, so that two cores do all
-at once in little more than the time of the longest. Where a few tests fail, they run once more when nothing else does:
-what passes then was starved by the others. It is named at the end all the same, and wants to be made sturdier.
+One lane computes, and counts branches. The other shares its files among some processes (pytest-xdist): most of its
+tests wait for brokers, stores and child processes most of the time. Where a few tests fail, they run once more when
+nothing else does: what passes then was starved by the others. It is named at the end all the same, and wants to be
+made sturdier.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import coverage
 
+from harness import PartMissingError
+from harness.kafka import KafkaBroker
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,10 +36,14 @@ GATED = ["committerd/lance", "committerd/queue", "committerd/audit", "producers/
 
 MEASURED = ["tests/common", "tests/lance", "tests/queue", "tests/audit", "tests/table", "tests/oracle"]
 """Folders that together take every branch of what is gated."""
-COMPUTING = ["tests/conformance", "tests/simulation"]
-ON_STORES = ["tests/e2e/test_s3_*.py", "tests/e2e/test_dynamodb_*.py"]
-END_TO_END = ["tests/e2e"]
-"""The others there. What is in no list runs in a lane of its own: nothing is forgotten."""
+LONGEST = ["tests/e2e", "tests/spark", "tests/packaging", "tests/conformance", "tests/simulation", "tests/producers"]
+"""Folders with which the others begin, so that no long file is left for the end."""
+WORKERS = 4
+"""Processes for all other tests, two for each core of a small machine: they wait more than they compute. Each starts a
+store when its first test needs one; they share a broker.
+"""
+DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
+"""How they get them: a group of files at a time, in the order of the arguments."""
 DEPLOYING = ["tests/deploy"]
 """Needs Go and Debian packages, and runs in `make test-deploy` only."""
 
@@ -50,48 +57,34 @@ AGAIN_MAX = 5
 _CLOSING = re.compile(r"=+ (?:.*\d+ (?:passed|failed|error|skipped|deselected).*|no tests ran) in [\d.]+s.* =+")
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
-Stage = Sequence[str]
-"""Arguments of one run of pytest; `--measured` in front counts branches."""
+Arguments = Sequence[str]
+"""Of one run of pytest; `--measured` in front counts branches."""
 
 
 class Lane(threading.Thread):
-    """Runs stages one after the other and prints what they print, whole lines at a time.
+    """One run of pytest. Prints what it prints, whole lines at a time.
 
-    What follows the list of tests (failures, the summary) is held back until the stage has ended, so that lanes
+    What follows the list of tests (failures, the summary) is held back until the run has ended, so that lanes
     don't mix there.
     """
 
     printing = threading.Lock()
 
-    def __init__(self, stages: Sequence[Stage], folder: Path) -> None:
+    def __init__(self, arguments: Arguments, folder: Path) -> None:
         """`folder`: where the branches that were taken and the tests that failed are written down."""
         super().__init__()
-        self._stages = stages
+        self._arguments = arguments
         self._folder = folder
         self._running: subprocess.Popen[str] | None = None
-        self._stopped = False
         self.failed = False
         self.broken = False
         """Something else than a test went wrong."""
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
-        for stage in self._stages:
-            if self._stopped:
-                return
-            self._run(stage)
-
-    def stop(self) -> None:
-        """Ask what runs to end, as Ctrl-C would."""
-        self._stopped = True
-        if self._running is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._running.send_signal(signal.SIGINT)
-
-    def _run(self, stage: Stage) -> None:
         held: list[str] = []
         with subprocess.Popen(
-            [*command(stage, self._folder / DATA), "-p", "tests.plugins.note_failures"],
+            [*command(self._arguments, self._folder / DATA), "-p", "tests.plugins.note_failures"],
             env={**os.environ, "COMMITTERD_FAILURES": str(self._folder / FAILURES)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,6 +102,12 @@ class Lane(threading.Thread):
         self._count(held)
         self._print("".join(held))
 
+    def stop(self) -> None:
+        """Ask what runs to end, as Ctrl-C would."""
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._running.send_signal(signal.SIGINT)
+
     def _print(self, text: str) -> None:
         with self.printing:
             print(text, end="", flush=True)
@@ -120,11 +119,34 @@ class Lane(threading.Thread):
                     self.counts[what.removesuffix("s") if what.startswith("error") else what] += int(number)
 
 
-def command(stage: Stage, data_file: Path) -> list[str]:
-    measured = stage[:1] == ["--measured"]
+def command(arguments: Arguments, data_file: Path) -> list[str]:
+    measured = arguments[:1] == ["--measured"]
     tool = ["coverage", "run", f"--data-file={data_file}", f"--source={','.join(GATED)}", "-m"]
     skips = ["-p", "tests.plugins.no_skips"] if os.environ.get("COMMITTERD_NO_SKIPS") else []
-    return [sys.executable, "-m", *(tool if measured else []), "pytest", *skips, *stage[measured:]]
+    return [sys.executable, "-m", *(tool if measured else []), "pytest", *skips, *arguments[measured:]]
+
+
+def others() -> list[str]:
+    """What the second lane runs: all that no other does, so that nothing is forgotten."""
+    elsewhere = {*MEASURED, *DEPLOYING, *LONGEST}
+    folders = {path.parent.as_posix() for path in Path("tests").glob("*/test_*.py")}
+    return [
+        *LONGEST,
+        *sorted(folders - elsewhere),
+        *sorted(path.as_posix() for path in Path("tests").glob("test_*.py")),
+    ]
+
+
+@contextlib.contextmanager
+def shared_broker() -> Iterator[None]:
+    """One Kafka for all processes. Where there can be none, each says so itself."""
+    if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(PartMissingError):
+            os.environ["COMMITTERD_TEST_KAFKA"] = stack.enter_context(KafkaBroker()).bootstrap_servers
+        yield
 
 
 def run_everything() -> int:
@@ -138,16 +160,14 @@ def run_everything() -> int:
             file=sys.stderr,
         )
         return 2
-    on_stores = sorted(str(path) for pattern in ON_STORES for path in Path().glob(pattern))
-    listed = [*MEASURED, *COMPUTING, *END_TO_END, *DEPLOYING]
     with tempfile.TemporaryDirectory(prefix="committerd-coverage-") as folder:
         made = Path(folder)
         lanes = [
-            Lane([["--measured", *MEASURED], COMPUTING, on_stores], made),
-            Lane([[*END_TO_END, *(f"--ignore-glob={pattern}" for pattern in ON_STORES)]], made),
-            Lane([["tests", *(f"--ignore={path}" for path in listed)]], made),
+            Lane(["--measured", *MEASURED], made),
+            Lane([f"--numprocesses={WORKERS}", *DEALT, *others()], made),
         ]
-        _run(lanes)
+        with shared_broker():
+            _run(lanes)
         counts = sum((lane.counts for lane in lanes), Counter[str]())
         good, starved, again = not any(lane.failed for lane in lanes), list[str](), 0
         skips_fail = counts["skipped"] and os.environ.get("COMMITTERD_NO_SKIPS")
@@ -189,7 +209,7 @@ def _alone(folder: Path) -> tuple[int, list[str]]:
         return 0, []
     print(f"Once more, alone: {', '.join(failed)}", flush=True)
     noted.unlink()
-    lane = Lane([failed], folder)
+    lane = Lane(failed, folder)
     _run([lane])
     still = set(noted.read_text(encoding="utf-8").splitlines()) if noted.exists() else set[str]()
     passed = [test for test in failed if test not in still]

@@ -6,6 +6,7 @@ A part starts when the first test asks for it. Where it can't be had its tests a
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 from typing import TypeVar
@@ -34,8 +35,15 @@ def _part(part: contextlib.AbstractContextManager[Part]) -> Iterator[Part]:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker | RunningKafka]:
-    """A broker for the whole run; use names of your own. Whoever stops it needs one of their own."""
-    yield from _part(kafka_broker())
+    """A broker for the whole run; use names of your own. Whoever stops it needs one of their own.
+
+    Where several processes share the tests, they share the broker too: `COMMITTERD_TEST_KAFKA` is its address.
+    """
+    shared = os.environ.get("COMMITTERD_TEST_KAFKA")
+    if shared:
+        yield RunningKafka(shared)
+    else:
+        yield from _part(kafka_broker())
 
 
 @pytest.fixture(scope="session")

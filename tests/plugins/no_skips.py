@@ -33,4 +33,6 @@ class NoSkips:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # a worker of pytest-xdist, whose controller hears of every report
     config.pluginmanager.register(NoSkips())

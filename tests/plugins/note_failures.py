@@ -30,4 +30,6 @@ class NoteFailures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # a worker of pytest-xdist, whose controller hears of every report
     config.pluginmanager.register(NoteFailures(Path(os.environ["COMMITTERD_FAILURES"])))

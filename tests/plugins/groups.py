@@ -1,0 +1,46 @@
+"""Which files share a process, where pytest-xdist has several.
+
+A file is never divided. Files that need one and the same expensive part, or that would see each other in it, are one
+group, and one process runs them one after the other.
+
+Not loaded by default: `pytest -p tests.plugins.groups --numprocesses=4 --dist=loadfile`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+GROUPS = {
+    "a broker that tests kill": (
+        "tests/e2e/test_kafka_failures.py",
+        "tests/e2e/test_topic_accidents.py",
+        "tests/kafka/test_failures.py",
+        "tests/producers/test_client_trouble.py",
+        "tests/producers/test_diagnosis.py",
+    ),
+    "a broker that is away": ("tests/kafka/test_outages.py", "tests/producers/test_client_outages.py"),
+    "topics of every demo": ("tests/e2e/test_demo.py", "tests/e2e/test_demo_spark.py", "tests/e2e/test_s3_demo.py"),
+    "a session of Spark": ("tests/spark/",),
+    "a dataset for commands": ("tests/commands/",),
+}
+"""What its files share: their paths, or how these begin."""
+
+
+def group(test: str) -> str:
+    """The group of a test, which pytest calls `PATH::NAME`; by default its file is one."""
+    path = test.partition("::")[0]
+    return next((name for name, paths in GROUPS.items() if path.startswith(paths)), path)
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types here
+    """Gives a process one group after the other, in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
