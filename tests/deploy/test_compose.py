@@ -19,7 +19,7 @@ from tests.deploy.compose import FILE, Compose, ComposeError, Service
 from tests.deploy.image import DOCKERFILE
 
 DEPLOY = FILE.parent
-SCRIPTS = DEPLOY.parent / "scripts"
+RESOURCES = DEPLOY.parent / "harness" / "resources"
 OURS = ("committerd", "producer", "store", "topics")
 ONE_SHOTS = {"producer", "store", "topics"}
 PROMETHEUS = DEPLOY / "prometheus" / "prometheus.yml"
@@ -27,7 +27,7 @@ PROMETHEUS = DEPLOY / "prometheus" / "prometheus.yml"
 
 def pinned(part: str) -> str:
     """The version that a Maven project of the tests uses."""
-    pom = ElementTree.parse(SCRIPTS / part.partition("-")[0] / "pom.xml")
+    pom = ElementTree.parse(RESOURCES / part.partition("-")[0] / "pom.xml")
     version = pom.findtext(f".//{{*}}{part}.version")
     assert version
     return version
