@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
 import pytest
 
+from committerd_common.messages import Status
 from harness.scene import Scene
-from tests.hostile.attack import attack, attack_all_operations
+from tests.hostile.attack import RSS_BYTES_MAX, SETTINGS, Watch, attack, attack_all_operations
+from tests.hostile.records import seeds
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -22,3 +26,32 @@ def test_hostile_records_of_all_operations_stop_nothing(scene: Scene, tmp_path: 
     seen = attack_all_operations(scene, 300, 4, folder=tmp_path / "samples")
     assert seen.wrong == []
     assert seen.failed == []
+
+
+def test_a_queue_of_hostile_records_is_adopted(scene: Scene) -> None:
+    """The operator passes half of them unread, and the committer has to say of each that it is undecided."""
+    ids = scene.table.create()
+    daemon = scene.started(**SETTINGS)
+    ids += scene.committed(3)
+    scene.topics.recreate_staged()
+    daemon.wait_refused("topic_id")
+    offsets = [
+        offset
+        for hostile in seeds(scene.table.append, random.Random(5), read_version=1)
+        for offset in scene.topics.stage(hostile.value, key=hostile.key, headers=hostile.headers)
+    ]
+    good = scene.table.append()
+    offsets += scene.stage(good)
+    middle = offsets[len(offsets) // 2]
+    dry = json.loads(scene.command("position", "adopt", "--offset", str(middle), "--json"))
+    assert dry["skipped"] == middle
+    assert f"skips:   {middle} offsets" in scene.command("position", "adopt", "--offset", str(middle))
+    with Watch(daemon) as watch:
+        scene.adopt(daemon, "--offset", str(middle))
+        answers = scene.topics.wait_answers(offsets, timeout=120)
+    assert watch.rss_bytes < RSS_BYTES_MAX
+    passed = [answer for answer in answers if answer.offset < middle]
+    assert {(answer.status, answer.reason) for answer in passed} == {(Status.UNDECIDED, "version_cleaned_up")}
+    assert answers[-1].status == Status.COMMITTED
+    assert Status.COMMITTED not in {answer.status for answer in answers[:-1]}
+    assert list(daemon.lines("record.internal_error")) == []
