@@ -109,17 +109,21 @@ class Head:
 
     async def earlier(self, uuid: str, after: int) -> Earlier:
         """What is known of a uuid in the versions above `after`. Raises `StoreUnavailable`."""
-        return await earlier(self.ledger, self.table, uuid, after)
+        ahead = self.history.ahead
+        return await earlier(self.ledger, self.table, uuid, after, created=ahead[0].version - 1 if ahead else None)
 
 
-async def earlier(ledger: Ledger, table: Table, uuid: str, after: int) -> Earlier:
+async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, created: int | None = None) -> Earlier:
     """What is known of a uuid in the versions above `after`. Versions that may hold it are read again.
 
-    Raises `StoreUnavailable`.
+    The ledger may have dropped versions that are formed ahead: those above `created` do not exist yet, and are not
+    gone. None = all versions of the ledger exist. Raises `StoreUnavailable`.
     """
     if ledger.rules_out(uuid, after):
         return NOT_SEEN
-    unknown_at = ledger.floor if after < ledger.floor and not await table.is_gone(ledger.floor) else None
+    floor = ledger.floor
+    is_formed = created is not None and floor > created
+    unknown_at = floor if after < floor and (is_formed or not await table.is_gone(floor)) else None
     committed, maybe = ledger.committed_at(uuid, after)
     for version in maybe:
         settled = await table.settled(version)
