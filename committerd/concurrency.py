@@ -86,7 +86,7 @@ class Beside(Generic[_Own]):
             self.failed = error
 
 
-class Budget:
+class ByteBudget:
     """Bytes that tasks may have in memory together. A task that needs more than all of them runs when no other does."""
 
     def __init__(self, bytes_max: int) -> None:

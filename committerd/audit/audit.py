@@ -1,11 +1,12 @@
 """Was anything lost, doubled or answered falsely? Decided from the table's versions, the staged topic and the outcomes.
 
 While a committer is at work the order of reading counts: the group's offset and the outcomes' end first, then the
-versions (into a `History`), then the outcomes up to that end, then the staged records. What was told before must then
-be found in a table that was read later.
+versions (into an `AuditedHistory`), then the outcomes up to that end, then the staged records. What was told before
+must then be found in a table that was read later.
 
-What can't be known is no finding: versions that were cleaned up, records and outcomes that have expired. It is counted
-as unchecked. An operator who sets the position begins a new era; what was told in an earlier one proves nothing.
+What can't be known is no finding: versions that were cleaned up, records and outcomes that have expired. It is
+counted as unchecked. An operator who sets the position begins a new era; what was told in an earlier one proves
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from committerd.audit.history import Entry, Finding, Findings, History, NumberMap, NumbersInMemory
+from committerd.audit.history import AuditedHistory, Entry, Finding, Findings, NumberMap, NumbersInMemory
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.records import record_sha256
 from committerd_common.messages import DecodeError, Outcome, Transaction
@@ -58,7 +59,7 @@ class Audit:
     """Takes facts in and collects what doesn't fit together."""
 
     bounds: QueueBounds
-    history: History
+    history: AuditedHistory
     _counts: Counter[str] = field(default_factory=Counter)
     _unchecked: Counter[str] = field(default_factory=Counter)
     told: NumberMap[int] = field(default_factory=NumbersInMemory)

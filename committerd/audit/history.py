@@ -130,7 +130,7 @@ class NumbersInMemory(Generic[Key]):
 
 
 @dataclass(slots=True)
-class History:
+class AuditedHistory:
     """What the versions say together."""
 
     findings: Findings = field(default_factory=Findings)

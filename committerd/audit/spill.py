@@ -51,7 +51,7 @@ class Spill:
                 f"the audit needs a temporary file: {error}. Set TMPDIR to a folder with room for 150 bytes a record",
                 code="no_temporary_file",
             ) from error
-        self.entries = Entries(self._database)
+        self.entries = SpilledEntries(self._database)
         self.uuids = Uuids(self._database)
         self.told = Told(self._database)
 
@@ -64,7 +64,7 @@ class Spill:
             os.unlink(self._path)
 
 
-class Entries:
+class SpilledEntries:
     """How versions answer records, by topic id and offset."""
 
     def __init__(self, database: sqlite3.Connection) -> None:

@@ -13,7 +13,7 @@ import click
 
 from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.files import HeldFiles
-from committerd.audit.history import History, audited_version
+from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import Progress, echo_counts, echo_table
@@ -74,7 +74,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
         acknowledged = await operator.acknowledged()
         outcomes = await operator.bounds(operator.topics.outcomes)
         outcomes_since = await _kept_since(operator, outcomes)
-        history = History(entries=spill.entries, uuids=spill.uuids)
+        history = AuditedHistory(entries=spill.entries, uuids=spill.uuids)
         await _read_history(Table(stores.open(configured.dataset.uri)), versions, history)
         identity = await operator.identity()
         log_start, log_end = (await operator.bounds(operator.topics.staged))[0]
@@ -94,7 +94,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
         return audited.report()
 
 
-async def _read_history(table: Table, newest: int | None, history: History) -> None:
+async def _read_history(table: Table, newest: int | None, history: AuditedHistory) -> None:
     """What the versions say, oldest first; those that vanish meanwhile are gone like all others."""
     listed = (await table.versions())[-newest if newest else 0 :]
     progress, held = Progress("versions read", len(listed)), HeldFiles()
@@ -118,7 +118,7 @@ def _size(one: Examined | str) -> int:
     return len(one.fragments) + _DECODED_FACTOR * one.transaction.ByteSize()
 
 
-def _take(version: int, one: Examined | str, history: History, held: HeldFiles) -> None:
+def _take(version: int, one: Examined | str, history: AuditedHistory, held: HeldFiles) -> None:
     if isinstance(one, str):
         history.unreadable(version, one)
         return

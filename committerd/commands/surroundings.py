@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from committerd.daemon.process import Serve
-from committerd.daemon.threads import Budget, BudgetedThreads
+from committerd.daemon.threads import BudgetedThreads, WorkBudget
 from committerd.kafka.queue import KafkaQueue, open_kafka_queue
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings, StorageSettings
@@ -77,7 +77,7 @@ def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
 def work_of(commit: CommitSettings) -> Work:
     """Where heavy work on records is done: in threads, so that probes are answered meanwhile."""
     return BudgetedThreads(
-        Budget(
+        WorkBudget(
             cpu_seconds=commit.record_seconds_max,
             memory_factor=commit.record_memory_factor,
             memory_bytes_min=commit.record_memory_bytes_min,

@@ -24,7 +24,7 @@ from committerd.committer.intake import Intake, Pending
 from committerd.committer.looking import Lookout
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.publisher import Answers, Publisher
-from committerd.committer.putting import Draft, Putter, Settlement
+from committerd.committer.putting import FormedVersion, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
 from committerd.committer.view import View
@@ -400,7 +400,7 @@ class Committer:
             await self._parts.intake.changed(timeout=until - anyio.current_time())
         self._parts.telemetry.refused_to_run.set(0, cause=cause)
 
-    def _note_commit(self, draft: Draft, seconds: float) -> None:
+    def _note_commit(self, draft: FormedVersion, seconds: float) -> None:
         telemetry, group = self._parts.telemetry, draft.group
         if group.members:
             telemetry.commit_transactions.observe(len(group.members))

@@ -18,7 +18,7 @@ from committerd.committer.containing import Containment, require_contained
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import Head
 from committerd.committer.intake import Fingerprints, Intake, Pending
-from committerd.committer.putting import Draft
+from committerd.committer.putting import FormedVersion
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.transactions.transaction import reserved_range
@@ -146,7 +146,7 @@ class Former:
     looking: Looking = "alone"
     """When the files of records are looked at, where they are."""
 
-    async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> Draft | None:
+    async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> FormedVersion | None:
         """The next version, None when nothing waits.
 
         `held_for`: during a hold, the refused uuids whose next tries alone may be committed. Other re-executions that
@@ -210,7 +210,7 @@ class Former:
             await anyio.lowlevel.checkpoint()
         return low
 
-    async def form_create(self, head: Head, pending: Pending, *, is_first: bool) -> Draft | None:
+    async def form_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | None:
         """Version 1 from a create that goes ahead of the waiting records; None when it can't be committed now.
 
         `is_first`: no record waits before it.
@@ -229,7 +229,7 @@ class Former:
             pending.decoded = self.containment.refuse(error, stage="create", offset=pending.offset)
             return None
 
-    async def form_keys(self, head: Head) -> Draft:
+    async def form_keys(self, head: Head) -> FormedVersion:
         """A version that puts our keys back, which a foreign one lowered or dropped."""
         return await self._build(_Forming(marks=dict(head.marks), now_ms=self._now_ms()), head, [])
 
@@ -402,7 +402,7 @@ class Former:
         forming.refusals.append(refusal)
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
-    async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> Draft:
+    async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> FormedVersion:
         """Everything that the version will hold; `waiting` are the first records without an answer.
 
         Raises a `RequestError` when the content can't be built.
@@ -443,7 +443,7 @@ class Former:
             refusals=forming.refusals,
         )
         found = Found(settled=own, position=position, marks=marks)
-        return Draft(
+        return FormedVersion(
             group=group,
             prepared=prepared,
             own=found,

@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from committerd.committer.forming import Former
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
-from committerd.committer.putting import Draft, Putter, Settlement
+from committerd.committer.putting import FormedVersion, Putter, Settlement
 from committerd.committer.view import View
 from committerd.concurrency import Beside
 from committerd.queue.port import TopicIdentity
@@ -41,7 +41,7 @@ _AT_ONCE = 16
 _FRESH_SECONDS = 1.0
 """How old a draft may be that was formed ahead, when it is put: records in it have deadlines."""
 
-Run = Sequence[Draft]
+Run = Sequence[FormedVersion]
 """Drafts that follow each other, to be put in one go; at least one."""
 
 
@@ -51,7 +51,7 @@ class _Ahead:
     def __init__(self, head: Head, *, most: int, monotonic: Callable[[], float]) -> None:
         self.head = head
         """The head that the first draft is formed on."""
-        self.drafts: list[Draft] = []
+        self.drafts: list[FormedVersion] = []
         self.most = most
         """How many drafts the run may have."""
         self._monotonic = monotonic
@@ -152,7 +152,7 @@ class Pipeline:
         self._ahead = None
         return ahead.drafts
 
-    async def _form(self, head: Head, *, held_for: Container[str] | None = None) -> Draft | None:
+    async def _form(self, head: Head, *, held_for: Container[str] | None = None) -> FormedVersion | None:
         """As `Former.form`, and with the identity of the topic.
 
         The broker is asked for it when all records of the draft have arrived. They are of the topic that the answer
@@ -212,7 +212,7 @@ class Pipeline:
             return 1
         return max(1, min(self._run_max, int(_RUN_SECONDS / max(self._put_seconds, 1e-6))))
 
-    def _may_follow(self, draft: Draft) -> bool:
+    def _may_follow(self, draft: FormedVersion) -> bool:
         """Whether a version may be formed on this one before it is put."""
         prepared = draft.prepared
         if prepared.before is None or prepared.files or prepared.copies or self._intake.waiting_retries():

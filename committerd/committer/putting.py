@@ -49,7 +49,7 @@ _QUICK_CONFIRMED_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class FormedVersion:
     """A version that is formed and not put yet: the group that it settles, every byte to write, and what follows."""
 
     group: Group
@@ -73,7 +73,7 @@ class Settlement:
     race: Race
     """Whose the version is that was tried last."""
     found: Sequence[Found]
-    made: Sequence[Draft] = ()
+    made: Sequence[FormedVersion] = ()
     """The drafts that are versions now."""
 
 
@@ -104,7 +104,7 @@ class Putter:
         self._dice = dice
         self._recheck_seconds = recheck_seconds
 
-    async def put(self, drafts: Sequence[Draft], view: View) -> Settlement:
+    async def put(self, drafts: Sequence[FormedVersion], view: View) -> Settlement:
         """Put drafts of which each is formed on the one before it, and move the view to what the table is then.
 
         They are put in turn, up to the first whose number another version has. The rest are dropped, as they were
@@ -131,7 +131,7 @@ class RunLanding:
 
     def __init__(
         self,
-        drafts: Sequence[Draft],
+        drafts: Sequence[FormedVersion],
         view: View,
         *,
         queue: Queue,
@@ -142,7 +142,7 @@ class RunLanding:
         self.unknown = _Unknown(telemetry)
         self._left = self._tried = drafts
         """Those that are not versions yet, and those of the last put."""
-        self._made: list[Draft] = []
+        self._made: list[FormedVersion] = []
         self._view = view
         self._queue = queue
         self._telemetry = telemetry
@@ -232,12 +232,12 @@ class RunLanding:
         await self._write(look)
         return found[0]
 
-    async def _withdraw_what_landed(self, drafts: Sequence[Draft]) -> None:
+    async def _withdraw_what_landed(self, drafts: Sequence[FormedVersion]) -> None:
         """As `_withdraw`, of those that are there, when the answer to their put was lost."""
         standing = await self._standing()
         if standing is Standing.SAME:
             return
-        landed: list[Draft] = []
+        landed: list[FormedVersion] = []
 
         async def look() -> None:
             landed[:] = [draft for draft in drafts if await _is_there(self._view.table, draft.prepared)]
@@ -246,7 +246,7 @@ class RunLanding:
         if landed:
             await self._withdraw(landed, standing)
 
-    async def _withdraw(self, drafts: Sequence[Draft], standing: Standing) -> None:
+    async def _withdraw(self, drafts: Sequence[FormedVersion], standing: Standing) -> None:
         """Delete versions that landed in another table than the one they were built on: no reader could open it.
 
         Only when it is certain: the version below is another one, it is gone together with its data, or a version
@@ -358,7 +358,7 @@ class RunLanding:
             await view.confirm()
         return True
 
-    async def _read_back(self, draft: Draft, *, taken: bool) -> Settlement | None:
+    async def _read_back(self, draft: FormedVersion, *, taken: bool) -> Settlement | None:
         """Whose the version is; None while nothing is there, or while it can't be read."""
         try:
             news = await self._view.peek()

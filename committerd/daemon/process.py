@@ -60,7 +60,7 @@ SILENT_SECONDS = 20.0
 Serve = Callable[[Callable[[], list[str]], Callable[[], tuple[bool, str]]], AbstractAsyncContextManager[str]]
 
 
-class Member(Protocol):
+class Membership(Protocol):
     """What the daemon shows of its membership in the consumer group."""
 
     @property
@@ -111,7 +111,7 @@ class Surroundings:
 
     store: ObjectStore
     queue: Queue
-    member: Member
+    member: Membership
     telemetry: Telemetry
     serve: Serve
     """Serves metrics and probes while entered; yields the URL."""
@@ -285,7 +285,7 @@ def track_queue(state: State, around: Surroundings) -> None:
     telemetry.staged_retention.track(retention_seconds)
 
 
-def _lag(state: State, member: Member) -> int:
+def _lag(state: State, member: Membership) -> int:
     end = member.end_offset()
     if end is None or state.position is None or member.member_state() == "standby":
         return 0
@@ -330,7 +330,7 @@ class _Beat:
 class Probes:
     """What /livez and /readyz answer. A stalled store is a metric and an alert, not a restart."""
 
-    def __init__(self, state: State, member: Member, beat: _Beat) -> None:
+    def __init__(self, state: State, member: Membership, beat: _Beat) -> None:
         self._state = state
         self._member = member
         self._beat = beat

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class WorkBudget:
     """What the work on one record may take."""
 
     cpu_seconds: float
@@ -50,7 +50,7 @@ class Budget:
 class BudgetedThreads:
     """`committerd.table.work.Work` in threads."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: WorkBudget) -> None:
         self._budget = budget
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:

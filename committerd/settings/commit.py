@@ -12,11 +12,11 @@ from pydantic_settings import (
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
 from committerd.settings.dataset import checked_uri
-from committerd.settings.group import MIB, Group, Listed
+from committerd.settings.group import MIB, Listed, SettingsGroup
 from committerd.settings.kafka import comma_separated
 
 
-class CommitSettings(Group):
+class CommitSettings(SettingsGroup):
     """How transactions become versions."""
 
     coalesce_appends: bool = Field(

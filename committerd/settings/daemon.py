@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from committerd.settings.group import Group
+from committerd.settings.group import SettingsGroup
 
 
-class DaemonSettings(Group):
+class DaemonSettings(SettingsGroup):
     """The process."""
 
     drain_seconds: float = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from committerd.settings.group import Group, Listed
+from committerd.settings.group import Listed, SettingsGroup
 
 _CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 """Schemes of Azure, where a container and no user stands before the @."""
@@ -26,7 +26,7 @@ def checked_uri(uri: str) -> str:
     return uri
 
 
-class DatasetSettings(Group):
+class DatasetSettings(SettingsGroup):
     """Which table this committer serves."""
 
     name: str = Field(

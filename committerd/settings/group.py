@@ -17,5 +17,5 @@ Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
 """Several values, separated by commas in the environment."""
 
 
-class Group(BaseModel):
+class SettingsGroup(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)

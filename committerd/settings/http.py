@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from committerd.settings.group import Group
+from committerd.settings.group import SettingsGroup
 
 
-class HttpSettings(Group):
+class HttpSettings(SettingsGroup):
     """Where /metrics, /livez and /readyz are served; read-only."""
 
     host: str = Field(default="0.0.0.0", description="Address to listen on.")

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from committerd.settings.group import Group
+from committerd.settings.group import SettingsGroup
 
 
-class LogSettings(Group):
+class LogSettings(SettingsGroup):
     """What goes to standard output."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest severity to log.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from committerd.settings.group import MIB, Group
+from committerd.settings.group import MIB, SettingsGroup
 
 
-class MemorySettings(Group):
+class MemorySettings(SettingsGroup):
     """What committerd keeps in memory of the table's history. The defaults fit 512 MiB, however long the history."""
 
     ledger_bytes: int = Field(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from committerd.settings.group import Group
+from committerd.settings.group import SettingsGroup
 
 
-class StoreSettings(Group):
+class StoreSettings(SettingsGroup):
     """How objects are written."""
 
     durable: bool = Field(

@@ -43,7 +43,7 @@ from botocore.parsers import ResponseParserError
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
-from committerd.stores.plain_heads import Head, Otherwise, PlainHeads
+from committerd.stores.plain_heads import HeadResponse, Otherwise, PlainHeads
 
 _WAIT_SECONDS_FIRST = 0.1
 _WAIT_SECONDS_MAX = 20.0
@@ -119,19 +119,21 @@ class Fault(StrEnum):
 class CallFailed(Exception):
     """One request had no good answer."""
 
-    def __init__(self, message: str, fault: Fault, *, may_have_landed: bool, answer: Answered | None = None) -> None:
+    def __init__(
+        self, message: str, fault: Fault, *, may_have_landed: bool, answer: ErrorResponse | None = None
+    ) -> None:
         super().__init__(message)
         self.fault = fault
         self.may_have_landed = may_have_landed
         """Whether the server may have done it, or may still do it."""
-        answer = answer or Answered()
+        answer = answer or ErrorResponse()
         self.status = answer.status
         self.code = answer.code
         self.retry_after = answer.retry_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class ErrorResponse:
     """What the server said when it refused."""
 
     status: int = 0
@@ -251,7 +253,7 @@ class AwsClient:
                 if learnt is not None:
                     self._plain_heads[bucket] = learnt
 
-    async def head_quickly(self, *, bucket: str, key: str) -> Head | None:
+    async def head_quickly(self, *, bucket: str, key: str) -> HeadResponse | None:
         """The same without the SDK, which takes several times the processor time.
 
         None: `head` has to be asked, before the first of a bucket and where anything else than an answer came.
@@ -267,7 +269,7 @@ class AwsClient:
         if answer is Otherwise.REFUSED:
             # Perhaps of this object alone, perhaps of the way that it is asked for: learnt anew from the SDK.
             self._plain_heads.pop(bucket, None)
-        return answer if isinstance(answer, Head) else None
+        return answer if isinstance(answer, HeadResponse) else None
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next try: full jitter below a limit that doubles, and no less than the server asked for.
@@ -382,7 +384,7 @@ class AwsClient:
     def _classify_answer(self, error: ClientError, what: str) -> CallFailed:
         told, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
         code, status = str(told.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
-        answer = Answered(
+        answer = ErrorResponse(
             status=status, code=code, retry_after=_retry_after(metadata.get("HTTPHeaders", {}).get("retry-after"))
         )
         said = _cut(str(told.get("Message", "")))

@@ -25,7 +25,7 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadResponse:
     """What a server says of an object."""
 
     size: int | None
@@ -149,7 +149,7 @@ class PlainHeads:
             extra["user-agent"] = headers["user-agent"]
         return cls(client, await http._get_session(None), way, extra)
 
-    async def ask(self, name: str, *, seconds_max: float) -> Head | Otherwise:
+    async def ask(self, name: str, *, seconds_max: float) -> HeadResponse | Otherwise:
         """For the object of this percent-encoded name."""
         try:
             credentials = await _credentials(self._client)
@@ -167,9 +167,9 @@ class PlainHeads:
             )
             async with request as answer:
                 if answer.status == 200:
-                    return Head(int(answer.headers["Content-Length"]))
+                    return HeadResponse(int(answer.headers["Content-Length"]))
                 if answer.status == 404:
-                    return Head(None)
+                    return HeadResponse(None)
                 refused = 300 <= answer.status < 500 and answer.status != 429
                 return Otherwise.REFUSED if refused else Otherwise.FAILED
         except (BotoCoreError, aiohttp.ClientError, OSError, KeyError, ValueError):

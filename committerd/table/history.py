@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from committerd.lance.conflicts.grid import NOTHING_FOUND, Findings
+from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.table.versions import Committed, Gap, Table
 
 
@@ -47,7 +47,7 @@ class History:
         if formed:
             yield formed
 
-    def met_by_appends(self, after: int) -> Findings:
+    def met_by_appends(self, after: int) -> Comparison:
         """What an Append of read version `after` has met in this history, as far as that is known."""
         known = self.table.met_by_appends(after)
         if known is None:

@@ -24,7 +24,7 @@ from committerd.errors import (
     UnsupportedTable,
 )
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
-from committerd.lance.conflicts.grid import NOTHING_FOUND, Checked, Findings, Verdict, hold, reason
+from committerd.lance.conflicts.grid import NOTHING_FOUND, Checked, Comparison, Verdict, hold, reason
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -108,7 +108,7 @@ class Judged:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """To be written before, by key."""
     copies: Sequence[Copy] = ()
-    found: Findings = NOTHING_FOUND
+    found: Comparison = NOTHING_FOUND
     create: CreateOptions = field(default_factory=CreateOptions)
     restored: ManifestFile | None = None
     source: ManifestFile | None = None
@@ -261,7 +261,7 @@ class _Since:
     """Its excerpt."""
     theirs: Sequence[Footprint]
     """What they touched, without Appends; empty for an operation that doesn't need it."""
-    found: Findings
+    found: Comparison
 
 
 async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejected | None:

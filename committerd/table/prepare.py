@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
-from committerd.lance.conflicts.grid import Findings
+from committerd.lance.conflicts.grid import Comparison
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
 from committerd.lance.operations.allowed import ANYTHING, Allowed
@@ -65,7 +65,7 @@ class Prepared:
     scheme: NamingScheme
     files: Mapping[str, bytes]
     copies: Sequence[Copy]
-    found: Findings
+    found: Comparison
     reserved: tuple[int, int]
     """First id and count of a ReserveFragments; (0, 0) for others."""
     committed: Committed

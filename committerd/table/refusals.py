@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from committerd.errors import CommitterError, RequestError, UnsupportedRequest
-from committerd.lance.conflicts.grid import NOTHING_FOUND, Findings
+from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS
@@ -20,14 +20,14 @@ class Rejected(Refused):
 
     rule: str = ""
     """Name of the conflict rule that refuses it; empty = none does."""
-    found: Findings = NOTHING_FOUND
+    found: Comparison = NOTHING_FOUND
 
 
 INTERNAL_ERROR = "internal_error"
 """The reason of a record on which committerd itself fails."""
 
 
-def refused_by(error: RequestError, found: Findings = NOTHING_FOUND) -> Rejected:
+def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Rejected:
     """How a request that can never succeed is answered."""
     unsupported = isinstance(error, UnsupportedRequest)
     return Rejected(

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from committerd.concurrency import Budget, for_each
+from committerd.concurrency import ByteBudget, for_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.lance.conflicts.footprint import Footprint, size_of
-from committerd.lance.conflicts.grid import Findings, Unreadable
+from committerd.lance.conflicts.grid import Comparison, Unreadable
 from committerd.lance.format.fragment_list import Skimmed
 from committerd.lance.format.manifest_file import (
     SECTION_HEAD_BYTES,
@@ -149,12 +149,12 @@ class Table:
         self._ends: dict[int, bytes] = {}
         """For versions that were read or created: a digest of size and end."""
         self._committed: dict[int, Committed] = {}
-        self._met_by_appends: OrderedDict[int, tuple[Findings, Committed]] = OrderedDict()
+        self._met_by_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
         """By read version: what an Append met, and the last version that it was held against."""
         self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
         """What versions say of the queue, and about how many bytes that takes, in the order of their last use."""
         self._settled_bytes = 0
-        self._reading = Budget(_READ_BYTES_MAX)
+        self._reading = ByteBudget(_READ_BYTES_MAX)
 
     @property
     def footprint_bytes(self) -> int:
@@ -411,14 +411,14 @@ class Table:
         """What is kept of a version that exists; None when nothing is."""
         return self._committed.get(version)
 
-    def met_by_appends(self, after: int) -> tuple[Findings, Committed] | None:
+    def met_by_appends(self, after: int) -> tuple[Comparison, Committed] | None:
         """What an Append of read version `after` has met, and the last version that it was held against.
 
         The caller makes sure that this version is one of its history.
         """
         return self._met_by_appends.get(after)
 
-    def note_met_by_appends(self, after: int, found: Findings, last: Committed) -> None:
+    def note_met_by_appends(self, after: int, found: Comparison, last: Committed) -> None:
         """Keep what an Append of read version `after` has met, up to `last`, for others of that read version."""
         self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
         self._met_by_appends.move_to_end(after)

@@ -11,8 +11,8 @@ from committerd_client.connection import Connection
 from committerd_client.errors import ClientError
 from committerd_client.in_flight import Submission, wait_for_future
 from committerd_client.mailbox import Mailbox
-from committerd_client.reader import Answered, CannotRead, Reader, ReadEvent, Reading
-from committerd_client.sender import Acknowledged, Failed, NotReady, Ready, Sender, SendEvent
+from committerd_client.reader import CannotRead, OutcomesRead, Reader, ReadEvent, Reading
+from committerd_client.sender import Failed, NotReady, Ready, Sender, SendEvent, Stored
 from committerd_common.messages import Outcome
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Channel:
     def _on_send(self, events: list[SendEvent]) -> None:
         for event in events:
             match event:
-                case Acknowledged(submission, offset):
+                case Stored(submission, offset):
                     self._listener.acknowledged(submission, offset)
                 case Failed(submission, error):
                     self._listener.failed(submission, error)
@@ -103,7 +103,7 @@ class Channel:
     def _on_read(self, events: list[ReadEvent]) -> None:
         for event in events:
             match event:
-                case Answered(outcomes):
+                case OutcomesRead(outcomes):
                     for outcome in outcomes:
                         self._listener.answered(outcome)
                 case Reading(partition):

@@ -28,7 +28,7 @@ from committerd_client.diagnosis import Diagnosis
 from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
-from committerd_client.in_flight import Room, Submission, Submissions, closed, timed_out
+from committerd_client.in_flight import InFlightLimit, Submission, Submissions, closed, timed_out
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
 from committerd_client.quiet import quieten_kafka
@@ -109,7 +109,7 @@ class CommitClient:
         self._started_at: datetime | None = None
         self._producer = f"{client_id}-{instance}" if producer is None else producer
         self._timeout, self._close_timeout = timeout, close_timeout
-        self._room = Room(records_max=max_in_flight, bytes_max=max_in_flight_bytes)
+        self._room = InFlightLimit(records_max=max_in_flight, bytes_max=max_in_flight_bytes)
         self._submissions = Submissions()
         self._headers: list[tuple[str, bytes]] = []
         self._channel: Channel | None = None

@@ -37,7 +37,7 @@ _COORDINATOR_TRIES, _COORDINATOR_SECONDS = 6, 0.25
 
 
 @dataclass(slots=True)
-class Facts:
+class Observed:
     """What a look has found so far; None = not known (yet)."""
 
     servers: str
@@ -61,7 +61,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Cause:
     """The most likely cause."""
 
     why: str
@@ -70,30 +70,30 @@ class Finding:
     """Some sentences for people: what is missing, and what to do."""
 
 
-def explain(facts: Facts, offset: int | None) -> Finding | None:
+def explain(facts: Observed, offset: int | None) -> Cause | None:
     """What the facts mean for a record at this offset; None where they say nothing."""
     if not facts.kafka_answered:
-        return Finding("kafka", _kafka_is_away(facts))
+        return Cause("kafka", _kafka_is_away(facts))
     if facts.topic_exists is False:
-        return Finding("no_topic", f"Topic {facts.topic} is gone: it was deleted while the client was open.")
+        return Cause("no_topic", f"Topic {facts.topic} is gone: it was deleted while the client was open.")
     table = _table_is_missing(facts)
     if facts.members == 0:
         text = (
             f"No committer runs: consumer group {facts.group} has no member. Start `committerd run` for this dataset, "
             f"with the same Kafka; records wait until then.{table and ' ' + table}"
         )
-        return Finding("no_committer", text)
+        return Cause("no_committer", text)
     if table:
-        return Finding("no_table", table)
+        return Cause("no_table", table)
     return None if offset is None else _place_in_queue(facts, offset)
 
 
-def _kafka_is_away(facts: Facts) -> str:
+def _kafka_is_away(facts: Observed) -> str:
     cause = f" ({facts.error})" if facts.error else ""
     return f"Kafka at {facts.servers} does not answer{cause}."
 
 
-def _table_is_missing(facts: Facts) -> str:
+def _table_is_missing(facts: Observed) -> str:
     if facts.table_exists is not False:
         return ""
     return (
@@ -102,16 +102,16 @@ def _table_is_missing(facts: Facts) -> str:
     )
 
 
-def _place_in_queue(facts: Facts, offset: int) -> Finding | None:
+def _place_in_queue(facts: Observed, offset: int) -> Cause | None:
     if facts.readable_end is not None and offset >= facts.readable_end:
-        return Finding(
+        return Cause(
             "open_transaction",
             f"A producer holds a Kafka transaction open, and nothing from offset {facts.readable_end} of {facts.topic} "
             "on can be read until it ends.",
         )
     if facts.position is not None and facts.position > offset:
         text = "The committer has answered it; the answer was not read here in time. `client.resume(uuid)` finds it."
-        return Finding("passed", text)
+        return Cause("passed", text)
     first = facts.position if facts.position is not None else facts.log_start
     if first is None:
         return None
@@ -121,10 +121,10 @@ def _place_in_queue(facts: Facts, offset: int) -> Finding | None:
             f"{ahead} records are ahead of it: the committer has answered those below offset {first}. If that number "
             "does not grow, `committerd status` and the committer's /readyz say why."
         )
-        return Finding("behind", text)
+        return Cause("behind", text)
     if facts.members is None:
         return None
-    return Finding(
+    return Cause(
         "stalled",
         "It is the next record and a committer runs, but makes no progress. `committerd status`, the "
         "committer's /readyz and its log say why.",
@@ -140,7 +140,7 @@ class Diagnosis:
         self._connection = connection
         self._group, self._uri = group, uri
         self._storage_options = dict(storage_options or {})
-        self._facts: Facts | None = None
+        self._facts: Observed | None = None
 
     async def waited(self, wait: Callable[[float | None], Awaitable[bool]], seconds: float | None) -> bool:
         """`wait` for so long, and begin to look for the cause shortly before the time is up; what `wait` returns."""
@@ -152,7 +152,7 @@ class Diagnosis:
         self._look()
         return await wait(max(until - asyncio.get_running_loop().time(), 0.0))
 
-    def finding(self, offset: int | None) -> Finding | None:
+    def finding(self, offset: int | None) -> Cause | None:
         """Of the latest look, for a record at this offset; None where there was none, or it found nothing yet."""
         facts = self._facts
         if facts is None or not (facts.kafka_answered or facts.error or _patience_is_over(facts)):
@@ -164,7 +164,7 @@ class Diagnosis:
         if before is not None and (now - before.started < _FRESH_SECONDS):
             return
         connection = self._connection
-        facts = self._facts = Facts(
+        facts = self._facts = Observed(
             servers=", ".join(connection.bootstrap_servers),
             group=self._group,
             topic=connection.staged_topic,
@@ -175,7 +175,7 @@ class Diagnosis:
         with contextlib.suppress(RuntimeError):  # there can be no more threads: the message is shorter
             threading.Thread(target=self._ask, args=(facts,), name=name, daemon=True).start()
 
-    def _ask(self, facts: Facts) -> None:
+    def _ask(self, facts: Observed) -> None:
         try:
             self._ask_kafka(facts)
         except Exception as error:  # noqa: BLE001  # the look must not do harm, whatever it meets
@@ -184,7 +184,7 @@ class Diagnosis:
             facts.table_exists = table_exists(facts.uri, self._storage_options)
         facts.ended = time.monotonic()
 
-    def _ask_kafka(self, facts: Facts) -> None:
+    def _ask_kafka(self, facts: Observed) -> None:
         config = self._connection.admin_config() | {
             "bootstrap_timeout_ms": _REQUEST_MS,
             "request_timeout_ms": _REQUEST_MS,
@@ -202,11 +202,11 @@ class Diagnosis:
             admin.close()
 
 
-def _patience_is_over(facts: Facts) -> bool:
+def _patience_is_over(facts: Observed) -> bool:
     return time.monotonic() - facts.started >= _REQUEST_MS / 1000
 
 
-def _repeated(ask: Callable[[Any, Facts, TopicPartition], None], *given: Any) -> None:
+def _repeated(ask: Callable[[Any, Observed, TopicPartition], None], *given: Any) -> None:
     """A Kafka in which there never was a group makes the topic of their offsets at the first question for one."""
     for _ in range(_COORDINATOR_TRIES):
         try:
@@ -218,14 +218,14 @@ def _repeated(ask: Callable[[Any, Facts, TopicPartition], None], *given: Any) ->
     ask(*given)
 
 
-def _ask_topic(admin: Any, facts: Facts, place: TopicPartition) -> None:
+def _ask_topic(admin: Any, facts: Observed, place: TopicPartition) -> None:
     (described,) = admin.describe_topics([place.topic])
     facts.kafka_answered = True
     error = for_code(described["error_code"])
     facts.topic_exists = error.__name__ != "UnknownTopicOrPartitionError"
 
 
-def _ask_group(admin: Any, facts: Facts, place: TopicPartition) -> None:
+def _ask_group(admin: Any, facts: Observed, place: TopicPartition) -> None:
     try:
         facts.members = len(admin.describe_groups([facts.group])[facts.group]["members"])
     except GroupIdNotFoundError:
@@ -234,7 +234,7 @@ def _ask_group(admin: Any, facts: Facts, place: TopicPartition) -> None:
     facts.position = found.offset if found is not None and found.offset >= 0 else None
 
 
-def _ask_bounds(admin: Any, facts: Facts, place: TopicPartition) -> None:
+def _ask_bounds(admin: Any, facts: Observed, place: TopicPartition) -> None:
     facts.log_start = admin.list_partition_offsets({place: OffsetSpec.EARLIEST}, timeout_ms=_REQUEST_MS)[place].offset
     facts.readable_end = admin.list_partition_offsets(
         {place: OffsetSpec.LATEST}, isolation_level="read_committed", timeout_ms=_REQUEST_MS

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from committerd_client.diagnosis import Finding
+from committerd_client.diagnosis import Cause
 from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, InFlightFull
 from committerd_client.headers import StagedRecord
 from committerd_client.outcomes import interpret
@@ -114,7 +114,7 @@ def _expire(future: asyncio.Future[None]) -> None:
 
 
 def timed_out(
-    submission: Submission, *, seconds: float | None, topic: str, trouble: str, found: Finding | None = None
+    submission: Submission, *, seconds: float | None, topic: str, trouble: str, found: Cause | None = None
 ) -> CommitTimeout:
     """The error for who has waited `seconds` for the answer; `found` is why it did not come."""
     if submission.acknowledged:
@@ -215,7 +215,7 @@ def _named(outcome: Outcome, uuid: str) -> Outcome:
     return named
 
 
-class Room:
+class InFlightLimit:
     """Bounds what was handed to Kafka and is not acknowledged, in records and bytes. First come, first served."""
 
     def __init__(self, *, records_max: int, bytes_max: int) -> None:

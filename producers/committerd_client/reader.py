@@ -51,7 +51,7 @@ class CannotRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class OutcomesRead:
     """Some outcomes; others' as well as ours."""
 
     outcomes: list[Outcome]
@@ -62,7 +62,7 @@ class ReadingStopped:
     """The thread is at its end."""
 
 
-ReadEvent = Reading | CannotRead | Answered | ReadingStopped
+ReadEvent = Reading | CannotRead | OutcomesRead | ReadingStopped
 
 
 class Reader:
@@ -186,7 +186,7 @@ class Reader:
         decoded = [self._decode(record) for records in polled.values() for record in records]
         outcomes = [outcome for outcome in decoded if outcome is not None]
         if outcomes:
-            self._post(Answered(outcomes))
+            self._post(OutcomesRead(outcomes))
 
     def _decode(self, record: Any) -> Outcome | None:
         try:

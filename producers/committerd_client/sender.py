@@ -89,7 +89,7 @@ class NotReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Stored:
     """Kafka holds the record."""
 
     submission: Submission
@@ -109,7 +109,7 @@ class Stopped:
     """The thread is at its end."""
 
 
-SendEvent = Ready | NotReady | Acknowledged | Failed | Stopped
+SendEvent = Ready | NotReady | Stored | Failed | Stopped
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +177,7 @@ class Sender:
         self._thread.start()
 
     def submit(self, submission: Submission) -> None:
-        """Send it; posts `Acknowledged` or `Failed`."""
+        """Send it; posts `Stored` or `Failed`."""
         self._queue.put(submission)
 
     def stop(self, seconds: float) -> None:
@@ -347,7 +347,7 @@ class Sender:
     def _acknowledged(self, handed: _Handed, offset: int | None) -> None:
         """The first acknowledgement counts: a record that was sent twice has two."""
         if self._take(handed):
-            self._post(Acknowledged(handed.submission, offset))
+            self._post(Stored(handed.submission, offset))
 
     def _take(self, handed: _Handed) -> bool:
         """Whether it still waited for Kafka."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from committerd.audit.audit import Audit, AuditReport, QueueBounds
-from committerd.audit.history import AuditedVersion, History
+from committerd.audit.history import AuditedHistory, AuditedVersion
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import Position, start_of
@@ -96,7 +96,7 @@ def audited(
     records: Sequence[Record] = RECORDS,
     **bounds: Any,
 ) -> AuditReport:
-    history = History()
+    history = AuditedHistory()
     for version in versions:
         history.add(version)
     audit = Audit(replace(BOUNDS, **bounds), history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from committerd.audit.audit import OUTCOME_CLOCK_MS, Audit
-from committerd.audit.history import History
+from committerd.audit.history import AuditedHistory
 from committerd.queue.port import Record
 from committerd_common.messages import Outcome
 from tests.audit.samples import (
@@ -123,7 +123,7 @@ def test_outcomes_that_have_expired_are_not_missed() -> None:
 
 
 def test_what_is_no_outcome_is_found() -> None:
-    audit = Audit(BOUNDS, History())
+    audit = Audit(BOUNDS, AuditedHistory())
     audit.undecodable_outcome(3, 7)
     (found,) = audit.report().findings
     assert (found.code, "offset 7 of partition 3" in found.message) == ("outcome_undecodable", True)

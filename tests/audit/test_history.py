@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from committerd.audit.audit import Audit, AuditReport
-from committerd.audit.history import AuditedVersion, Findings, History, audited_version
+from committerd.audit.history import AuditedHistory, AuditedVersion, Findings, audited_version
 from committerd.errors import CorruptTable
 from committerd.queue.outcomes import encode_settled
 from committerd.queue.position import AppMark, encode_metadata
@@ -108,7 +108,7 @@ def test_a_version_of_an_application_is_committed_once_in_a_life_of_its_mark() -
 
 
 def test_a_version_that_can_not_be_read_is_found() -> None:
-    history = History()
+    history = AuditedHistory()
     history.unreadable(7, "bad magic")
     report = Audit(BOUNDS, history).report()
     assert [(f.code, f.version) for f in report.findings] == [("version_unreadable", 7)]

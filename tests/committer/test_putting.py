@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
-from committerd.committer.putting import Draft, Putter
+from committerd.committer.putting import FormedVersion, Putter
 from committerd.committer.view import View
 from committerd.queue.grouping import Group
 from committerd.queue.port import Queue, TopicIdentity
@@ -76,7 +76,7 @@ class Bench:
         head = loaded.head(start_of(TOPIC, 0))
         view = View(head, lambda: self.now)
         own = cast(Found, None)
-        draft = Draft(group=cast(Group, None), prepared=prepared, own=own, after=head, identity=TOPIC)
+        draft = FormedVersion(group=cast(Group, None), prepared=prepared, own=own, after=head, identity=TOPIC)
         with pytest.raises(StartAgain):
             await putter.put([draft], view)
         return self.scene.versions()

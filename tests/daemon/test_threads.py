@@ -8,14 +8,14 @@ import time
 import anyio
 import pytest
 
-from committerd.daemon.threads import Budget, BudgetedThreads
+from committerd.daemon.threads import BudgetedThreads, WorkBudget
 from committerd.errors import InvalidRequest
 from tests.kafka.staging import until
 
 MIB = 1024 * 1024
-WIDE = Budget(cpu_seconds=20, memory_factor=20, memory_bytes_min=256 * MIB)
-SHORT = Budget(cpu_seconds=0.2, memory_factor=20, memory_bytes_min=256 * MIB)
-SMALL = Budget(cpu_seconds=20, memory_factor=20, memory_bytes_min=32 * MIB)
+WIDE = WorkBudget(cpu_seconds=20, memory_factor=20, memory_bytes_min=256 * MIB)
+SHORT = WorkBudget(cpu_seconds=0.2, memory_factor=20, memory_bytes_min=256 * MIB)
+SMALL = WorkBudget(cpu_seconds=20, memory_factor=20, memory_bytes_min=32 * MIB)
 
 
 def spin(seconds: float = 60.0) -> int:
@@ -110,7 +110,7 @@ async def test_a_call_that_does_not_end_is_left_alone(monkeypatch: pytest.Monkey
     """Inside a call of C nothing can be raised."""
     monkeypatch.setattr("committerd.daemon.threads._GRACE_SECONDS", 0.3)
     over = threading.Event()
-    work = BudgetedThreads(Budget(cpu_seconds=-1, memory_factor=1, memory_bytes_min=MIB))
+    work = BudgetedThreads(WorkBudget(cpu_seconds=-1, memory_factor=1, memory_bytes_min=MIB))
     with pytest.raises(InvalidRequest) as refused:
         await work(lambda: over.wait(20), size=1)
     assert refused.value.code == "budget_exceeded"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from committerd_client import CommitClient, CommitTimeout
-from committerd_client.diagnosis import Facts, explain, table_exists
+from committerd_client.diagnosis import Observed, explain, table_exists
 from harness.kafka import KafkaBroker
 from tests.producers.answering import answering, append, make_topics, never
 
-FACTS = Facts(
+FACTS = Observed(
     servers="broker1:9092",
     group="committerd.events",
     topic="events.staged",
@@ -60,7 +60,7 @@ def test_each_cause_has_its_sentence(changes: dict[str, object], offset: int | N
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
-    unknown = Facts(servers="b", group="g", topic="t", kafka_answered=True)
+    unknown = Observed(servers="b", group="g", topic="t", kafka_answered=True)
     assert explain(unknown, 7) is None
     assert explain(FACTS, None) is None
     assert explain(replace(FACTS, position=None, log_start=7, members=None), 7) is None

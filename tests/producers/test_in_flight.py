@@ -9,7 +9,7 @@ import pytest
 
 from committerd_client import ClientClosed, CommitResult, InFlightFull, InvalidTransaction
 from committerd_client.headers import StagedRecord
-from committerd_client.in_flight import Room, Submission, Submissions
+from committerd_client.in_flight import InFlightLimit, Submission, Submissions
 from committerd_common.messages import COMMITTED, INVALID, Outcome
 
 
@@ -26,14 +26,14 @@ def version_of(one: Submission) -> int | None:
     return one.answer.version
 
 
-async def started(room: Room, size: int) -> asyncio.Task[None]:
+async def started(room: InFlightLimit, size: int) -> asyncio.Task[None]:
     task = asyncio.create_task(room.take(size, 5))
     await asyncio.sleep(0)
     return task
 
 
 async def test_room_is_bounded_in_records() -> None:
-    room = Room(records_max=2, bytes_max=1000)
+    room = InFlightLimit(records_max=2, bytes_max=1000)
     await room.take(1, 0)
     await room.take(1, 0)
     third = await started(room, 1)
@@ -45,7 +45,7 @@ async def test_room_is_bounded_in_records() -> None:
 
 
 async def test_room_is_bounded_in_bytes_but_one_always_fits() -> None:
-    room = Room(records_max=10, bytes_max=100)
+    room = InFlightLimit(records_max=10, bytes_max=100)
     await room.take(500, 0)
     second = await started(room, 1)
     assert not second.done()
@@ -54,7 +54,7 @@ async def test_room_is_bounded_in_bytes_but_one_always_fits() -> None:
 
 
 async def test_room_is_given_in_the_order_of_asking() -> None:
-    room = Room(records_max=10, bytes_max=100)
+    room = InFlightLimit(records_max=10, bytes_max=100)
     await room.take(60, 0)
     large, small = await started(room, 90), await started(room, 1)
     assert not small.done(), "a small one must not pass a large one, which would wait for ever"
@@ -64,7 +64,7 @@ async def test_room_is_given_in_the_order_of_asking() -> None:
 
 
 async def test_room_is_not_lost_to_those_who_stop_waiting() -> None:
-    room = Room(records_max=1, bytes_max=100)
+    room = InFlightLimit(records_max=1, bytes_max=100)
     await room.take(1, 0)
     cancelled, late, next_one = await started(room, 1), asyncio.create_task(room.take(1, 0)), await started(room, 1)
     cancelled.cancel()
@@ -77,7 +77,7 @@ async def test_room_is_not_lost_to_those_who_stop_waiting() -> None:
 
 
 async def test_room_given_to_a_task_that_is_cancelled_at_that_moment_is_given_back() -> None:
-    room = Room(records_max=1, bytes_max=100)
+    room = InFlightLimit(records_max=1, bytes_max=100)
     await room.take(1, 0)
     waiting = await started(room, 1)
     room.give_back(1)
@@ -88,7 +88,7 @@ async def test_room_given_to_a_task_that_is_cancelled_at_that_moment_is_given_ba
 
 
 async def test_closing_sends_away_who_waits_for_room() -> None:
-    room = Room(records_max=1, bytes_max=100)
+    room = InFlightLimit(records_max=1, bytes_max=100)
     await room.take(1, 0)
     waiting = await started(room, 1)
     room.close()

@@ -30,7 +30,7 @@ from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, Run, _Ahead
 from committerd.committer.publisher import Answers, Publisher
-from committerd.committer.putting import Draft, RunLanding, Settlement
+from committerd.committer.putting import FormedVersion, RunLanding, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
@@ -237,7 +237,7 @@ def looks_at_what_it_builds_on_before_it_puts_only(patch: pytest.MonkeyPatch) ->
 
 
 def leaves_what_went_astray(patch: pytest.MonkeyPatch) -> None:
-    async def left(self: RunLanding, drafts: Sequence[Draft], standing: Standing) -> None:
+    async def left(self: RunLanding, drafts: Sequence[FormedVersion], standing: Standing) -> None:
         await anyio.lowlevel.checkpoint()
 
     patch.setattr(RunLanding, "_withdraw", left)
@@ -330,7 +330,7 @@ def keeps_the_first_answer_about_the_topic(patch: pytest.MonkeyPatch) -> None:
 def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
     read_back = RunLanding._read_back
 
-    async def silent(self: RunLanding, draft: Draft, *, taken: bool) -> Settlement | None:
+    async def silent(self: RunLanding, draft: FormedVersion, *, taken: bool) -> Settlement | None:
         settlement = await read_back(self, draft, taken=taken)
         if settlement is not None and settlement.race is Race.OTHER_COMMITTER:
             return replace(settlement, found=())

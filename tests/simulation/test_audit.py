@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from committerd.audit.audit import Audit, AuditReport, QueueBounds
-from committerd.audit.history import History, audited_version
+from committerd.audit.history import AuditedHistory, audited_version
 from committerd.committer.starting import era_of
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.port import TopicIdentity
@@ -22,7 +22,7 @@ SEEDS = range(15)
 
 def audited(world: World, *, without: Collection[int] = (), untold: int | None = None) -> AuditReport:
     """What the audit says of a world; as if some versions were gone, or the outcomes of an offset."""
-    history = History()
+    history = AuditedHistory()
     for version in versions(world):
         if version not in without:
             file = decode(world.bucket.objects[manifests(world)[version]])

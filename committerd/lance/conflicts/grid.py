@@ -176,7 +176,7 @@ def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Chec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Comparison:
     """What came of comparing a transaction with committed versions, in ascending order and without a gap."""
 
     through: int = 0
@@ -188,18 +188,18 @@ class Findings:
     """The version that decides, as `worst` finds it."""
 
 
-NOTHING_FOUND = Findings()
+NOTHING_FOUND = Comparison()
 
 
 def hold(
-    ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Findings = NOTHING_FOUND
-) -> Findings:
+    ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Comparison = NOTHING_FOUND
+) -> Comparison:
     """Compare ours with the versions that follow those of `before`, which was found for the same footprint."""
     checked = tuple([check(ours, version, theirs) for version, theirs in committed])
     if not checked:
         return before
     conflicts = tuple([one for one in checked if one.verdict is not Verdict.COMPATIBLE])
-    return Findings(
+    return Comparison(
         through=checked[-1].version,
         checked=before.checked + checked,
         conflicts=before.conflicts + conflicts,

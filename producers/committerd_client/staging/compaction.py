@@ -32,7 +32,7 @@ _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RewrittenGroup:
     """Fragments that were rewritten together, and what they became."""
 
     old: tuple[DataFragment, ...]
@@ -46,7 +46,7 @@ class Compacted:
 
     read_version: int
     read_uuid: str | None
-    groups: tuple[Group, ...]
+    groups: tuple[RewrittenGroup, ...]
     schema: tuple[Field, ...]
     """Of the table when they were read."""
     reindex: tuple[str, ...]
@@ -132,7 +132,7 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
             )
         # Its `new_fragments` can't be read under pylance 4.0.0 where row ids are stable; its JSON always can.
         told = _told(result)
-        groups.append(Group(_fragments(told["original_fragments"]), _fragments(told["new_fragments"])))
+        groups.append(RewrittenGroup(_fragments(told["original_fragments"]), _fragments(told["new_fragments"])))
     return Compacted(
         read_version=table.version,
         read_uuid=table.read_uuid,
@@ -166,7 +166,7 @@ def _without(task: CompactionTask, done: set[int]) -> list[CompactionTask]:
     return parts
 
 
-def _stale_indices(dataset: lance.LanceDataset, table: ReadTable, groups: Iterable[Group]) -> tuple[str, ...]:
+def _stale_indices(dataset: lance.LanceDataset, table: ReadTable, groups: Iterable[RewrittenGroup]) -> tuple[str, ...]:
     """Indices that cover a rewritten fragment and hold row addresses."""
     moved = {one.id for group in groups for one in group.old}
     return tuple(
