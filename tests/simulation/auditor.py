@@ -101,8 +101,10 @@ class Auditor:
     """Versions that a committer has made in that table meanwhile."""
     _crossed: set[int] = field(default_factory=set)
     """Those of them that nobody could notice: sent before the table was swapped, or given up before they arrived."""
+    _made_up: set[int] = field(default_factory=set)
+    """Versions of other writers with a position that no version of the queue ever had."""
     beyond: str = ""
-    """What is wrong because one of these stays there. Nobody promises to notice that; so it ends here."""
+    """What is wrong because of one of these. Nobody promises to notice that; so it ends here."""
     _rolled_back: bool = False
     """The log has lost records that a committer may have read before."""
     _told: set[tuple[Place, str]] = field(default_factory=set)
@@ -157,6 +159,7 @@ class Auditor:
     def table_is_swapped(self) -> None:
         """The table is about to be deleted and made again. What it said stays true; the next one owes nothing to it."""
         self.versions.clear()
+        self._made_up.clear()
         self._uuids.clear()
         self._refused.clear()
         self._there.clear()
@@ -206,12 +209,17 @@ class Auditor:
         return next(reversed(self.versions), 0)
 
     def fail(self, what: str) -> None:
-        if self._crossed:
+        if self._crossed or self._is_believed():
             self.note(f"BEYOND {what}")
             self.beyond = self.beyond or what
             return
         self.note(f"VIOLATION {what}")
         self.violations.append(what)
+
+    def _is_believed(self) -> bool:
+        """Whether a position that is made up can be read, and no version of the queue that would show it wrong."""
+        ours = any(self.versions[version].settled.ours for version in self._there)
+        return bool(self._made_up & self._there) and not ours
 
     # The table
 
@@ -261,6 +269,8 @@ class Auditor:
         if ours or position is None or self.position is None:
             return position
         higher = (position.era, position.next_offset) > (self.position.era, self.position.next_offset)
+        if higher:
+            self._made_up.add(file.manifest.version)
         return None if higher else position
 
     def _strays(self, version: int, body: bytes) -> bool:
