@@ -1,1 +1,1 @@
-"""One table over the store port: its versions, whether a transaction may become the next one, and writing it."""
+"""One table over the store port: reads its versions, judges transactions, builds and writes the next version."""

@@ -1,4 +1,4 @@
-"""Waits between tries."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS_MAX = 2.5
 
 
 class Backoff:
-    """Waits that double from 50 ms to 2.5 s, each drawn from its upper half."""
+    """Delays that double from 50 ms up to 2.5 s. Each wait lasts between half and all of its delay, at random."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

@@ -1,7 +1,7 @@
-"""The versions that a transaction is judged against: those of the table, and those that are formed on them.
+"""The versions that a transaction is judged against: those of the table, and those formed ahead of it.
 
-A version that is formed ahead is judged against before it is created. It lies in the history of the heads that follow
-it and nowhere else, so when it is not created there is nothing to take back.
+Transactions are judged against a version that is formed ahead before it is created. Only the heads that follow it hold
+it in their history, so if its put fails there is nothing to roll back.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from committerd.table.versions import Committed, Gap, Table
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The versions of a table, and those formed ahead of it."""
+    """The versions of a table, followed by versions that are formed ahead."""
 
     table: Table
     ahead: tuple[Committed, ...] = ()
-    """Versions that follow the table's and are not known to exist, ascending."""
+    """Versions that follow the table's latest and are not known to exist, ascending."""
 
     def then(self, committed: Committed) -> History:
-        """This history and one version that is formed on it."""
+        """Return this history extended by one version that is formed ahead."""
         return replace(self, ahead=(*self.ahead, committed))
 
     def of_the_table(self) -> History:
-        """This history once all its versions exist."""
+        """Return this history after all its versions were created: nothing is ahead any more."""
         return History(self.table) if self.ahead else self
 
     async def committed(self, version: int) -> Committed | None:
-        """What the rules need of one version; None when it is unreadable. Raises `StoreUnavailable`."""
+        """Return the facts about one version that the rules need; None when it is unreadable.
+
+        Raises `StoreUnavailable`.
+        """
         return self._formed(version) or await self.table.committed(version)
 
     async def since(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
-        """The versions above `after`, up to and including `latest`, ascending, a few at a time.
+        """Yield the versions above `after`, up to and including `latest`, ascending, in batches.
 
-        They end with a `Gap` at the first that is unreadable. Raises `StoreUnavailable`.
+        Ends with a `Gap` at the first unreadable version. Raises `StoreUnavailable`.
         """
         last = min(latest, self.ahead[0].version - 1) if self.ahead else latest
         async for some in self.table.history(after, last):
@@ -48,12 +51,12 @@ class History:
             yield formed
 
     def met_by_appends(self, after: int) -> Comparison:
-        """What an Append of read version `after` has met in this history, as far as that is known."""
+        """Return the cached comparison of Appends with read version `after`; `NOTHING_FOUND` when none holds here."""
         known = self.table.met_by_appends(after)
         if known is None:
             return NOTHING_FOUND
         found, last = known
-        # It may have been found in another history, whose last versions were never created.
+        # The comparison may come from another history, whose last versions were never created.
         is_of_this = (self._formed(last.version) or self.table.known(last.version)) is last
         return found if is_of_this else NOTHING_FOUND
 

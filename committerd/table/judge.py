@@ -1,7 +1,8 @@
-"""Whether a transaction may be committed on top of a version, and as what.
+"""Judges whether a transaction may be committed on top of a version, and rebases it.
 
-Facts are fetched here, and decisions are made in `lance` and `queue`: what can't be valid, what was committed since the
-transaction was read, how it has to change for that, whether what it brings is there.
+This module fetches facts; `lance` decides: whether the transaction is valid, whether it conflicts with the versions
+committed since its read version, how it is rebased on them, and whether it fits the table. This module also checks that
+the staged files exist.
 """
 
 from __future__ import annotations
@@ -68,45 +69,45 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """What is asked and allowed beside the transaction itself."""
+    """What the request and the operator's settings ask for or allow, besides the transaction itself."""
 
     allowed: Allowed = field(default_factory=Allowed)
     verify_files: bool = False
-    """Check that the files which it brings exist."""
+    """Check that the staged files exist."""
     file_limits: FileLimits = field(default_factory=FileLimits)
     looked: LookedAt | None = None
-    """Which of its files were looked at already; what is found now is added there."""
+    """Staged files that were found already; those found now are added to it."""
     rules_out_duplicate: bool = False
-    """Something else than the history says that it was not committed before."""
+    """Something other than the history proves that the transaction was not committed before."""
     create: CreateOptions = field(default_factory=CreateOptions)
     create_only: bool = False
     copy_clone: bool = False
-    """A deep Clone copies the files; else they must exist."""
+    """Whether a deep Clone copies the files; if not, they must exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What comes from outside: clock, random numbers, ids, and a way to other tables."""
+    """The sources of time, randomness and ids, and access to other stores."""
 
     wall_clock: Callable[[], datetime]
     random: random.Random
     new_uuid: Callable[[], UUID]
     ahead_max: timedelta | None = None
-    """How far ahead of the clock a version may be dated, to be later than the one before; None = as far as needed."""
+    """How far a timestamp may run ahead of the clock to exceed the one below it; None = as far as needed."""
     open_store: OpenStore | None = None
-    """None = bases and clone sources can't be read."""
+    """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
     work: Work = at_once
-    """Does what may take long."""
+    """Runs pure work that may take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A transaction that may be committed on top of the version that it was judged against."""
+    """A transaction that may be committed on top of the version it was judged against."""
 
     transaction: Transaction
     """Normalised and rebased."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """To be written before, by key."""
+    """Bodies of objects to write before the manifest, by key."""
     copies: Sequence[Copy] = ()
     found: Comparison = NOTHING_FOUND
     create: CreateOptions = field(default_factory=CreateOptions)
@@ -122,10 +123,10 @@ async def judge(
     options: PrepareOptions,
     world: World,
 ) -> Judged | Rejected:
-    """Whether a transaction may be committed on top of `latest`, and as what. Writes nothing.
+    """Judge whether a transaction may be committed on top of `latest`, and rebase it. Writes nothing.
 
-    `latest` is the last version of `history`, and was vetted. Raises `StoreUnavailable`, and `CorruptTable` when the
-    table turns out to be damaged.
+    `latest` must be the last version of `history`, and checked by `vet`; None = there is no table. Raises
+    `StoreUnavailable`, and `CorruptTable` when the table turns out to be damaged.
     """
     found = NOTHING_FOUND
     try:
@@ -158,7 +159,7 @@ async def judge(
 def _valid(
     transaction: Transaction, latest: ManifestFile | None, allowed: Allowed, *, room: int
 ) -> tuple[Transaction, StagedFiles, Operation]:
-    """The normalised transaction, the files that it brings, and its operation. Raises as `require_valid`."""
+    """Return the normalised transaction, its staged files and its operation. Raises as `require_valid`."""
     transaction = normalised(transaction)
     files = staged_files(transaction)
     require_valid(transaction, files, latest_version=latest.version if latest else 0, allowed=allowed, room=room)
@@ -166,9 +167,9 @@ def _valid(
 
 
 def vet(latest: ManifestFile | None) -> None:
-    """Return when a version may be built upon `latest`.
+    """Return if a version may be built on `latest` (None = there is no table).
 
-    Raises `UnsupportedTable` or `CorruptTable`: the table is at fault, and no record.
+    Raises `UnsupportedTable` or `CorruptTable`: the table is at fault, not a record.
     """
     if latest is not None:
         require_supported(latest)
@@ -176,7 +177,7 @@ def vet(latest: ManifestFile | None) -> None:
 
 
 def explain(checked: Iterable[Checked]) -> list[str]:
-    """One line for each version that was checked: operation, cell, verdict, rule."""
+    """Describe each version that was checked in one line: operation, rule, verdict, and the rule's reason."""
     return [
         f"version {one.version} {one.theirs or 'unreadable'}: {one.rule} -> "
         f"{one.verdict.name.lower()}: {reason(one.rule)}"
@@ -186,7 +187,10 @@ def explain(checked: Iterable[Checked]) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Case:
-    """One transaction's surroundings. Not frozen, as that takes three times as long to make; nobody changes it."""
+    """The context in which one transaction is judged.
+
+    Never modified, and not frozen only because a frozen one takes three times as long to create.
+    """
 
     history: History
     latest: ManifestFile | None
@@ -194,14 +198,14 @@ class _Case:
     options: PrepareOptions
     world: World
     size: int
-    """Of the transaction in bytes, where work on it may take long; else 0."""
+    """Size of the transaction in bytes if work on it may take long, else 0."""
 
     @property
     def table(self) -> Table:
         return self.history.table
 
     async def do(self, call: Callable[[], _T]) -> _T:
-        """Do work that waits for nothing, on the spot where it can't take long."""
+        """Run pure work: directly if it is light, else through `World.work`."""
         return await self.world.work(call, size=self.size) if self.size else call()
 
     def places(self, file: ManifestFile | None) -> Places:
@@ -209,7 +213,7 @@ class _Case:
         return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
 
     def readable_places(self, transaction: Transaction) -> Places:
-        """Where files of the next version lie, without the bases that the operator lets no transaction name."""
+        """Where the files of the next version lie, without base paths that the operator's settings do not allow."""
         known = self.latest.outline.base_paths if self.latest else ()
         bases = [*known, *self.operation.initial_bases(transaction)]
         if bases:
@@ -218,7 +222,10 @@ class _Case:
 
 
 def _existence(operation: Operation, latest: ManifestFile | None, options: PrepareOptions) -> Rejected | None:
-    """The answer to what makes a table that exists, or changes one that doesn't."""
+    """Refuse an operation that creates a table which exists, or changes one that does not exist.
+
+    Raises `InvalidRequest` (`no_table`) for the latter.
+    """
     if latest is None:
         if operation.target is not Target.EXISTING:
             return None
@@ -236,7 +243,7 @@ def _existence(operation: Operation, latest: ManifestFile | None, options: Prepa
 
 
 def _other_schema(case: _Case, transaction: Transaction) -> Rejected | None:
-    """The answer to an Append that nothing was read for, and whose data was written for another schema."""
+    """Refuse an Append whose data was written for another schema; for one with no versions since its read version."""
     if case.latest is None:
         return None
     differing = case.operation.differing_schema(transaction, case.latest.outline)
@@ -252,25 +259,25 @@ def _other_schema(case: _Case, transaction: Transaction) -> Rejected | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Since:
-    """What happened between the version that a transaction was read at and the latest. As `_Case`, never changed."""
+    """The comparison of a transaction with the versions since its read version. Never modified, as `_Case`."""
 
     ours: Footprint
     read: ManifestFile | None
-    """The version that it was read at; None when it is unreadable, or the operation doesn't need it."""
+    """The read version; None when it is unreadable, or the operation doesn't need it."""
     then: Manifest | None
-    """Its excerpt."""
+    """The excerpt of the read version."""
     theirs: Sequence[Footprint]
-    """What they touched, without Appends; empty for an operation that doesn't need it."""
+    """Footprints of the committed versions, without Appends; empty for an operation that doesn't need them."""
     found: Comparison
 
 
 async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejected | None:
-    """Hold the transaction against what was committed since it was read; None when that is nothing."""
+    """Compare the transaction with the versions committed since its read version; None when there are none."""
     operation = case.operation
     latest, after = case.latest, transaction.read_version
     if latest is None or after == 0 or after == latest.version:
         return None
-    # What one Append of this read version has met, all of them meet.
+    # All Appends with the same read version compare alike.
     is_append = operation.kind is Kind.APPEND
     before = case.history.met_by_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
@@ -294,17 +301,17 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
 def _footprint(
     transaction: Transaction, read: ManifestFile | None
 ) -> tuple[ManifestFile | None, Manifest | None, Footprint]:
-    """The version that it was read at, its excerpt, and what it touches."""
+    """Return the read version, its excerpt, and the transaction's footprint."""
     then = excerpt(read, transaction) if read else None
     try:
         return read, then, footprint_of_ours(transaction, then, read.indices if read else ())
     except CorruptTable:
-        # The damage is in an old version: as if that one could not be read.
+        # An old version is damaged: treat it as unreadable.
         return None, None, footprint_of_ours(transaction, None)
 
 
 async def _over_history(case: _Case, transaction: Transaction, since: _Since) -> Judged | Rejected:
-    """Pass what was committed since, and rebase on it."""
+    """Refuse the transaction if it conflicts with a version committed since its read version, else rebase it."""
     deciding = since.found.deciding
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
         return _conflict(case, since, deciding)
@@ -319,7 +326,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
 
 
 async def _facts(case: _Case, transaction: Transaction, since: _Since) -> RebaseFacts:
-    """Read what rebasing the transaction takes."""
+    """Read the facts that rebasing the transaction needs."""
     latest, read, operation = case.latest, since.read, case.operation
     assert latest is not None
     plan = operation.deletions_to_merge
@@ -341,7 +348,10 @@ async def _facts(case: _Case, transaction: Transaction, since: _Since) -> Rebase
 async def _reuse_contents(
     case: _Case, transaction: Transaction, since: _Since, latest: ManifestFile
 ) -> ReuseContents | None:
-    """What the fragment reuse index says, where ours brings one and theirs have added to it."""
+    """Read the fragment reuse index at the read version, as staged, and at the latest version.
+
+    None unless the transaction stages one and a version since its read version has changed it.
+    """
     store, read = case.table.store, since.read
     ours = await _staged_reuse(store, transaction)
     if ours is None or not any(one.reuse_version is not None for one in since.theirs):
@@ -368,7 +378,7 @@ def _row_conflict(conflict: RowConflict, since: _Since, latest_version: int) -> 
 
 
 async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content | None:
-    """What a staged fragment reuse index says; what is wrong with it is its writer's."""
+    """Read a staged fragment reuse index; None when there is none. Raises `InvalidRequest` when it is damaged."""
     try:
         content = await read_reuse(store, transaction.create_index.new_indices)
         if content is not None:
@@ -381,14 +391,14 @@ async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content
 def _require_fits(
     transaction: Transaction, files: StagedFiles, latest: ManifestFile | None, create: CreateOptions
 ) -> Manifest | None:
-    """As `require_fits`, given a whole version; returns its excerpt."""
+    """Call `require_fits` with the excerpt of `latest`, and return that excerpt; None when there is no table."""
     found = excerpt(latest, transaction) if latest else None
     require_fits(transaction, files, found, create)
     return found
 
 
 async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judged:
-    """Check the `files` that it brings, and read what its operation needs to be built. Raises `RequestError`."""
+    """Check the staged `files`, and read the facts that building the operation needs. Raises `RequestError`."""
     latest, table, needs = case.latest, case.table, case.operation.needs
     found = await case.do(partial(_require_fits, judged.transaction, files, latest, case.options.create))
     looked = case.options.looked or LookedAt()
@@ -432,7 +442,7 @@ async def _with_source(case: _Case, judged: Judged) -> Judged:
     try:
         judged, copies = await _of_source(case, judged, store)
     except StoreUnavailable as error:
-        await case.table.store.list(VERSIONS, limit=1)  # raises where nothing can be read, whatever a record names
+        await case.table.store.list(VERSIONS, limit=1)  # raises `StoreUnavailable` if this store can't be read either
         raise UnsupportedRequest(
             f"the table that is cloned can't be read: {error}", code="clone_unsupported"
         ) from error
@@ -444,7 +454,7 @@ async def _with_source(case: _Case, judged: Judged) -> Judged:
 
 
 async def _of_source(case: _Case, judged: Judged, store: ObjectStore) -> tuple[Judged, Sequence[Copy]]:
-    """With the version that is cloned, and what a deep Clone copies of it."""
+    """Add the version that is cloned; also return the objects that a deep Clone copies."""
     clone, origin = judged.transaction.clone, Table(store)
     await origin.latest_version()
     source = await origin.readable(clone.ref_version)
@@ -457,8 +467,9 @@ async def _of_source(case: _Case, judged: Judged, store: ObjectStore) -> tuple[J
 
 
 def _require_base_version(file: ManifestFile | None) -> None:
-    """A version that ours names must be one that may be built upon; if it isn't, that is not the
-    table's fault.
+    """Return if a version that the transaction names may be built on; None passes.
+
+    Raises `UnsupportedRequest` otherwise: the request is at fault, not the table.
     """
     if file is None:
         return

@@ -1,8 +1,7 @@
-"""Manifests in memory, within a bound of bytes.
+"""A cache of manifests, bounded in bytes.
 
-A version of 100,000 fragments shares all but a few chunks of them with the version before it (`FragmentList`). So
-several versions together take less memory than the sum of what each takes alone: a chunk counts once, however many
-versions have it.
+A version of 100,000 fragments shares all but a few chunks of encoded fragments with the version before it
+(`FragmentList`). A chunk counts once towards the bound, however many versions share it.
 """
 
 from __future__ import annotations
@@ -12,35 +11,35 @@ from collections import Counter, OrderedDict
 from committerd.lance.format.manifest_file import ManifestFile
 
 _DECODED_FACTOR = 4
-"""Bytes that a decoded message takes for each byte of its serialized form, with the objects around it."""
+"""Memory in bytes per serialized byte of a decoded message, with the objects around it."""
 _REFERENCE_BYTES = 8
 
 
 class KeptVersions:
-    """The most recently used versions, within bounds."""
+    """The most recently used manifests, by version, within bounds on their count and bytes."""
 
     def __init__(self, *, versions_max: int, bytes_max: int) -> None:
         """`bytes_max` bounds all versions but the newest, which is always kept."""
         self._versions_max = versions_max
         self._bytes_max = bytes_max
         self._files: OrderedDict[int, ManifestFile] = OrderedDict()
-        """In the order of their last use."""
+        """By version, least recently used first."""
         self._sharers: Counter[int] = Counter()
-        """How many of the versions have a chunk of fragments, by its `id`."""
+        """Number of versions that share a chunk of fragments, by the chunk's `id`."""
         self._bytes = 0
 
     def __contains__(self, version: int) -> bool:
         return version in self._files
 
     def get(self, version: int) -> ManifestFile | None:
-        """One version, which then counts as used."""
+        """Return one version, or None, and mark it as the most recently used."""
         file = self._files.get(version)
         if file is not None:
             self._files.move_to_end(version)
         return file
 
     def keep(self, version: int, file: ManifestFile) -> None:
-        """Keep one more, and drop others where there are too many."""
+        """Add a version; drop the least recently used ones while a bound is exceeded."""
         if version in self._files:
             self._drop(version)
         self._files[version] = file
@@ -54,7 +53,7 @@ class KeptVersions:
             self._drop(next(iter(self._files)))
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all versions."""
         self._files.clear()
         self._sharers.clear()
         self._bytes = 0
@@ -70,6 +69,6 @@ class KeptVersions:
 
 
 def _own_bytes(file: ManifestFile) -> int:
-    """What a version takes beside its fragments."""
+    """Memory of a version in bytes, without its chunks of fragments."""
     decoded = file.outline.ByteSize() + file.index_section.ByteSize() + len(file.transaction_bytes or b"")
     return _DECODED_FACTOR * decoded + _REFERENCE_BYTES * len(file.fragments.chunks)

@@ -1,14 +1,15 @@
-"""The commit protocol: put a version, and find out what became of it.
+"""The commit protocol: put a version, and determine the result.
 
-    the store says        then
-    created               it is ours
-    taken                 read back what is there: it may be our own earlier try
-    nothing               unknown: read back; while nothing is there, put the same bytes again
-    unavailable           nothing was sent: wait, and put the same bytes again
+    put result            next step
+    created               the version is ours
+    exists                read the version back: our own earlier attempt may have created it
+    no response           the result is unknown: read back; if the number is still free, put the same bytes again
+    unavailable           nothing was sent: wait, then put the same bytes again
 
-A version whose put was unknown once stays so until its number is occupied. Until then nobody may form another one for
-what it holds, and nothing that was staged is deleted. The queue's committer, `committerd commit` and the operator's
-commands all commit in this way; they differ in what they put and in how they tell their own version from another's.
+Once a put's result is unknown, it stays unknown until the version number is occupied. Until then the caller must not
+form another version from the same records, and must not delete any staged file. The queue's committer, `committerd
+commit` and the operator's commands all commit this way. They differ in what they put, and in how they tell their own
+version from another writer's.
 """
 
 from __future__ import annotations
@@ -23,30 +24,33 @@ R = TypeVar("R")
 
 
 class Landing(Protocol, Generic[R_co]):
-    """One version, or several that follow each other, on the way to their numbers."""
+    """One version, or several consecutive versions, to be committed under their version numbers."""
 
     async def put(self) -> R_co | None:
-        """Put it; the result when it was created, None when the number is taken.
+        """Put the version; returns the result when it was created, None when the number is taken.
 
-        Raises `OutcomeUnknown` when the store did not answer, and an `Unavailable` when nothing was put.
+        Raises `OutcomeUnknown` when the store did not respond, and `Unavailable` when nothing was put.
         """
 
     async def read_back(self, *, taken: bool) -> R_co | None:
-        """Whose version has the number; None when there is none, or when it can't be read now.
+        """Find whose version has the number; None when the number is free, or can't be read now.
 
-        `taken`: the store said that there is one.
+        `taken`: the store reported that the number is taken.
         """
 
     def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
-        """Note what `put` raised.
+        """Handle an error that `put` raised.
 
-        `may_be_there`: this put or an earlier one may have created it. Only where it can't be there may this raise the
-        error again, to give up.
+        `may_be_there`: this put or an earlier one may have created the version. Implementations may re-raise the error,
+        to give up, only when this is False.
         """
 
 
 async def land(landing: Landing[R], backoff: Backoff) -> R:
-    """Try until it is known whose version has the number. Raises what else `put` and `read_back` raise."""
+    """Put and read back until it is known whose version has the number; returns the result of `put` or `read_back`.
+
+    Any other exception of `put` and `read_back` propagates.
+    """
     may_be_there = False
     while True:
         try:

@@ -1,9 +1,8 @@
-"""One transaction against one version of a table: judge it, rebase it, build what follows.
+"""Prepares the version that one transaction makes of a table: judge, rebase, build.
 
-`judge` answers without writing anything; what it lets pass can be built alone or, if it is an
-Append, with others. `build_version` makes every byte of the next version; `committerd.table.writing`
-brings them onto the store. Whether it was committed before is asked elsewhere (`queue.ledger`,
-`duplicate`).
+`judge` writes nothing. A transaction that it accepts is built alone or, if it is an Append, together with others.
+`build_version` produces every byte of the next version, and `committerd.table.writing` writes them to the store.
+Neither checks whether the transaction was committed before: `queue.ledger` and `duplicate` do.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A version, complete: every byte and where it goes."""
+    """A complete version: every byte of it, and the keys to write them under."""
 
     file: ManifestFile
     key: str
@@ -67,11 +66,11 @@ class Prepared:
     copies: Sequence[Copy]
     found: Comparison
     reserved: tuple[int, int]
-    """First id and count of a ReserveFragments; (0, 0) for others."""
+    """First fragment id and count that a ReserveFragments gets; (0, 0) for other operations."""
     committed: Committed
-    """What the rules need of it once it is committed."""
+    """The facts that the rules need about it once it is committed."""
     before: Manifest | None
-    """The version below it, without fragments; None = it creates the table."""
+    """The version below it, without fragments; None = this version creates the table."""
 
     @property
     def version(self) -> int:
@@ -97,7 +96,7 @@ _AS_USUAL = CreateOptions()
 
 
 def create_options(wish: Mapping[str, Any]) -> CreateOptions:
-    """From JSON: header `create-options`. Raises `InvalidRequest` with code `create_options`."""
+    """Parse the JSON object of the header `create-options`. Raises `InvalidRequest` (`create_options`)."""
     if not wish:
         return _AS_USUAL
     known = {
@@ -126,9 +125,9 @@ async def prepare(
     options: PrepareOptions,
     world: World,
 ) -> Prepared | Rejected:
-    """Judge and build one transaction on top of `latest` (None = there is no table).
+    """Judge one transaction against `latest` (None = there is no table), and build the version that follows.
 
-    Raises `UnsupportedTable` or `CorruptTable` when no version may be built upon `latest`.
+    Raises `UnsupportedTable` or `CorruptTable` when no version may be built on `latest`, and `StoreUnavailable`.
     """
     vet(latest)
     judged = await judge(History(table), latest, transaction, options=options, world=world)
@@ -149,12 +148,13 @@ async def build_version(
     table_metadata: Mapping[str, str] | None = None,
     holds_records: bool = True,
 ) -> Prepared:
-    """The version that follows `latest`. Writes nothing.
+    """Build the version that follows `latest`. Writes nothing.
 
-    `table_metadata`: entries that take the place of all that begin with `committerd.`; none = those
-    stay. `holds_records`: it holds what somebody has staged, and is put only if another can follow it.
-    Raises `InvalidRequest` for what can't be made of `latest`, `CorruptTable` when the result
-    would not be sound.
+    `table_metadata`: entries that replace all table metadata whose keys begin with `committerd.`; None or empty keeps
+    it. `holds_records`: the version commits staged transactions, so another version must be able to follow it.
+
+    Raises `InvalidRequest` when the transaction can't be built on `latest`, and `CorruptTable` when `latest` is damaged
+    or the result would break an invariant.
     """
     transaction = judged.transaction
     name = transaction_name(transaction.read_version, transaction.uuid)
@@ -211,20 +211,23 @@ async def build_version(
 
 
 def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
-    """The next version, or whose fault it is that it would not be sound."""
+    """Build the next version and check its invariants.
+
+    When the content breaks one, raises `CorruptTable` if `latest` is damaged already, else `InvalidRequest`.
+    """
     built = build(latest, transaction, given)
     try:
         require_sound(latest, built)
     except CorruptTable as error:
         if error.code not in OF_CONTENT:
             raise
-        vet(latest)  # raises where the damage lies in the table already
+        vet(latest)  # raises when the table is damaged already
         raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
     return built
 
 
 def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]) -> IndexSection:
-    """The indices as one message; that of the latest version where they are the same objects."""
+    """Wrap the indices in one message; reuse the latest version's message when they are the same objects."""
     known = latest.indices if latest is not None else ()
     if latest is not None and len(indices) == len(known) and all(map(operator.is_, indices, known)):
         return latest.index_section
@@ -232,7 +235,7 @@ def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]
 
 
 async def duplicate(table: Table, latest: ManifestFile | None, transaction: Transaction) -> Rejected | None:
-    """The answer to a transaction whose uuid is in the readable history above its read version."""
+    """The DUPLICATE refusal of a transaction whose uuid is in the readable history above its read version, or None."""
     if latest is None:
         return None
     version = await table.seen(transaction.uuid, after=transaction.read_version, latest=latest.version)

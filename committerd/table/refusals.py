@@ -1,4 +1,4 @@
-"""How a request that is not committed is answered."""
+"""The outcomes of requests that are not committed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS
 
 _SAID_CHARS_MAX = 150
-"""Of the message of an unexpected error."""
+"""Characters of an unexpected error's message that an outcome quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected(Refused):
-    """A transaction that is not committed, and how that was found."""
+    """The refusal of a transaction, and the comparison behind it."""
 
     rule: str = ""
-    """Name of the conflict rule that refuses it; empty = none does."""
+    """Name of the conflict rule that refuses it; empty = no conflict rule does."""
     found: Comparison = NOTHING_FOUND
 
 
@@ -28,7 +28,7 @@ INTERNAL_ERROR = "internal_error"
 
 
 def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Rejected:
-    """How a request that can never succeed is answered."""
+    """The refusal of a request that can never succeed: UNSUPPORTED or INVALID."""
     unsupported = isinstance(error, UnsupportedRequest)
     return Rejected(
         status=Status.UNSUPPORTED if unsupported else Status.INVALID,
@@ -39,9 +39,9 @@ def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Reject
 
 
 def mishandled(error: Exception) -> Rejected:
-    """The answer to a record on which committerd fails with an unexpected error.
+    """The refusal of a record on which committerd fails with an unexpected error.
 
-    An error with a code that producers know keeps it: it says what is wrong better than `internal_error` does.
+    An error whose code is a documented reason keeps that code, which is more precise than `internal_error`.
     """
     if isinstance(error, RequestError):
         return refused_by(error)

@@ -1,4 +1,4 @@
-"""Files of a transaction or a version: whether they exist, how large they are, and which rows they delete."""
+"""Checks and reads the files of a transaction or a version: existence, sizes, and the rows that deletion files name."""
 
 from __future__ import annotations
 
@@ -38,26 +38,30 @@ _T = TypeVar("_T")
 
 _TOLD_MAX = 10
 _HEADS_AT_ONCE = 256
-"""A store with fewer connections makes them wait."""
+"""HEAD requests at the same time. A store with fewer connections queues them."""
 _MANIFESTS_TRIED = 4
-"""One of them may be unreadable itself."""
+"""Manifests to try when checking that the table is readable: a single one may itself be unreadable."""
 _TOLD_CHARS_MAX = 200
 _ROWS_PER_BYTE = 16
-"""Of a data file. Few files have as many, such as those of columns without values: so what such a file says is read."""
+"""Rows per byte of a data file above which its own row count is read.
+
+Few files hold so many rows per byte, for example those of columns without values.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a version's files lie: its own folder, and its bases."""
+    """Where a version's files lie: in the table's folder, and in its base paths."""
 
     store: ObjectStore
     bases: Sequence[BasePath] = ()
     open_store: OpenStore | None = None
-    """None = bases can't be read."""
+    """Opens the store of a base path; None = base paths can't be read."""
 
     def locate(self, key: str, base_id: int | None) -> tuple[ObjectStore, str]:
-        """The store that has an object, and its key there. Raises `InvalidRequest`
-        (`base_unreadable`).
+        """Return the store that has an object, and the object's key there. Raises `InvalidRequest` (`base_unreadable`).
+
+        `base_id`: None = the table's folder.
         """
         if base_id is None:
             return self.store, key
@@ -77,11 +81,11 @@ class Places:
 async def read_named(
     store: ObjectStore, key: str, read: Callable[[], Awaitable[_T]], *, code: str = "file_unreadable"
 ) -> _T:
-    """What `read` returns of an object that a record names.
+    """Call `read`, which reads an object that a record names, and return its result.
 
-    When the store refuses that object, it must show that it answers about the table's own; when it then refuses again,
-    the record is wrong. Raises `InvalidRequest` with `code` then, and `StoreUnavailable` when the table can't be read
-    either: whose credentials have ended, for example, can read nothing at all.
+    When the store refuses to read that object, the table's own manifests are read next. If those are readable and the
+    store refuses the object once more, the record is at fault: raises `InvalidRequest` with `code`. If they are not,
+    raises `StoreUnavailable`: with expired credentials, for example, nothing is readable.
     """
     try:
         return await read()
@@ -98,7 +102,7 @@ async def read_named(
 
 
 async def _require_readable(store: ObjectStore) -> None:
-    """Read something of the table's own: a listing, and the end of a manifest where there is one."""
+    """List the table's manifests and read the end of one. Raises `ObjectUnreadable` when none of them is readable."""
     unread: list[ObjectUnreadable] = []
     for key in await store.list(VERSIONS, limit=_MANIFESTS_TRIED):
         try:
@@ -112,13 +116,13 @@ async def _require_readable(store: ObjectStore) -> None:
 
 
 async def missing_files(store: ObjectStore, keys: Sequence[str]) -> list[str]:
-    """Those of the keys that have no object, in their order."""
+    """Return those keys that have no object, in their order. Raises as `read_named`."""
     sizes = await _sizes(store, keys)
     return [key for key in keys if sizes[key] is None]
 
 
 def missing_file(keys: Sequence[str]) -> InvalidRequest:
-    """What to say of them."""
+    """The error that names these missing files (`missing_file`)."""
     told = ", ".join(key[:_TOLD_CHARS_MAX] for key in keys[:_TOLD_MAX])
     more = f" and {len(keys) - _TOLD_MAX} more" if len(keys) > _TOLD_MAX else ""
     return InvalidRequest(
@@ -130,27 +134,28 @@ def missing_file(keys: Sequence[str]) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """What the files of one transaction may cost."""
+    """Limits on the files of one transaction."""
 
     files: int = 100_000
-    """Data files and index files that it brings."""
+    """Most data files and index files that it adds."""
     bytes: int = 64 * 1024 * 1024
-    """Of deletion files, and of the content of a fragment reuse index, together."""
+    """Most bytes of its deletion files together."""
 
 
 class Named(NamedTuple):
-    """A data file or index file that a transaction brings."""
+    """A data file or index file that a transaction adds."""
 
     key: str
     size: int
-    """As the transaction says, in bytes; 0 = it does not say."""
+    """In bytes, according to the transaction; 0 = the transaction does not give it."""
     base_id: int | None
 
 
 def named_files(transaction: Transaction, files: StagedFiles, current: Manifest | None) -> list[Named]:
-    """Data files and index files that a transaction says exist; `files` are those that it brings.
+    """List the data files and index files that a transaction adds.
 
-    Without those that the latest version names too, of which `current` is an excerpt.
+    `files`: the staged files of the transaction. `current`: an excerpt of the latest version, whose own data files are
+    left out; None = leave out nothing.
     """
     wanted = [
         Named(data_key(file.path), file.file_size_bytes, file.base_id if file.HasField("base_id") else None)
@@ -171,7 +176,7 @@ def named_files(transaction: Transaction, files: StagedFiles, current: Manifest 
 
 
 def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataFragment]:
-    """Fragments that a transaction brings with a deletion file which the latest version does not name."""
+    """Return the staged fragments whose deletion file the latest version (`current`) does not have."""
     with_deletions = [fragment for fragment in files.fragments if fragment.HasField("deletion_file")]
     if not with_deletions or current is None:
         return with_deletions
@@ -181,24 +186,23 @@ def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataF
 
 @dataclass(slots=True)
 class LookedAt:
-    """Which of a transaction's files were found, and as what. What was not found is not noted: it may come."""
+    """The files of a transaction that were found. A missing file is not noted, as it may still appear."""
 
     at: float = float("-inf")
-    """When, on the clock of the event loop, in seconds."""
+    """When they were checked, on the event loop's clock, in seconds."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of the files in the table's folder."""
+    """Size in bytes of each file in the table's folder, by key."""
     deletions: dict[str, tuple[DataFragment, int]] = field(default_factory=dict)
-    """By key of the deletion file: a fragment that names it, as far as it counts for the file, and how many rows it
-    deletes.
-    """
+    """By key of a deletion file: its fragment's `physical_rows` and `deletion_file`, and the number of deleted rows."""
 
 
 async def look_at_several(
     store: ObjectStore, transactions: Sequence[Transaction], limits: FileLimits
 ) -> list[LookedAt]:
-    """Look early at the files that transactions bring into the table's own folder.
+    """Check ahead of judging which files of these transactions exist in the table's own folder.
 
-    Judges nothing: what is missing or can't be read is not noted. Raises `StoreUnavailable`.
+    Refuses nothing: a missing or unreadable file is just not noted. Returns one result per transaction, in their order.
+    Raises `StoreUnavailable`.
     """
     files_by = [new_files(transaction) for transaction in transactions]
     found = [LookedAt(at=anyio.current_time()) for _ in transactions]
@@ -236,12 +240,14 @@ async def require_files(
     looked: LookedAt,
     limits: FileLimits,
 ) -> None:
-    """Return when the `files` that a transaction brings exist, have the size that it says, and delete what it says.
+    """Return if the staged `files` exist, have the sizes that the transaction gives, and delete as many rows.
 
-    `current`: an excerpt of the latest version, whose files exist. `written`: keys that are written before the version.
-    What `looked` has found is not looked at again; what is found now is added there. Files in a base are looked at as
-    far as `places` can read it. Raises `InvalidRequest`: `too_many_files`, `missing_file`,
-    `file_size`, `physical_rows_too_many`, `deletion_file`, `named_bytes`.
+    `current`: an excerpt of the latest version, whose files are taken to exist. `written`: keys that are written before
+    the version. Files that `looked` has are not checked again; those found now are added to it. Files in a base path
+    are checked as far as `places` can read it.
+
+    Raises `InvalidRequest` (`too_many_files`, `missing_file`, `file_size`, `physical_rows_too_many`, `deletion_file`,
+    `named_bytes`, `file_unreadable`), and `StoreUnavailable`.
     """
     named = [one for one in named_files(transaction, files, current) if one.key not in written]
     _require_few(named, limits)
@@ -277,7 +283,7 @@ def _fits(one: Named, size: int | None) -> bool:
 
 
 def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
-    """Raises `InvalidRequest` for files that are not in `sizes`, or there with another size."""
+    """Raise `InvalidRequest` for files that are missing in `sizes` (`missing_file`) or differ in size (`file_size`)."""
     if all(_fits(one, sizes.get(one.key)) for one in named):
         return
     if missing := [one.key for one in named if one.key not in sizes]:
@@ -295,10 +301,10 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
 
 
 async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[str, int]) -> None:
-    """Return when no fragment says that it has far more rows than its files.
+    """Return if no fragment claims far more rows than its data files have.
 
-    For a column that is in no file, readers make as many empty values as the fragment says that it has rows: 16 GiB for
-    a file of 300 bytes. A file that has few bytes for its rows is asked how many it has. Raises `InvalidRequest`
+    For a column that no file has, readers create `physical_rows` nulls: up to 16 GiB for a file of 300 bytes. So the
+    row count of a file with few bytes per row is read from the file. Raises `InvalidRequest`
     (`physical_rows_too_many`).
     """
     few_bytes = [
@@ -307,7 +313,7 @@ async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[s
         for file in fragment.files
         if fragment.physical_rows > file.file_size_bytes * _ROWS_PER_BYTE and not file.HasField("base_id")
     ]
-    # The transaction may name no size, and files that were not looked at are those that the table has.
+    # The transaction may give no size, so the stored size decides. Files that are not in `sizes` are the table's.
     doubtful = [
         (fragment, key)
         for fragment, key in few_bytes
@@ -328,7 +334,7 @@ async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[s
 
 
 async def _require_in_bases(places: Places, named: Sequence[Named]) -> None:
-    """As `_require_sizes`, for files in bases. What can't be read there is taken as it is described."""
+    """As `_require_sizes`, for files in base paths. For an unreadable file the transaction's own size is trusted."""
     sizes: dict[tuple[str, int | None], int | None] = {}
 
     async def look(one: Named) -> None:
@@ -345,13 +351,13 @@ async def _require_in_bases(places: Places, named: Sequence[Named]) -> None:
 
 
 class Allowance:
-    """Bytes that may still be read of what one transaction names."""
+    """Bytes of deletion files that may still be read for one transaction."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._all = self.left = limits.bytes
 
     def spend(self, body: bytes, key: str) -> None:
-        """Raises `InvalidRequest` (`named_bytes`) when `body` is more than is left."""
+        """Deduct the size of `body`. Raises `InvalidRequest` (`named_bytes`) when it exceeds the rest."""
         self.left -= len(body)
         if self.left < 0:
             raise InvalidRequest(
@@ -362,7 +368,7 @@ class Allowance:
 
 
 async def _look_at_deletions(places: Places, fragment: DataFragment, looked: LookedAt, allowance: Allowance) -> None:
-    """Read a staged deletion file, unless it was looked at for a fragment of the same description."""
+    """Read a staged deletion file, unless `looked` has it for the same description of the fragment."""
     key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
     described = DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
     known = looked.deletions.get(key)
@@ -384,10 +390,10 @@ async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allow
 async def with_known_sizes(
     store: ObjectStore, transaction: Transaction, files: StagedFiles, looked: LookedAt, *, limits: FileLimits
 ) -> Transaction:
-    """The transaction with the sizes of data files and the numbers of deleted rows that its writer left out of `files`.
+    """Fill in the sizes of data files and the numbers of deleted rows that the writer left out.
 
-    The same object when nothing is missing. Lance fills them in too (migrate_manifest). What was `looked` at is not
-    looked at again. Raises `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`).
+    Returns the same object when nothing is missing. Lance fills them in too (`migrate_manifest`). Facts that `looked`
+    has are not read again. Raises `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`, `file_unreadable`).
     """
     sizeless = [
         data_key(file.path) for file in files.data_files if not file.file_size_bytes and not file.HasField("base_id")
@@ -411,18 +417,17 @@ async def with_known_sizes(
             rows = known[1] if known else len(await read_deletions(places, fragment, staged=True, allowance=allowance))
             fragment.deletion_file.num_deleted_rows = rows
             if not rows:
-                # A count of 0 means that it is not known, so a file that deletes nothing can't be
-                # named.
+                # A count of 0 means "unknown", so a deletion file without rows can't be represented.
                 fragment.ClearField("deletion_file")
     return filled
 
 
 async def with_schema_metadata(places: Places, transaction: Transaction) -> Transaction:
-    """An Overwrite with the metadata of its schema, which pylance doesn't put in its transactions.
+    """Fill in the schema metadata of an Overwrite from its first data file.
 
-    pylance knows it while it writes, commits it and leaves it out of the transaction; every data file that it wrote has
-    it. The same object when the transaction has it, when there are no files, or when they say none. Raises
-    `InvalidRequest` (`text_invalid`, `file_unreadable`).
+    pylance commits the schema metadata but leaves it out of the transaction; every data file that it writes has it.
+    Returns the same object when the transaction has the metadata already, when it adds no files, or when the file has
+    none. Raises `InvalidRequest` (`text_invalid`, `file_unreadable`).
     """
     overwrite = transaction.overwrite
     file = next((file for fragment in overwrite.fragments for file in fragment.files), None)
@@ -434,7 +439,7 @@ async def with_schema_metadata(places: Places, transaction: Transaction) -> Tran
     except (InvalidRequest, StoreUnavailable):
         if not file.HasField("base_id"):
             raise
-        return transaction  # in a base that this process can't read
+        return transaction  # the file is in a base path that this process can't read
     if descriptor is None or not descriptor.schema.metadata:
         return transaction
     require_schema_metadata(descriptor.schema.metadata)
@@ -446,7 +451,7 @@ async def with_schema_metadata(places: Places, transaction: Transaction) -> Tran
 
 
 async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:
-    """What a data file says of itself; None for a file that is not there or is no such file."""
+    """Read the descriptor (row count and schema) of a data file; None when the file is missing or has none."""
     tail = await read_named(store, key, lambda: store.get_tail(key, TAIL_BYTES))
     if tail is None:
         return None
@@ -465,10 +470,11 @@ async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:
 async def read_deletions(
     places: Places, fragment: DataFragment, *, staged: bool, allowance: Allowance | None = None
 ) -> BitMap:
-    """Deleted row offsets of a fragment; empty when it has no deletion file.
+    """Return the deleted row offsets of a fragment; empty when it has no deletion file.
 
-    Raises `InvalidRequest` (staged) or `CorruptTable` with code `deletion_file`, `InvalidRequest`
-    with code `missing_file` when it is not there, and `named_bytes` when it is larger than the `allowance`.
+    For a damaged file, raises `InvalidRequest` (when `staged`) or `CorruptTable`, each with code `deletion_file`.
+    Raises `InvalidRequest` with code `missing_file` when the file is missing, and with code `named_bytes` when it is
+    larger than the `allowance`.
     """
     if not fragment.HasField("deletion_file"):
         return BitMap()
@@ -487,7 +493,10 @@ async def read_deletions(
 async def read_merge(
     merge: DeletionMerge, *, staged: Places, read: Places, latest: Places, allowance: Allowance
 ) -> Deletions:
-    """The deletions of a fragment in its three states. `allowance`: for those that are staged."""
+    """Read the deleted rows of a fragment at its read version, as staged, and at the latest version.
+
+    `allowance`: for the staged deletion file.
+    """
     return Deletions(
         read=await read_deletions(read, merge.read, staged=False),
         ours=await read_deletions(staged, merge.ours, staged=True, allowance=allowance),
@@ -496,7 +505,7 @@ async def read_merge(
 
 
 async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata]) -> Content | None:
-    """What the fragment reuse index says; None when there is none."""
+    """Read the content of the fragment reuse index; None when `indices` has no such index."""
     index = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if index is None:
         return None
@@ -514,7 +523,7 @@ async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata]) -> Co
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One object that a deep clone needs, where it is and under which key it will be."""
+    """One object that a deep Clone copies: from `source` in `store` to `target` in the new table."""
 
     store: ObjectStore
     source: str
@@ -522,7 +531,7 @@ class Copy:
 
 
 async def copies_of(source: ManifestFile, places: Places) -> list[Copy]:
-    """All that a deep clone of a version copies: data files, deletion files, index files."""
+    """List all objects that a deep Clone of a version copies: data files, deletion files, index files."""
     wanted: list[tuple[str, int | None]] = []
     for fragment in source.fragments:
         for file in fragment.files:
@@ -546,7 +555,7 @@ def _is_uncounted(fragment: DataFragment) -> bool:
 
 
 async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
-    """Bytes of each object, None when there is none. Raises `InvalidRequest` as `read_named`."""
+    """Return the size in bytes of each object, None for a missing one. Raises as `read_named`."""
     if isinstance(store, TakesSeveral) and len(keys) > 1:
         answers = dict(zip(keys, await store.head_several(keys), strict=True))
     else:
@@ -561,7 +570,7 @@ async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | Non
 
 
 async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
-    """Bytes of those objects that are there and can be looked at."""
+    """Return the sizes in bytes of those objects that exist and are readable."""
     if isinstance(store, TakesSeveral):
         answers = zip(keys, await store.head_several(keys), strict=True)
         return {key: answer for key, answer in answers if isinstance(answer, int)}

@@ -1,10 +1,11 @@
-"""One table's versions, over the store port: find and read them.
+"""Finds, reads and caches the versions of one table, over the store port.
 
-Nothing is decided here. The table keeps what the rules need of each version that was read or created (its footprint,
-and what it says of the queue). So a committer that has created or seen all versions since a read version judges without
-reading. The table keeps the manifests of recent versions too, within a bound; they share what they have in common.
+This module decides nothing. The table caches the facts that the rules need about each version that it has read or
+created: its footprint, and its queue entries (members and refusals). A committer that has created or read all
+versions since a transaction's read version therefore judges the transaction without any read. The table also caches the
+manifests of recent versions, within a bound; they share their chunks of fragments.
 
-Only versions that exist are kept here. A version that is formed and not yet created is part of a `History`.
+The cache holds only versions that exist. A version that is formed and not yet created is part of a `History`.
 """
 
 from __future__ import annotations
@@ -53,61 +54,60 @@ from committerd_common.unknown_fields import has_unknown_fields
 
 MANIFESTS_MAX = 4096
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-"""How many manifests are kept, and how many bytes they may take besides the one that was kept last."""
+"""Most manifests in the cache, and most bytes they may take, besides the one that was added last."""
 FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
-"""How many bytes the kept footprints may take: 100,000 Appends, a day at one version a second."""
+"""Most bytes of cached footprints: 100,000 Appends, about a day at one version a second."""
 
 _SETTLED_BYTES_MAX = 8 * 1024 * 1024
-"""How many bytes may be kept of what versions say of the queue: the newest versions are asked for it again, and those
-that hold duplicates.
+"""Most bytes of cached queue entries. The newest versions are looked up again, and so are those that duplicates match.
 """
 _READ_BYTES_MAX = 32 * 1024 * 1024
-"""How many bytes of transactions are read at the same time."""
+"""Most bytes of memory for reads of manifests and transactions at the same time."""
 _DECODED_FACTOR = 6
-"""Bytes that decoded members take for each byte of their text in the transaction."""
+"""Memory in bytes of decoded members, per byte of their text in the transaction properties."""
 
 _SKIMMED_FACTOR = 4
-"""Bytes that it takes to skim a manifest, for each byte of it."""
+"""Memory in bytes that skimming a manifest takes, per byte of the manifest."""
 _ENTRY_BYTES = 600
-"""Bytes that a version takes which says nothing of the queue: the objects around it, and its uuid."""
+"""Memory in bytes of a cached version without queue entries: its uuid, and the objects around it."""
 _KEPT_SHARE = 0.9
-"""The share of the bound that is left once the bound was passed: the versions are then sorted seldom."""
+"""Share of the bound down to which footprints are dropped once it is exceeded, so that sorting them is rare."""
 _READ_VERSIONS_MAX = 32
-"""How many read versions have their Appends' findings kept: producers stage at few read versions at a time."""
+"""Most read versions for which the comparison of Appends is cached: producers use few read versions at a time."""
 _CHECKED_MAX = 1000
-"""How many checked versions findings keep: a producer may keep its read version while a million versions pass."""
+"""Most checked versions that a cached comparison lists: a producer may keep its read version for a million versions."""
 _LISTED_FIRST = 16
-"""Enough to find a manifest behind what may be listed before it: `.tmp` files of other writers."""
+"""Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
 _READERS_MAX = 16
 _END_BYTES = 4096
-"""How many bytes at the end of a manifest tell it from others: its version, time and transaction lie there."""
+"""Bytes at the end of a manifest that identify it: they hold its version, timestamp and transaction file."""
 _ENDS_MAX = 4096
-"""How many versions have their end kept. When there are more, the lower half goes: the version that is built upon is
-among the highest, however many versions below it are read.
+"""Most versions whose end is cached. Beyond that the lower half is dropped: the version to build on is among the
+highest, however many versions below it are read.
 """
 
 
 class Standing(Enum):
-    """What became of a version that was read or created before."""
+    """State of a version that was read or created before, as the store has it now."""
 
     SAME = "same"
     GONE = "gone"
     REPLACED = "replaced"
-    """There is a version of that number, and it is another one."""
+    """The number now belongs to another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What the rules need of one committed version."""
+    """The facts about one committed version that the rules need."""
 
     version: int
     uuid: str
-    """Of the transaction that made it; empty when that can't be read."""
+    """Of the transaction that created the version; empty when that can't be read."""
     footprint: Footprint | Unreadable
 
 
 def committed_by(file: ManifestFile, *, before: Manifest | None) -> Committed:
-    """What the rules need of a version whose transaction is inline. `before`: the version below it."""
+    """The facts about a version whose transaction is inline. `before`: the version below it, without fragments."""
     transaction = file.transaction
     return Committed(
         version=file.version,
@@ -136,29 +136,29 @@ class Table:
     ) -> None:
         self.store = store
         self.key_room = key_room(store.uri)
-        """How many bytes the keys of the table's objects may have."""
+        """Most bytes that the key of an object of this table may have."""
         self.scheme: NamingScheme | None = None
-        """How the table names its manifests; None until `latest` found one."""
+        """How the table names its manifests; None until a listing has found one."""
         self._footprint_bytes_max = footprint_bytes_max
         self._footprint_bytes = 0
         self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)
         self._newest: tuple[int, Tail] | None = None
-        """The highest version kept so far, and how its object ends."""
+        """The highest version read or created so far, and the end of its object."""
         self._gone = 0
-        """The highest version that was looked for and did not exist any more."""
+        """The highest version that a lookup found deleted; 0 = none."""
         self._ends: dict[int, bytes] = {}
-        """For versions that were read or created: a digest of size and end."""
+        """By version that was read or created: a digest of its object's size and end."""
         self._committed: dict[int, Committed] = {}
         self._met_by_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
-        """By read version: what an Append met, and the last version that it was held against."""
+        """By read version: the comparison of its Appends, and the last version that it covers."""
         self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
-        """What versions say of the queue, and about how many bytes that takes, in the order of their last use."""
+        """By version, least recently used first: its queue entries, and the estimate of their memory in bytes."""
         self._settled_bytes = 0
         self._reading = ByteBudget(_READ_BYTES_MAX)
 
     @property
     def footprint_bytes(self) -> int:
-        """About how many bytes the kept footprints take."""
+        """Estimated memory of the cached footprints, in bytes."""
         return self._footprint_bytes
 
     @property
@@ -166,12 +166,12 @@ class Table:
         return self.store.uri
 
     async def latest_version(self) -> int | None:
-        """The highest version there is; None when there is no table. One listing.
+        """Return the highest version; None when there is no table. Costs one listing.
 
-        Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have both kinds of names:
-        two writers that don't see each other, or a migration that has not ended.
+        Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have V1 and V2 names: two writers don't see
+        each other's versions, or a migration is unfinished. Raises `StoreUnavailable`.
         """
-        # The first V2 name in byte order is the latest version; V1 names need them all.
+        # In byte order the first V2 name is the latest version. V1 names must all be listed.
         names = await self.store.list(VERSIONS, limit=_LISTED_FIRST)
         first = _parsed(names)
         if first and all(name.scheme is NamingScheme.V2 for name in first):
@@ -181,7 +181,7 @@ class Table:
         return versions[-1] if versions else None
 
     async def versions(self) -> list[int]:
-        """All versions that have a manifest, ascending. Raises as `latest_version`."""
+        """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
         return self._versions_of(_parsed(await self.store.list(VERSIONS)))
 
     def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
@@ -196,10 +196,10 @@ class Table:
         return sorted(name.version for name in names)
 
     async def latest(self) -> ManifestFile | None:
-        """The latest version; None when there is no table. One listing and one read.
+        """Return the latest version; None when there is no table. Costs one listing and one read.
 
-        The end of the object is read even when it is known: a table that was dropped and made anew
-        has the same names. Then all that was known is forgotten.
+        Reads the end of the manifest even when it is cached: a table that was dropped and created again has the same
+        names. In that case the whole cache is dropped. Raises as `latest_version` and `read`.
         """
         version = await self.latest_version()
         if version is None:
@@ -214,7 +214,7 @@ class Table:
         return await self.read(version)
 
     async def read(self, version: int) -> ManifestFile | None:
-        """One version; None when it has no manifest (any more). Raises `CorruptTable`."""
+        """Return one version; None when it has no manifest. Raises `CorruptTable` and `StoreUnavailable`."""
         known = self._kept.get(version)
         if known is not None:
             return known
@@ -226,16 +226,19 @@ class Table:
         return file
 
     async def readable(self, version: int) -> ManifestFile | None:
-        """One version; None when it can't be read: it has no manifest, or a damaged one, or there can't be one."""
+        """Return one version; None when its number is out of range, or its manifest is missing or damaged.
+
+        Raises `StoreUnavailable`.
+        """
         try:
             return await self.read(version) if 0 < version <= VERSION_MAX else None
         except CorruptTable:
             return None
 
     async def standing(self, version: int) -> Standing:
-        """Whether a version that was read or created here still exists, and is the same. Reads its end once.
+        """Check whether a version that this table has read or created still exists and is the same. Costs one read.
 
-        A table that was deleted and made again has other versions under the same numbers.
+        A table that was deleted and created again has other versions under the same numbers.
         """
         tail = await self.store.get_tail(self._key(version), _END_BYTES)
         if tail is None:
@@ -243,27 +246,25 @@ class Table:
         return Standing.SAME if self._ends.get(version) == _end(tail) else Standing.REPLACED
 
     async def is_gone(self, version: int) -> bool:
-        """Whether a version does not exist any more. Reads its end, unless that is known."""
+        """Whether a version no longer exists. Costs one read, unless `is_known_gone` is True."""
         if not self.is_known_gone(version) and await self.standing(version) is Standing.GONE:
             self._gone = version
         return self.is_known_gone(version)
 
     def is_known_gone(self, version: int) -> bool:
-        """Whether `is_gone` has found that this version, or a higher one, does not exist any more."""
+        """Whether `is_gone` has found this version or a higher one deleted."""
         return version <= self._gone
 
     async def is_another_below(self, version: int) -> bool:
-        """Whether the highest version below this one that was read or made here is another one by now.
+        """Whether the highest known version below this one was replaced by another version.
 
-        False also where none of them was.
+        Known means listed now, and read or created here before. False when there is no such version.
         """
         known = [number for number in await self.versions() if number < version and number in self._ends]
         return bool(known) and await self.standing(known[-1]) is Standing.REPLACED
 
     async def transaction(self, file: ManifestFile) -> Transaction | None:
-        """The transaction that made a version: inline, else from its file; None when neither can
-        be used.
-        """
+        """Return the transaction that created a version, inline or from its file; None when neither is readable."""
         return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
 
     async def _transaction_in_file(self, outline: Manifest) -> Transaction | None:
@@ -277,7 +278,7 @@ class Table:
             return None
 
     async def committed(self, version: int) -> Committed | None:
-        """What the rules need of one version; None when it can't be read."""
+        """Return the facts about one version that the rules need; None when its manifest is missing or damaged."""
         known = self._committed.get(version)
         if known is not None:
             return known
@@ -297,9 +298,9 @@ class Table:
         return known
 
     async def settled(self, version: int, *, keep: bool = True) -> Settled | None:
-        """What the transaction of one version says of the queue; None when the version can't be read, or is damaged.
+        """Return the queue entries of one version; None when the version is missing or damaged.
 
-        Of a manifest only the transaction is read, which lies in front of the fragments. `keep` it for the next time.
+        Reads only the inline transaction, which lies before the manifest's fragments. `keep`: cache the result.
         """
         known = self._settled.get(version)
         if known is not None:
@@ -311,7 +312,7 @@ class Table:
         try:
             found = await self._settled_in_front(version, tail)
             if found is None:
-                # Seldom: old writers leave the transaction in a file of its own.
+                # Rare: old writers keep the transaction only in a file of its own.
                 file = self._kept.get(version)
                 if file is None:
                     fetched = await self._fetch(version)
@@ -332,9 +333,9 @@ class Table:
         return settled
 
     async def skim(self, version: int) -> tuple[Skimmed, int] | None:
-        """One version without its fragments, and the size of its object; None when it has no manifest (any more).
+        """Return one version without its fragments, and its object's size in bytes; None when it has no manifest.
 
-        Nothing is kept of it, and large ones are read one after the other. Raises `CorruptTable`.
+        The result is not cached, and large manifests are read one at a time. Raises `CorruptTable`.
         """
         key = self._key(version)
         tail = await self.store.get_tail(key, TAIL_BYTES)
@@ -348,9 +349,9 @@ class Table:
             return None if body is None else (skim_manifest(body, tail.size), tail.size)
 
     async def examine(self, version: int, known: bytes = b"") -> Examined | None:
-        """One version whose fragments are not looked at; None when it has no manifest (any more).
+        """Return one version without decoding its fragments; None when it has no manifest.
 
-        Nothing is kept of it. `known`: as for `fragments_range`. Raises `CorruptTable`.
+        The result is not cached. `known`: as for `fragments_range`. Raises `CorruptTable`.
         """
         body = await self.store.get(self._key(version))
         if body is None:
@@ -361,10 +362,11 @@ class Table:
         return found._replace(transaction=await self._transaction_in_file(found.outline))
 
     async def _settled_in_front(self, version: int, tail: Tail) -> tuple[Settled, int] | None:
-        """What the inline transaction says, found by walking the sections from the start, and its size in memory.
+        """Return the queue entries of the inline transaction, and their memory in bytes.
 
-        None where the layout is another. The last section before the manifest is the transaction, or the indices alone,
-        which have no uuid as one.
+        Walks the sections of the file from its start. The last section before the manifest is the transaction, or, in a
+        version without an inline transaction, the indices; those do not decode as a transaction with a uuid. None for
+        such a version, and for any other layout.
         """
         key, position, start = self._key(version), manifest_position(tail.body, tail.size), 0
         whole = tail.body if tail.size == len(tail.body) else None
@@ -378,7 +380,7 @@ class Table:
             length = section_length(head)
             end = start + SECTION_HEAD_BYTES + length
             if end == position:
-                # The label copies what it was read from.
+                # Twice the length: the decoded label copies the bytes.
                 async with self._reading.taking(2 * length):
                     if start + len(head) < end:
                         head += await self.store.get_range(key, start + len(head), end) or b""
@@ -390,10 +392,10 @@ class Table:
         return None
 
     async def history(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
-        """The versions above `after`, up to and including `latest`, ascending, a few at a time.
+        """Yield the versions above `after`, up to and including `latest`, ascending, in batches.
 
-        They end with a `Gap` at the first that is unreadable. Versions that are not kept are read, several at once. The
-        caller never has all of them in memory.
+        Ends with a `Gap` at the first unreadable version. Reads versions that are not cached, several at once, and
+        never holds all of them in memory. Raises `StoreUnavailable`.
         """
         for low in range(after + 1, latest + 1, _READERS_MAX):
             batch = await self._several(range(low, min(low + _READERS_MAX, latest + 1)))
@@ -408,27 +410,27 @@ class Table:
             return
 
     def known(self, version: int) -> Committed | None:
-        """What is kept of a version that exists; None when nothing is."""
+        """Return the cached facts about a version; None when there are none."""
         return self._committed.get(version)
 
     def met_by_appends(self, after: int) -> tuple[Comparison, Committed] | None:
-        """What an Append of read version `after` has met, and the last version that it was held against.
+        """Return the cached comparison of Appends with read version `after`, and the last version that it covers.
 
-        The caller makes sure that this version is one of its history.
+        The caller must check that this version belongs to its history.
         """
         return self._met_by_appends.get(after)
 
     def note_met_by_appends(self, after: int, found: Comparison, last: Committed) -> None:
-        """Keep what an Append of read version `after` has met, up to `last`, for others of that read version."""
+        """Cache the comparison of an Append of read version `after` with the versions up to `last`."""
         self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
         self._met_by_appends.move_to_end(after)
         if len(self._met_by_appends) > _READ_VERSIONS_MAX:
             self._met_by_appends.popitem(last=False)
 
     async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
-        """The version above `after` that holds the transaction of this uuid, alone or as a member; None when none does.
+        """Return the version above `after` that holds the transaction of this uuid, alone or as a member, or None.
 
-        The search goes down from `latest` and ends at the first version that is unreadable.
+        Searches down from `latest`, and ends at the first unreadable version.
         """
         for high in range(latest, after, -_READERS_MAX):
             versions = range(high, max(after, high - _READERS_MAX), -1)
@@ -447,12 +449,12 @@ class Table:
         return None
 
     def remember(self, file: ManifestFile, body: Body, committed: Committed) -> None:
-        """Keep a version that we have created, so that nothing has to be read of it."""
+        """Cache a version that this process has created, so that it is never read."""
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
         self._note(committed)
 
     def forget(self) -> None:
-        """Drop all that was read: what comes next is read anew."""
+        """Drop the whole cache."""
         self._kept.clear()
         self._newest = None
         self._gone = 0
@@ -515,7 +517,7 @@ class Table:
         self._committed[committed.version] = committed
         self._footprint_bytes += _bytes_of(committed)
         if self._footprint_bytes > self._footprint_bytes_max:
-            # The lowest: those are asked for least. The highest stays, whatever it takes.
+            # Drop the lowest versions first, which are needed least. The highest stays, whatever its size.
             for version in sorted(self._committed)[:-1]:
                 self._drop(version)
                 if self._footprint_bytes <= self._footprint_bytes_max * _KEPT_SHARE:
@@ -532,7 +534,7 @@ def _end(tail: Tail) -> bytes:
 
 
 def _usable(body: bytes) -> TransactionLabel | None:
-    """The transaction in these bytes, None when they are something else."""
+    """Decode these bytes as a transaction; None when they are something else."""
     try:
         label = TransactionLabel.FromString(body)
     except DecodeError:
@@ -541,13 +543,13 @@ def _usable(body: bytes) -> TransactionLabel | None:
 
 
 def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
-    """What its members take when they are decoded, about."""
+    """Estimate the memory of its decoded members, in bytes."""
     texts = transaction.transaction_properties.values() if transaction is not None else ()
     return _DECODED_FACTOR * sum(map(len, texts)) + _ENTRY_BYTES
 
 
 def _bytes_of(committed: Committed) -> int:
-    """What it takes in memory, about."""
+    """Estimate its memory, in bytes."""
     footprint = committed.footprint
     return _ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0)
 
@@ -567,5 +569,5 @@ def _footprint(transaction: Transaction | None, file: ManifestFile, before: Mani
     try:
         return footprint_of_theirs(transaction, before=before, after=file.outline, indices=file.indices)
     except (InvalidRequest, CorruptTable, UnsupportedTable):
-        # Of no use to us; the version itself is judged where something is built upon it.
+        # The transaction is unusable. The version itself is checked before anything is built on it.
         return Unreadable.NO_TRANSACTION

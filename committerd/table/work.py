@@ -1,8 +1,8 @@
-"""Where the pure work on one record runs: on the event loop if it is light, else elsewhere, within a budget.
+"""Decides whether the pure work on one record runs on the event loop or through `World.work`.
 
 The event loop also serves probes, Kafka and the store. Work that may take longer than about 50 ms goes through
-`World.work`, and this module decides which work that is. Its implementation (threads, in a daemon) limits time and
-memory, and raises `InvalidRequest` with code `budget_exceeded` where a record needs more.
+`World.work`. Its implementation (threads, in the daemon) limits time and memory, and raises `InvalidRequest` with code
+`budget_exceeded` when a record needs more.
 """
 
 from __future__ import annotations
@@ -18,30 +18,39 @@ from committerd_common.messages import Transaction
 T = TypeVar("T")
 
 LIGHT_BYTES_MAX = 64 * 1024
-"""Of a transaction. Checking, footprint and build of one take a few milliseconds."""
+"""Largest light transaction, in bytes: validating it, computing its footprint and building it take a few ms."""
 LIGHT_FRAGMENTS_MAX = 500
-"""Of an Append."""
+"""Most fragments of a light Append."""
 LIGHT_FRAGMENT_BYTES_MAX = 1024
-"""Of each fragment of an Append beyond `LIGHT_BYTES_MAX`: one that brings row ids or row versions has many more."""
+"""Bytes that a light Append may have for each fragment, on top of `LIGHT_BYTES_MAX`.
+
+A fragment with inline row ids or row versions is much larger.
+"""
 LIGHT_MANIFEST_BYTES_MAX = 1024 * 1024
-"""Of the fragments that there are, for operations that look at them: 10,000 or so, fewer where rows have ids."""
+"""Most bytes of encoded fragments in the table for which an operation that reads them is light.
+
+That is about 10,000 fragments, fewer with stable row ids.
+"""
 
 
 class Work(Protocol):
-    """Runs a function that does no I/O."""
+    """Runs a function that does no I/O, within limits on time and memory."""
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:
-        """What `call` returns or raises. `size` is that of the record in bytes, for what it may take."""
+        """Run `call` and return its result, or raise its exception.
+
+        `size`: the record's size in bytes, from which an implementation derives its limits.
+        """
         ...
 
 
 async def at_once(call: Callable[[], T], *, size: int) -> T:
-    """Runs it on the spot: for commands, tests and light work."""
+    """Call it directly, without limits: for commands and tests."""
     return call()
 
 
 def heavy_size(transaction: Transaction, latest: ManifestFile | None) -> int:
-    """The size in bytes of a transaction that may take long on this version; 0 for one that does not."""
+    """The size in bytes of a transaction whose work may take long on this version; 0 when its work is light."""
     operation = known_operation(transaction)
     size = transaction.ByteSize()
     return 0 if _is_light(transaction, size, Cost.MESSAGE if operation is None else operation.cost, latest) else size

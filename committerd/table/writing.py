@@ -1,4 +1,4 @@
-"""Write a prepared version: first what it refers to, then its manifest, if the number is free."""
+"""Write a prepared version: first the files that its manifest refers to, then the manifest, if its number is free."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from committerd.table.versions import Table
 from committerd_common.paths import transaction_key
 
 _PARTS_BYTES_MIN = 1024 * 1024
-"""Joining the parts of smaller objects costs next to nothing."""
+"""Size from which a manifest is put in parts. Joining a smaller one costs next to nothing."""
 
 
 async def write_files(table: Table, prepared: Prepared) -> None:
-    """Write all that the version refers to; it can be done again."""
+    """Write all files that the version refers to, with its transaction file. Idempotent."""
     await write_referenced(table, prepared)
     await write_transaction(table, prepared)
 
 
 async def write_referenced(table: Table, prepared: Prepared) -> None:
-    """Write what no reader can do without; it can be done again."""
+    """Write the files without which no reader can read the version. Idempotent.
+
+    Raises `InvalidRequest` (`missing_file`) when the source of a copy is missing.
+    """
     for copy in prepared.copies:
         body = await copy.store.get(copy.source)
         if body is None:
@@ -34,20 +37,20 @@ async def write_referenced(table: Table, prepared: Prepared) -> None:
 
 
 async def write_transaction(table: Table, prepared: Prepared) -> None:
-    """Write the transaction file, of which the manifest has a copy inside; it can be done again."""
+    """Write the transaction file, which the manifest also has inline. Idempotent."""
     await table.store.put(prepared.transaction_key, prepared.transaction_body)
 
 
 async def write_transactions(table: Table, several: Sequence[Prepared]) -> None:
-    """As `write_transaction` of each, onto a store that takes several objects at once."""
+    """Write the transaction files of several versions in one call; the store must implement `TakesSeveral`."""
     assert isinstance(table.store, TakesSeveral)
     await table.store.put_several([(one.transaction_key, one.transaction_body) for one in several])
 
 
 async def complete(table: Table, version: int) -> None:
-    """Write the transaction file of a version whose writer died before it had.
+    """Write the transaction file of a version if it is missing or differs: its writer may have died before writing it.
 
-    One of an earlier try, which was made for another version, may be there under the same name.
+    An earlier attempt, which was formed for another version, may have left a file under the same name.
     """
     file = await table.read(version)
     if file is None or file.transaction_bytes is None or not file.outline.transaction_file:
@@ -58,7 +61,10 @@ async def complete(table: Table, version: int) -> None:
 
 
 async def put(table: Table, prepared: Prepared) -> Created | Exists:
-    """Make it the latest version, or learn that the number is taken. Raises `OutcomeUnknown`."""
+    """Put the manifest if its number is free, and cache the version once it is created.
+
+    Raises `OutcomeUnknown` when the store did not respond, and `StoreUnavailable` when nothing was put.
+    """
     answer = await put_manifest(table.store, prepared.key, prepared.body)
     if isinstance(answer, Created):
         _remember(table, prepared)
@@ -66,9 +72,9 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
 
 
 async def put_in_turn(table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]) -> Sequence[Answer]:
-    """As `put` of each, up to the first that is not created; returns an answer for each one that was tried.
+    """Put versions in order, up to the first that is not created; returns one put result for each that was tried.
 
-    A second one is tried only where the store takes several at once, and only while `as_long_as` returns True.
+    Tries more than one only on a store that implements `TakesSeveral`, and only while `as_long_as` returns True.
     """
     if len(several) > 1 and isinstance(table.store, TakesSeveral):
         objects = [(prepared.key, prepared.body.parts) for prepared in several]
@@ -84,7 +90,7 @@ async def put_in_turn(table: Table, several: Sequence[Prepared], *, as_long_as: 
 
 
 async def put_manifest(store: ObjectStore, key: str, body: Body) -> Created | Exists:
-    """Make a version, or learn that there is one. Raises `OutcomeUnknown`."""
+    """Put a manifest if its key is free. Raises as `put`."""
     if len(body) >= _PARTS_BYTES_MIN and isinstance(store, TakesParts):
         return await store.put_parts_if_absent(key, body.parts)
     return await store.put_if_absent(key, bytes(body))
