@@ -1,7 +1,7 @@
-"""A record of the dead letter topic, decoded: the staged record as it was, and why it was refused.
+"""Dead letters: a staged record as its producer sent it, and the reason why it was refused.
 
-The committer puts its reasons beside the original headers, with names that begin with `committerd-`. A replay stages
-the original again, so that it is judged anew.
+The committer adds headers to the original ones; their names begin with `committerd-`. A replay stages the original
+record again, and the committer judges it anew.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from committerd_common.request import sent_size
 
 HEADER_PREFIX = "committerd-"
 OVERHEAD_BYTES = 64 * 1024
-"""What the dead letter topic takes beyond the staged topic: room for the reasons."""
+"""The dead letter topic accepts records larger than the staged topic's by this much, for the headers that are added."""
 _CUT = frozenset({f"{HEADER_PREFIX}headers", f"{HEADER_PREFIX}key-bytes"})
-"""Headers of a letter that lacks some of the record's own headers, or its key."""
+"""A letter that has one of these headers lacks some of the record's own headers, or its key."""
 _NOT_REPLAYED = frozenset({"replay-of", "attempt", "retry-of"})
-"""Of an earlier replay; and of a re-execution, which goes before waiting records: the replay of a dead letter waits."""
+"""Headers that a replay leaves out: `replay-of` names an earlier replay; `attempt` and `retry-of` mark a re-execution,
+which goes before waiting records, and the replay of a dead letter does not.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +29,9 @@ class Letter:
     """One dead letter."""
 
     offset: int
-    """In the dead letter topic."""
+    """The letter's offset in the dead letter topic."""
     timestamp_ms: int
-    """When it was written, in Unix milliseconds."""
+    """When the letter was written, in Unix milliseconds."""
     status: str
     reason: str
     message: str
@@ -38,40 +40,40 @@ class Letter:
     staged_timestamp_ms: int
     key: bytes | None
     value: bytes
-    """Empty where it was so, or where record and reasons together did not fit into the topic."""
+    """Empty if the record's value was empty, or if record and added headers together did not fit into the topic."""
     headers: Sequence[tuple[str, bytes]]
-    """The original ones."""
+    """The headers of the staged record."""
     dropped_bytes: int
-    """Of the value that did not fit; 0 = the value is here."""
+    """Size of a value that did not fit and was left out; 0 = nothing was left out."""
     cut: bool = False
-    """Whether headers or key are missing."""
+    """Whether some of the record's headers or its key were left out."""
 
     @property
     def place(self) -> str:
-        """Where the refused record lay, as header `replay-of` names it."""
+        """Topic and offset of the refused record, as header `replay-of` names them: `TOPIC:OFFSET`."""
         return f"{self.topic}:{self.staged_offset}"
 
     @property
     def transaction(self) -> Transaction:
-        """What the value holds; an empty one where it can't be decoded."""
+        """The transaction in the value; an empty one if the value can't be decoded."""
         try:
             return Transaction.FromString(self.value)
         except DecodeError:
             return Transaction()
 
     def replay(self) -> Publication:
-        """What to stage: the same key and bytes, with header `replay-of`."""
+        """The record to stage: the same key and value, with header `replay-of`."""
         kept = [(name, value) for name, value in self.headers if name not in _NOT_REPLAYED]
         return Publication(key=self.key, value=self.value, headers=[*kept, ("replay-of", self.place.encode())])
 
     def as_staged(self) -> Record:
-        """The record that a replay would be, at no offset."""
+        """The replay as the committer would read it from the staged topic; its offset is -1."""
         replay = self.replay()
         return Record(offset=-1, key=replay.key, value=replay.value, headers=tuple(replay.headers))
 
 
 def decode_letter(record: Record) -> Letter | None:
-    """The dead letter in a record; None when a committer did not write it."""
+    """The dead letter that a record of the dead letter topic holds; None if no committer wrote the record."""
     ours = {name: value.decode("utf-8", "replace") for name, value in record.headers if name.startswith(HEADER_PREFIX)}
     try:
         return Letter(
@@ -94,12 +96,12 @@ def decode_letter(record: Record) -> Letter | None:
 
 
 def letter_of(record: Record, reasons: Sequence[tuple[str, bytes]], *, room: int) -> Publication:
-    """What the dead letter topic gets: the record as it was, with the reasons beside it.
+    """The dead letter of a record: the record itself, with the headers in `reasons` added.
 
-    Where that takes more than `room` bytes in Kafka, value, headers and key are left out, in this order, and headers
-    say how large they were.
+    If that takes more than `room` bytes in Kafka, value, headers and key are left out, in this order, until it fits.
+    Added headers say how many bytes (or headers) are missing.
     """
-    # What a producer called like ours would be taken for ours.
+    # A reader would take a producer's header with our prefix for one of ours.
     original = [(name, value) for name, value in record.headers if not name.startswith(HEADER_PREFIX)]
     letter = Publication(key=record.key, value=record.value, headers=[*original, *reasons])
     if record.headers_found:
@@ -113,9 +115,10 @@ def letter_of(record: Record, reasons: Sequence[tuple[str, bytes]], *, room: int
 
 
 def smaller_letter(letter: Publication) -> Publication | None:
-    """The same dead letter without its value; without that, without the original headers, then without the key.
+    """The same dead letter with one part fewer: first without its value, then without the original headers, then
+    without its key. An added header says what is missing.
 
-    None where nothing is left to be left out. A header says what is missing.
+    None if there is nothing more to leave out.
     """
     if letter.value:
         return _with_note(replace(letter, value=b""), "value", len(letter.value))
@@ -130,7 +133,7 @@ def smaller_letter(letter: Publication) -> Publication | None:
 
 
 def smaller_outcome(outcome: Publication) -> Publication | None:
-    """The same answer without what is said for people; None where it says nothing for them."""
+    """The same outcome without `message` and `producer`; None if it has neither, or can't be decoded."""
     try:
         answer = Outcome.FromString(outcome.value)
     except DecodeError:

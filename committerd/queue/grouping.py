@@ -1,7 +1,8 @@
-"""Which records become one version, and what that version says of the queue.
+"""Grouping: which records become one version, and what that version records of the queue.
 
-A run of consecutive Appends becomes one version, every other operation its own. Verdicts stay per transaction: a bad
-one is refused in the same version, the rest commits. A group of refusals alone is an UpdateConfig of our own keys.
+A run of consecutive Appends becomes one version; every other operation becomes a version of its own. Each transaction
+has its own verdict: the version refuses a bad one and commits the rest. A group that holds only refusals becomes an
+UpdateConfig of committerd's keys.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from committerd_common.request import Envelope, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """Bounds of one version; a single transaction always fits."""
+    """Limits of one version; a single transaction always fits. `bytes` counts the sizes of the staged records."""
 
     records: int = 1000
     bytes: int = 16 * 1024 * 1024
@@ -28,17 +29,17 @@ class GroupLimits:
 
     @property
     def full(self) -> int:
-        """Records that fill a version, whatever they are."""
+        """The number of records that fill a version, whatever their size."""
         return self.records if self.coalesce_appends else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What one version is to settle; complete but for the manifest."""
+    """The records that one version settles, and all of the version but its manifest."""
 
     version: int
     transaction: Transaction
-    """With the properties of the queue; its uuid is that of the version."""
+    """The version's transaction, with the queue's properties."""
     members: Sequence[Member]
     refusals: Sequence[Refusal]
     position: Position
@@ -46,32 +47,35 @@ class Group:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The `committerd.` entries of the version's table_metadata."""
+        """The `committerd.` entries of the version's `table_metadata`."""
         return encode_metadata(self.position, self.marks)
 
     @property
     def settles(self) -> int:
-        """How many records."""
+        """The number of records that the version settles."""
         return len(self.members) + len(self.refusals)
 
 
 def can_share(transaction: Transaction) -> bool:
-    """Whether a version of several may hold it: an Append without a tag, which would be the version's."""
+    """Whether the transaction may share a version with others: it is an Append, and has no tag.
+
+    A tag would become the tag of the whole version.
+    """
     return transaction.WhichOneof("operation") == "append" and not transaction.tag
 
 
 @dataclass(slots=True, kw_only=True)
 class Weight:
-    """What the requests of a group being formed add up to."""
+    """Running totals of a group while it is formed."""
 
     records: int = 0
     bytes: int = 0
     fragments: int = 0
     shares: bool = True
-    """Whether more may join: all of them are untagged Appends."""
+    """Whether more requests may join: all so far are Appends without a tag."""
 
     def add(self, request: Request) -> None:
-        """Count one more."""
+        """Count one more request."""
         self.records += 1
         self.bytes += request.size
         self.fragments += len(request.transaction.append.fragments)
@@ -79,8 +83,9 @@ class Weight:
 
 
 def joins(request: Request, weight: Weight, limits: GroupLimits) -> bool:
-    """Whether one more request may join a group. Appends are compatible with each other: none is judged against
-    another.
+    """Whether one more request may join the group.
+
+    The members of a group need not be judged against each other, because Appends are compatible with each other.
     """
     if not weight.records:
         return True
@@ -95,7 +100,11 @@ def joins(request: Request, weight: Weight, limits: GroupLimits) -> bool:
 
 
 def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0, 0)) -> Member:
-    """How a request stands in the version that commits it."""
+    """The entry in `committerd.members` of a request that the version commits.
+
+    `reserved` is (first fragment id, count), for ReserveFragments. `shared` says that the version has several members;
+    then the entry keeps the request's transaction properties.
+    """
     app = request.envelope.app
     member = Member(
         offset=request.offset,
@@ -115,7 +124,7 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
 
 
 def refusal_of(refused: Refused, *, offset: int, envelope: Envelope, transaction: Transaction | None) -> Refusal:
-    """How a request stands in the version that passes it without committing it."""
+    """The entry in `committerd.refused` of a request that the version's position passes without committing it."""
     refusal = Refusal(
         offset=offset,
         status=StatusNumber.Value(refused.status.value),
@@ -138,7 +147,7 @@ def refusal_of(refused: Refused, *, offset: int, envelope: Envelope, transaction
 def mark_of(
     request: Request, marks: Mapping[str, AppMark], *, version: int, used_ms: int, era: int = 0
 ) -> dict[str, AppMark]:
-    """The mark that committing this request sets, empty when it has no app-id."""
+    """The mark that committing this request sets, by app-id; empty if the request has no app-id."""
     app = request.envelope.app
     if app is None:
         return {}
@@ -160,7 +169,7 @@ def mark_of(
 def sole(
     transaction: Transaction, members: Sequence[Member], refusals: Sequence[Refusal], *, topic_id: str
 ) -> Transaction:
-    """The transaction of a version that commits one: as it was staged or rebased, with the queue's properties."""
+    """The transaction of a version that commits one request: as staged or rebased, with the queue's properties."""
     own = Transaction()
     own.CopyFrom(transaction)
     own.transaction_properties.update(encode_settled(members, refusals, topic_id=topic_id))
@@ -175,9 +184,10 @@ def merged(
     uuid: str,
     topic_id: str,
 ) -> Transaction:
-    """The Append of a version that commits several: fragments in order, a uuid of its own, the lowest read_version.
+    """The Append of a version that commits several: all fragments in order, its own uuid, the lowest read version.
 
-    pylance 4.0.0: execute_batch does the same, but drops uuids and properties; ours keep both in the members.
+    pylance 4.0.0 merges in the same way (`execute_batch`), but drops uuids and properties; committerd keeps both in
+    `members`.
     """
     one = Transaction(uuid=uuid, read_version=min(t.read_version for t in transactions))
     one.append.SetInParent()
@@ -196,7 +206,7 @@ def position_only(
     uuid: str,
     reason: str = "",
 ) -> Transaction:
-    """The transaction of a version that commits no record: an UpdateConfig of our keys in table_metadata."""
+    """The transaction of a version that commits no record: an UpdateConfig of committerd's keys in `table_metadata`."""
     transaction = Transaction(uuid=uuid, read_version=read_version)
     entries = encode_metadata(position, marks)
     transaction.update_config.table_metadata_updates.update_entries.extend(

@@ -1,13 +1,13 @@
-"""What the readable history says of a uuid or an application's version: has this record been settled before?
+"""The ledger: was this uuid, or this version of an application, settled before?
 
-pylance never looks at the uuid and commits the same bytes twice; a queue that delivers at least once must look. The
-ledger covers every uuid of the readable history, of foreign versions too, because someone may commit a staged file by
-hand.
+pylance never looks at the uuid and commits the same bytes twice. A queue that delivers at least once must look. The
+ledger covers every uuid of the readable history, those of foreign versions too, because someone may commit a staged
+file by hand.
 
-The ledger holds the newest uuids as they are, and of all others eight bytes each: a hash, and in which version it was.
-A hash that is found proves nothing, so that version is read again before anything is concluded from it. The memory is
-bounded: the oldest versions are dropped first, and the ledger remembers up to which version it has dropped them. It
-never claims that a uuid is new when a dropped version may hold it.
+The ledger stores the newest uuids in full. Of each older uuid it stores eight bytes: a hash and the version. A hash
+that matches proves nothing, so the caller reads that version again before it decides. The memory is bounded: the ledger
+drops the oldest versions first, and remembers the highest version that it has dropped. It never calls a uuid new that
+a dropped version may hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEDGER_BYTES = 128 * 1024 * 1024
 """Enough for about 14 million records."""
 
 _REFUSED_SHARE = 8
-"""One part in so many is for refusals."""
+"""Refusals get one part in so many of the ledger's memory."""
 _ENTRY_BYTES = 8
 _HASH_BITS = 48
 _VERSION_BITS = 64 - _HASH_BITS
@@ -36,58 +36,62 @@ _VERSIONS_MAX = 1 << _VERSION_BITS
 _RUN_ENTRIES_MAX = 512 * 1024
 """Two runs of half this size are merged in 40 ms."""
 _RUN_ENTRIES_MIN = 2048
-"""Smaller runs are merged with whatever follows: that takes 0.1 ms, once for each version that refuses something."""
+"""A smaller run is always merged with the next one: that takes 0.1 ms, once for each version that refuses a record."""
 _RECENT_MAX = 16 * 1024
-"""Uuids that are kept as they are, with their versions: about 150 bytes each."""
+"""The number of uuids that are stored in full, with their versions: about 150 bytes each."""
 _UUID_BYTES = 150
-"""Of a uuid that is kept as it is, with its version."""
+"""Memory that a uuid stored in full takes, with its version."""
 _RECENT_REFUSAL_BYTES = 2 * 1024 * 1024
+"""Memory for refusals that are stored in full."""
 _REFUSAL_LAYERS = 8
-"""Refusals go a layer at a time, so none has more than one part in so many of what they may take together."""
+"""Refusals are dropped a layer at a time, so a merged layer takes at most one part in so many of their memory."""
 _REFUSAL_OVERHEAD_BYTES = 400
-"""Of a message and the dictionary entry, beside what the message says."""
+"""Memory that a refusal's message object and dictionary entry take, beyond its encoded size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A record is passed without being committed, and why; the reason is stable snake case."""
+    """The outcome of a record that is not committed. `reason` is stable snake case; `message` is for people."""
 
     status: Status
     reason: str
     message: str
     version: int = 0
-    """DUPLICATE: where it was committed; 0 = unknown."""
+    """DUPLICATE: the version that holds the transaction; 0 = unknown."""
     conflicting_version: int = 0
     conflicting_operation: str = ""
 
 
 class _Run(NamedTuple):
-    """Hashes of uuids, ascending, each with its version, of a range of versions."""
+    """The uuids of a range of versions, as hashes."""
 
     low: int
     high: int
-    """The range of versions, both included: fewer than 65,536."""
+    """The range of versions, both ends included: at most 65,536 versions."""
     entries: array[int]
-    """The hash in the upper 48 bits, the lower 16 bits of the version below."""
+    """One 64-bit number for each uuid and version, ascending: the hash in the upper 48 bits, the lower 16 bits of the
+    version number in the rest.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Which versions may hold a uuid, for a range of versions; eight bytes for each uuid and version.
+    """An index of the versions that may hold a uuid; eight bytes for each uuid and version.
 
-    About one question in 10 million meets the 48-bit hash of another uuid, with 14 million uuids. The hash is Python's
-    own, and its key is new in each process: no producer can choose uuids whose hashes are equal.
+    With 14 million uuids, about one look-up in 10 million matches the 48-bit hash of another uuid. The hash is Python's
+    own, and its key is new in each process, so no producer can choose uuids whose hashes are equal.
     """
 
     bytes_max: int
     runs: tuple[_Run, ...] = ()
-    """By version, the newest last."""
+    """In order of their versions, the newest last."""
     entries: int = 0
+    """The number of entries in all runs."""
     floor: int = 0
-    """Nothing is known of versions at or below this one."""
+    """The highest version that was dropped: the index knows nothing of it and those below."""
 
     def versions(self, uuid: str, after: int) -> list[int]:
-        """The versions above `after` that may hold it, the newest first."""
+        """The versions above `after` that may hold this uuid, the newest first."""
         found: list[int] = []
         key = _key(uuid)
         for _, high, entries in reversed(self.runs):
@@ -102,7 +106,7 @@ class _Index:
         return sorted(set(found), reverse=True)
 
     def with_newer(self, run: _Run) -> _Index:
-        """This index and a run of versions above all others. Runs of similar size become one, so that there are few."""
+        """This index with one more run, of versions above all others. It merges runs of similar size, to keep few."""
         runs = [*self.runs, run]
         while len(runs) > 1 and _join(runs[-2], runs[-1]):
             newer, older = runs.pop(), runs.pop()
@@ -110,15 +114,15 @@ class _Index:
         return self._bounded(runs, self.entries + len(run.entries))
 
     def with_older(self, run: _Run) -> _Index:
-        """This index and a run of versions below all others."""
+        """This index with one more run, of versions below all others."""
         return self._bounded([run, *self.runs], self.entries + len(run.entries))
 
     def without(self, version: int) -> _Index:
-        """This index, which knows that nothing is known of versions up to this one."""
+        """This index with its floor raised to this version."""
         return replace(self, floor=max(self.floor, version))
 
     def is_full(self, entries: int) -> bool:
-        """Whether so many more would not fit."""
+        """Whether the index has no room for so many more entries."""
         return (self.entries + entries) * _ENTRY_BYTES > self.bytes_max
 
     def _bounded(self, runs: list[_Run], entries: int) -> _Index:
@@ -131,18 +135,18 @@ class _Index:
 
 
 class Earlier(NamedTuple):
-    """What is known of a uuid from versions that are there."""
+    """The history of a uuid, as far as the readable versions tell it."""
 
     committed: int | None = None
-    """The newest version above the read version that holds it."""
+    """The newest version above the read version that holds the uuid."""
     refusal: Refusal | None = None
-    """How it was refused."""
+    """The uuid's newest refusal."""
     unknown_at: int | None = None
-    """A version that may hold it and about which nothing is known: dropped by the ledger, or it can't be read."""
+    """A version that may hold the uuid, but that the ledger has dropped or that can't be read."""
 
     @property
     def found(self) -> str:
-        """In one word."""
+        """The result in one word: `committed`, `refused`, `new` or `unknown`."""
         if self.committed is not None:
             return "committed"
         if self.refusal is not None:
@@ -154,16 +158,16 @@ NOT_SEEN = Earlier()
 
 
 class _Committed(NamedTuple):
-    """Uuids that some versions in a row have committed, each with its version."""
+    """The uuids that a few consecutive versions have committed, each with its version."""
 
     low: int
-    """The first of those versions."""
+    """The first of those versions; `high` is the last."""
     high: int
     versions: Mapping[str, int]
 
 
 class _Refusals(NamedTuple):
-    """What some versions in a row have refused, by uuid."""
+    """The refusals of a few consecutive versions, by uuid."""
 
     refusals: Mapping[str, Refusal]
     bytes: int
@@ -171,18 +175,18 @@ class _Refusals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The uuids of the readable versions, within a bound of memory. Immutable: `then` returns another one.
+    """The uuids of the readable versions, in bounded memory. Immutable: `then` returns another ledger.
 
-    Ledgers share what they have in common. The newest versions lie in layers, and two layers of similar size become
-    one, so what a version costs grows only with the logarithm of their number.
+    Ledgers share the data that they have in common. The newest versions are stored in layers. Two layers of similar
+    size are merged, so the cost of a version grows only with the logarithm of the number of versions.
     """
 
     _index: _Index
-    """What was committed, but for the newest versions."""
+    """Committed uuids of all versions but the newest."""
     _refused: _Index
-    """What was refused by any version."""
+    """Refused uuids of all versions."""
     _committed: tuple[_Committed, ...] = ()
-    """The newest versions, which are not in the index yet; the newest layer last."""
+    """Committed uuids of the newest versions, which are not in the index yet; the newest layer last."""
     _refusals: tuple[_Refusals, ...] = ()
     """The newest refusals in full; the newest layer last."""
 
@@ -194,18 +198,18 @@ class Ledger:
 
     @property
     def floor(self) -> int:
-        """Nothing is known of versions at or below this one; 0 = all that was readable is known."""
+        """The highest version that was dropped: the ledger knows nothing of it and those below. 0 = none was."""
         return max(self._index.floor, self._refused.floor)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes the ledger takes."""
+        """The approximate size of the ledger in memory."""
         hashed = (self._index.entries + self._refused.entries) * _ENTRY_BYTES
         refusals = sum(layer.bytes for layer in self._refusals)
         return hashed + refusals + _UUID_BYTES * sum(len(layer.versions) for layer in self._committed)
 
     def then(self, settled: Settled) -> Ledger:
-        """The ledger that also knows this version, which lies above all others."""
+        """This ledger with one more version, which is above all others."""
         version, index, layers = settled.version, self._index, self._committed
         bytes_max = index.bytes_max + self._refused.bytes_max
         recent_max = max(1, min(_RECENT_MAX, bytes_max // (64 * _ENTRY_BYTES)))
@@ -226,11 +230,14 @@ class Ledger:
         return Ledger(index, refused, layers, in_full)
 
     def with_nothing_dropped(self) -> Ledger:
-        """This ledger once what it has dropped is not readable any more: nothing that can be read is unknown."""
+        """This ledger with floor 0, for when the versions that it dropped are no longer readable either."""
         return replace(self, _index=replace(self._index, floor=0), _refused=replace(self._refused, floor=0))
 
     def rules_out(self, uuid: str, after: int) -> bool:
-        """Whether no version above `after` holds this uuid, and none has refused it. False proves nothing."""
+        """Whether certainly no version above `after` holds this uuid, and no version has refused it.
+
+        False proves nothing: the uuid may still be new.
+        """
         for committed in self._committed:
             if committed.versions.get(uuid, 0) > after:
                 return False
@@ -244,7 +251,7 @@ class Ledger:
         )
 
     def committed_at(self, uuid: str, after: int) -> tuple[int | None, Sequence[int]]:
-        """The version above `after` that holds this uuid, and those that may hold it, the newest first."""
+        """The version above `after` that holds this uuid, or else the versions that may hold it, the newest first."""
         for layer in reversed(self._committed):
             version = layer.versions.get(uuid, 0)
             if version > after:
@@ -252,10 +259,7 @@ class Ledger:
         return None, self._index.versions(uuid, after)
 
     def refused_at(self, uuid: str) -> tuple[Refusal | None, Sequence[int]]:
-        """How this uuid was refused, and the versions that may have refused it, the newest first.
-
-        Of several refusals the newest counts.
-        """
+        """The newest refusal of this uuid, or else the versions that may have refused it, the newest first."""
         for layer in reversed(self._refusals):
             known = layer.refusals.get(uuid)
             if known is not None:
@@ -264,7 +268,7 @@ class Ledger:
 
 
 def _with_committed(layers: tuple[_Committed, ...], newest: _Committed) -> tuple[_Committed, ...]:
-    """These layers and one more. Layers of similar size become one."""
+    """These layers with one more. Merges layers of similar size."""
     low, high, versions = newest
     place = len(layers)
     while place and len(layers[place - 1].versions) <= 2 * len(versions):
@@ -274,7 +278,9 @@ def _with_committed(layers: tuple[_Committed, ...], newest: _Committed) -> tuple
 
 
 def _with_refusals(layers: tuple[_Refusals, ...], newest: _Refusals, bytes_max: int) -> tuple[_Refusals, ...]:
-    """These layers and one more. The oldest ones go where they take more than `bytes_max`; the index has them too."""
+    """These layers with one more. Merges layers of similar size, and drops the oldest if all take more than
+    `bytes_max`; the index still has those.
+    """
     refusals, size = newest
     place = len(layers)
     while (
@@ -295,17 +301,16 @@ def _with_refusals(layers: tuple[_Refusals, ...], newest: _Refusals, bytes_max: 
 
 
 class OlderVersions:
-    """Versions as Start reads them, from the newest down, which become a ledger."""
+    """Builds a ledger at Start from the versions of the history, from the newest down."""
 
     def __init__(self, *, bytes_max: int = LEDGER_BYTES) -> None:
         self._ledger = Ledger.empty(bytes_max)
         self._run = _Older()
 
     def add(self, settled: Settled) -> bool:
-        """Take in what a version says that lies below all others.
+        """Add a version below all others.
 
-        Returns False, and takes in nothing, where the bound is reached: then this version and those below it are
-        dropped.
+        Returns False if the ledger is full. Then it adds nothing, and drops this version and those below it.
         """
         version = settled.version
         if version <= self._ledger.floor:
@@ -326,7 +331,7 @@ class OlderVersions:
         return True
 
     def ledger(self) -> Ledger:
-        """The ledger of all that was taken in."""
+        """The ledger of all versions that were added."""
         self._end_run()
         return self._ledger
 
@@ -340,7 +345,7 @@ class OlderVersions:
 
 
 class _Older:
-    """A run while it is read, from its newest version down."""
+    """A run that grows while Start reads the history, from its newest version down."""
 
     __slots__ = ("committed", "high", "low", "refused")
 
@@ -351,18 +356,18 @@ class _Older:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many entries as a run may have."""
+        """Whether the run has as many entries as a run may have."""
         return max(len(self.committed), len(self.refused)) >= _RUN_ENTRIES_MAX
 
 
 class Asked(NamedTuple):
-    """What dedupe looks at."""
+    """The parts of a record that `dedupe` looks at."""
 
     uuid: str
     read_version: int
     app: AppUnit | None = None
     is_replay: bool = False
-    """Header `replay-of`: an earlier refusal of this uuid doesn't count."""
+    """Whether the record has header `replay-of`: then an earlier refusal of its uuid doesn't count."""
 
 
 def dedupe(
@@ -374,10 +379,10 @@ def dedupe(
     members: Container[str] = (),
     refusals: Iterable[Refusal] = (),
 ) -> Refused | None:
-    """The answer to a record that was settled before, None for a new one.
+    """The outcome of a record that was settled before; None for a new record.
 
-    `earlier` is what the history says of its uuid. `members` (their uuids) and `refusals` are those of the group being
-    formed, which will be `version`; `marks` include its own.
+    `earlier` is the history of the record's uuid. `members` (uuids) and `refusals` are those of the group being formed,
+    which becomes `version`; `marks` include the group's marks.
     """
     seen = earlier.committed
     if seen is None and asked.uuid in members:
@@ -400,7 +405,7 @@ def dedupe(
 
 
 def again(earlier: Refusal) -> Refused:
-    """The same answer as before."""
+    """The same outcome as in an earlier refusal."""
     return Refused(
         status=Status(StatusNumber.Name(earlier.status)),
         reason=earlier.reason,
@@ -412,12 +417,12 @@ def again(earlier: Refusal) -> Refused:
 
 
 def names(settled: Settled, uuid: str) -> bool:
-    """Whether this version holds the transaction of that uuid, alone or as a member."""
+    """Whether this version holds the transaction with this uuid, alone or as a member."""
     return uuid == settled.uuid or any(member.uuid == uuid for member in settled.members)
 
 
 def refusal_in(settled: Settled, uuid: str) -> Refusal | None:
-    """How this version refused that uuid."""
+    """This version's refusal of that uuid; None if it did not refuse it. A duplicate is not a refusal here."""
     return next((r for r in settled.refusals if r.uuid == uuid and r.status != DUPLICATE), None)
 
 
@@ -460,7 +465,7 @@ def _duplicate(reason: str, message: str, version: int) -> Refused:
 
 
 def _uuids(settled: Settled) -> list[str]:
-    """Of what a version commits: its own, and those of its members."""
+    """The uuids that a version commits: its own, and those of its members."""
     uuids = [uuid for member in settled.members if (uuid := member.uuid)]
     if settled.uuid:
         uuids.append(settled.uuid)
@@ -468,7 +473,7 @@ def _uuids(settled: Settled) -> list[str]:
 
 
 def _key(uuid: str) -> int:
-    """The lowest entry that a uuid can have."""
+    """The lowest entry that a uuid can have in a run: its hash, with zeros for the version."""
     return (hash(uuid) & ((1 << _HASH_BITS) - 1)) << _VERSION_BITS
 
 
@@ -481,7 +486,7 @@ def _run(low: int, high: int, entries: Iterable[int]) -> _Run:
 
 
 def _join(older: _Run, newer: _Run) -> bool:
-    """Whether two runs are to become one."""
+    """Whether to merge two runs."""
     entries = len(older.entries) + len(newer.entries)
     similar = len(older.entries) <= max(_RUN_ENTRIES_MIN, 2 * len(newer.entries))
     return similar and entries <= _RUN_ENTRIES_MAX and newer.high - older.low < _VERSIONS_MAX

@@ -1,8 +1,8 @@
-"""What each settled record is told, and how it stands in the version that settled it.
+"""The outcome of each settled record, and the entry for it in the version that settled it.
 
-A version of the queue names in its transaction's properties every record that its position passes: `committerd.members`
-are in it, `committerd.refused` are not (refusals and duplicates alike). An answer is a function of these alone, so a
-restart, a standby and an upgrade all say the same.
+A version of the queue names in its transaction's properties every record that its position passes:
+`committerd.members` are the records that it commits, `committerd.refused` all others (refusals and duplicates alike).
+An outcome is a function of these alone, so it is the same after a restart, from a standby and after an upgrade.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from committerd_common.messages import (
 MEMBERS_KEY = "committerd.members"
 REFUSED_KEY = "committerd.refused"
 REASON_KEY = "committerd.reason"
-"""Why an operator set the position or released an application, in their words."""
+"""The operator's reason for setting the position or releasing an application."""
 
 MESSAGE_CHARS_MAX = 300
 
 
 class Status(StrEnum):
-    """What became of a record; the names of the wire enum."""
+    """The status of an outcome; the names are those of the enum `Status` on the wire."""
 
     COMMITTED = "COMMITTED"
     DUPLICATE = "DUPLICATE"
@@ -59,7 +59,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What one version says of the queue; `ours` is False for a foreign version."""
+    """The records that one version settles. A foreign version settles none; there `ours` is False."""
 
     version: int
     uuid: str
@@ -68,23 +68,27 @@ class Settled:
     members: Sequence[Member] = ()
     refusals: Sequence[Refusal] = ()
     topic_id: str = ""
-    """Of the topic whose offsets these are."""
+    """Id of the topic to which the offsets in `members` and `refusals` belong."""
 
     def entries(self) -> Iterator[Member | Refusal]:
-        """The records that it settles."""
+        """All records that the version settles: members first, then refusals."""
         yield from self.members
         yield from self.refusals
 
 
 class Timings(NamedTuple):
-    """Of one record, in milliseconds; zero where the answer comes from the table again."""
+    """Durations of one record's way, in milliseconds; 0 if the outcome is published again from the table.
+
+    `queued_ms` runs from the record's timestamp to when the committer begins to judge it, `commit_ms` from there to the
+    durable version.
+    """
 
     queued_ms: int = 0
     commit_ms: int = 0
 
 
 def encode_settled(members: Sequence[Member], refusals: Sequence[Refusal], *, topic_id: str) -> dict[str, str]:
-    """The transaction properties that make a version one of the queue; both stand there, however empty."""
+    """The transaction properties that mark a version as one of the queue; both are always set, even if empty."""
     return {
         MEMBERS_KEY: _encode(Members(members=members, topic_id=topic_id)),
         REFUSED_KEY: _encode(Refusals(refusals=refusals)),
@@ -92,9 +96,9 @@ def encode_settled(members: Sequence[Member], refusals: Sequence[Refusal], *, to
 
 
 def decode_settled(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
-    """What the transaction of a version says of the queue. None (not readable) counts as foreign.
+    """The records that a version settles, from its transaction. None (a transaction that can't be read) is foreign.
 
-    Raises `CorruptTable` for properties of ours that can't be read.
+    Raises `CorruptTable` for `committerd.` properties that can't be read.
     """
     if transaction is None:
         return Settled(version=version, uuid="", operation="", ours=False)
@@ -122,9 +126,10 @@ def decode_settled(transaction: Transaction | TransactionLabel | None, *, versio
 
 
 def settled_by(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
-    """As `decode_settled`; a version whose properties can't be read is foreign, since the queue writes no such ones.
+    """Same as `decode_settled`, but a version whose properties can't be read counts as foreign.
 
-    Anybody can write `committerd.` properties. What they say must not stop the queue.
+    Anybody can write `committerd.` properties, and they must not stop the queue. The queue itself never writes ones
+    that can't be read.
     """
     try:
         return decode_settled(transaction, version=version)
@@ -135,7 +140,7 @@ def settled_by(transaction: Transaction | TransactionLabel | None, *, version: i
 
 
 def committed(member: Member, settled: Settled, position: Position, timings: Timings | None = None) -> Outcome:
-    """The answer to a record that `settled` commits. `position` names topic and era."""
+    """The outcome of a record that `settled` commits. `position` gives topic and era."""
     outcome = _placed(position, member.offset, timings)
     outcome.uuid = member.uuid
     outcome.status = COMMITTED
@@ -150,7 +155,7 @@ def committed(member: Member, settled: Settled, position: Position, timings: Tim
 
 
 def refused(refusal: Refusal, position: Position, timings: Timings | None = None) -> Outcome:
-    """The answer to a record that was passed without being committed."""
+    """The outcome of a record that is not committed. `position` gives topic and era."""
     outcome = _placed(position, refusal.offset, timings)
     outcome.uuid = refusal.uuid
     outcome.status = refusal.status
@@ -166,7 +171,10 @@ def refused(refusal: Refusal, position: Position, timings: Timings | None = None
 
 
 def undecided_refusal(*, offset: int, uuid: str, producer: str = "", outcome_partition: int = 0) -> Refusal:
-    """For a record below the position whose version was cleaned up: can be neither found nor ruled out."""
+    """The entry for a record below the position, if the version that settled it was cleaned up.
+
+    Its transaction can be neither found nor ruled out.
+    """
     return Refusal(
         offset=offset,
         uuid=uuid,
@@ -180,18 +188,20 @@ def undecided_refusal(*, offset: int, uuid: str, producer: str = "", outcome_par
 
 
 def marked_member(mark: AppMark, *, offset: int, producer: str, outcome_partition: int) -> Member:
-    """For a record below the position whose version was cleaned up, but which an application mark names."""
+    """The entry for a record below the position, if the version that settled it was cleaned up but an application mark
+    names the record: it is committed.
+    """
     return Member(offset=offset, uuid=mark.uuid, producer=producer, outcome_partition=outcome_partition)
 
 
 def short(message: str) -> str:
-    """A message of at most 300 characters, as a version keeps it: text that protobuf can hold."""
+    """The message as a version stores it: at most 300 characters, and only characters that protobuf can encode."""
     message = message.encode("utf-8", "backslashreplace").decode("utf-8")
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
 
 
 def _placed(position: Position, offset: int, timings: Timings | None) -> Outcome:
-    """An outcome that says where its record lay."""
+    """An outcome with only its record's place (cluster, topic, offset, era) and the timings set."""
     queued_ms, commit_ms = timings or Timings()
     return Outcome(
         cluster_id=position.cluster_id,

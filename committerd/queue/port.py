@@ -1,6 +1,6 @@
 """The queue as a committer uses it: records, events, and the `Queue` port, which `committerd.kafka` implements.
 
-What goes wrong is raised as one of `committerd.errors`, never as an exception of a Kafka client.
+Failures are raised as errors of `committerd.errors`, never as exceptions of a Kafka client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdentity:
-    """What tells a topic from another of the same name."""
+    """Identifies a topic: after it is deleted and created again under the same name, its id is different."""
 
     cluster_id: str
     topic: str
@@ -33,41 +33,43 @@ class Record:
     """Unix time; the broker's clock where the topic uses LogAppendTime."""
     leader_epoch: int = -1
     headers_found: int = 0
-    """How many headers it has, where those are more than anybody needs: `headers` has the first of them. Else 0."""
+    """The number of headers, if there are so many that `headers` holds only the first of them; otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """This member owns the staged partition from now on; nothing is delivered until `seek`."""
+    """This member of the consumer group now owns the staged partition. No records arrive before `seek`."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """This member no longer owns the partition."""
+    """This member no longer owns the staged partition."""
 
     generation: int
     lost: bool
-    """True when the group had already given it to another member."""
+    """True if the group has already assigned it to another member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Records in offset order, without a hole that Kafka did not make itself."""
+    """Records in offset order. An offset is missing only if Kafka has no record there."""
 
     generation: int
     records: Sequence[Record]
     unbroken: bool = True
-    """False: since the records before these, the broker was out of touch, and its log may have been written anew.
-
-    Told as soon as it is back, if need be without records.
+    """False if the connection to the broker was lost since the records before these, so that its log may have been
+    rewritten. The event is sent as soon as the connection is back, even if there are no records.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed:
-    """The position can't be read: truncated, out of range, another topic id. Start again."""
+    """The records at the position can't be fetched: log truncated, offset out of range, another topic id.
+
+    The committer does Start again.
+    """
 
     generation: int
     reason: str
@@ -78,7 +80,7 @@ QueueEvent = Assigned | Revoked | Fetched | FetchFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """The group's offset: every record below it has an answer that the broker took."""
+    """The offset that the group has committed: the broker has taken the outcome of every record below it."""
 
     offset: int
     metadata: str = ""
@@ -86,7 +88,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """One record for the outcomes or dead letter topic."""
+    """One record to publish to the outcomes or the dead letter topic."""
 
     key: bytes | None
     value: bytes
@@ -97,61 +99,70 @@ class Publication:
 class Queue(Protocol):
     """One dataset's topics, as one member of its consumer group sees them.
 
-    Every method but `next_event` and `done` may raise `QueueUnavailable`. `generation` counts assignments of this
-    process: a call with an old one does nothing.
+    Every method but `next_event` and `done` may raise `QueueUnavailable`. `generation` counts the assignments of this
+    process; a call with an old generation does nothing.
     """
 
     async def next_event(self) -> QueueEvent:
-        """Wait for the next event; one caller at a time."""
+        """Wait for the next event. Only one caller at a time may wait."""
         ...
 
     async def identity(self) -> TopicIdentity:
-        """Ask the broker (not a cache) which topic the name stands for now.
+        """Ask the broker (not a cache) for the current identity of the staged topic.
 
-        Raises `RefusedToRun` with code `topic_gone` when there is none.
+        Raises `RefusedToRun` with code `topic_gone` if there is no such topic.
         """
         ...
 
     async def bounds(self) -> tuple[int, int]:
-        """Log start and end of the staged partition: half-open range of readable offsets."""
+        """Log start and log end of the staged partition: the half-open range of readable offsets."""
         ...
 
     async def time_ms(self) -> int | None:
-        """What time it is for the brokers (Unix time); None where they don't tell."""
+        """The brokers' time in Unix milliseconds; None if they don't report it."""
         ...
 
     async def acknowledged(self) -> Acknowledged | None:
-        """The group's offset, None when it has none."""
+        """The offset that the group has committed; None if it has committed none."""
         ...
 
     async def acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
-        """Commit the group's offset: the next record to read. False when this member no longer owns the partition."""
+        """Commit `offset`, the next record to read, for the group.
+
+        Returns False if this member no longer owns the partition.
+        """
         ...
 
     async def seek(self, generation: int, offset: int) -> None:
-        """Deliver from this offset on.
+        """Deliver records from this offset on.
 
-        What was fetched before is dropped from the moment of the call (before its first await): `next_event` never
-        returns it afterwards.
+        The call drops records that were fetched before, ahead of its first await: `next_event` never returns them
+        afterwards.
         """
         ...
 
     async def done(self, generation: int, records: int, size: int) -> None:
-        """So many delivered records and bytes (value, key and headers) are settled: makes room for more."""
+        """Report that so many delivered records, and bytes (value, key and headers), are settled.
+
+        The queue then fetches more.
+        """
         ...
 
     async def read(self, start: int, end: int) -> list[Record]:
-        """Records of the staged partition in the half-open range, those that are still there."""
+        """The records of the staged partition from `start` up to `end` (exclusive) that still exist."""
         ...
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
-        """Values of the last records of the outcomes topic, at most `limit` of each partition."""
+        """The values of the last records of the outcomes topic, at most `limit` from each partition."""
         ...
 
     async def publish(self, outcomes: Sequence[Publication]) -> None:
-        """Write to the outcomes topic; returns when the broker has taken all. A partition out of range means 0."""
+        """Write to the outcomes topic; returns once the broker has taken all records.
+
+        A record for a partition that the topic does not have goes to partition 0.
+        """
         ...
 
     async def dead_letter(self, letters: Sequence[Publication]) -> None:
-        """Write to the dead letter topic; returns when the broker has taken all."""
+        """Write to the dead letter topic; returns once the broker has taken all records."""
         ...

@@ -1,11 +1,12 @@
-"""What a table records of its queue: the position, and the marks of replayable applications.
+"""A table's position in its staged topic, and the marks of replayable applications.
 
-Both live in `table_metadata` of every version that is committed from the queue, because the table is the only truth: a
-record has an answer exactly when the table's position has passed it. Neither ever goes down by itself; a foreign
-Restore or a replaced `table_metadata` may show an older one, so the highest that any readable version carries counts.
+Both are stored in `table_metadata` of every version that is committed from the queue, because the table is the only
+truth: a record has an outcome exactly when the table's position has passed it. The committer never lowers either. A
+foreign Restore or a replaced `table_metadata` may show an older state, so the highest position and marks that any
+readable version carries count.
 
-`era` orders positions that an operator set by hand (`committerd position adopt` and `rewind`): a position of a higher
-era wins however low its offset is, and what was acknowledged or answered in a lower era proves nothing about it.
+`era` orders positions that an operator set by hand (`committerd position adopt` and `rewind`). A position of a higher
+era wins, however low its offset is. Acknowledgements and outcomes of a lower era prove nothing about it.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ FORMAT_KEY = "committerd.format"
 POSITION_KEY = "committerd.position"
 APP_KEY_PREFIX = "committerd.app."
 FORMAT = 1
-"""Of our keys; a table with a higher one was written by a newer committerd, and is refused."""
+"""Version of the format of committerd's keys. A newer committerd wrote a table with a higher one: it is refused."""
 
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
-"""A mark that no commit has used for 30 days goes."""
+"""A mark that no commit has used for so long (30 days, in milliseconds) is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a table has answered its staged topic.
+    """How far a table has settled its staged topic.
 
-    Passed are all offsets below `next_offset` and those in `settled`, which are ascending and above it (a re-execution
-    or a create that went ahead of waiting records).
+    The position passes all offsets below `next_offset`, and those in `settled`. `settled` holds the offsets that were
+    settled ahead (a re-execution or a create that went before waiting records), ascending and above `next_offset`.
     """
 
     cluster_id: str
@@ -43,9 +44,9 @@ class Position:
     settled: tuple[int, ...] = ()
     era: int = 0
     last_offset: int = -1
-    """Offset of the last record below `next_offset`; -1 = none yet."""
+    """Offset of the last record below `next_offset`; -1 = there is none yet."""
     last_sha256: str = ""
-    """Of that record (`record_sha256`), to notice a log that was rewritten."""
+    """Hash of that record (`record_sha256`); shows whether the log was rewritten."""
     leader_epoch: int = -1
 
     @property
@@ -53,15 +54,15 @@ class Position:
         return TopicIdentity(cluster_id=self.cluster_id, topic=self.topic, topic_id=self.topic_id)
 
     def passes(self, offset: int) -> bool:
-        """Whether the record at this offset has an answer."""
+        """Whether the record at this offset has an outcome."""
         return offset < self.next_offset or offset in self.settled
 
     def __contains__(self, offset: object) -> bool:
-        """The same, as a container of offsets."""
+        """Same as `passes`, for use as a container of offsets."""
         return isinstance(offset, int) and self.passes(offset)
 
     def union(self, other: Position) -> Position:
-        """All that either has passed; both are of one era and topic."""
+        """The position that passes what either of the two passes. Both are of one era and topic."""
         high, low = (self, other) if self.next_offset >= other.next_offset else (other, self)
         ahead = {o for o in (*high.settled, *low.settled) if o >= high.next_offset}
         return replace(high, settled=tuple(sorted(ahead)))
@@ -72,25 +73,26 @@ class AppMark:
     """The last unit of work of one application (header `app-id`) that is in the table."""
 
     run: str
-    """Which run counts the versions (header `app-run`); another one is refused."""
+    """The run that counts the versions (header `app-run`); records of another run are refused."""
     version: int
-    """-1 after `committerd app release`: the next run starts anew."""
+    """The unit's number (header `app-version`); -1 after `committerd app release`, when the next run starts anew."""
     uuid: str
     table_version: int
+    """The table version that holds the unit's transaction."""
     used_ms: int
-    """When that unit was staged, Unix time by Kafka's clock."""
+    """When the unit was staged: Unix milliseconds by Kafka's clock."""
     era: int = 0
     offset: int = -1
-    """Era and offset of the record that brought it: the same uuid may be staged again and is a duplicate then."""
+    """Era and offset of the unit's record. If the same uuid is staged again, that other record is a duplicate."""
     life: int = 0
-    """Grows with each release, so that a foreign Restore can't bring the mark of a released run back."""
+    """Number of releases so far. It keeps a foreign Restore from bringing back the mark of a released run."""
 
     @property
     def released(self) -> bool:
         return self.version < 0
 
     def names(self, uuid: str, *, era: int, offset: int) -> bool:
-        """Whether it was this very record that was committed."""
+        """Whether the mark's unit came from the record with this uuid, era and offset."""
         return (self.uuid, self.era, self.offset) == (uuid, era, offset)
 
 
@@ -98,7 +100,7 @@ Marks = Mapping[str, AppMark]
 
 
 def start_of(identity: TopicIdentity, offset: int) -> Position:
-    """The position of a table that has not answered anything of this topic, whose log starts at `offset`."""
+    """The position of a table that has settled nothing of this topic, whose log starts at `offset`."""
     return Position(
         cluster_id=identity.cluster_id,
         topic=identity.topic,
@@ -114,10 +116,10 @@ def advance(
     *,
     fingerprints: Mapping[int, tuple[str, int]],
 ) -> Position:
-    """The position after `settled` offsets got their answers.
+    """The position once the offsets in `settled` have outcomes.
 
-    `pending` are the delivered offsets at or above `position.next_offset`, ascending and without a hole that Kafka did
-    not make itself; `fingerprints` has (sha256, leader epoch) of each of them.
+    `pending` are the delivered offsets at or above `position.next_offset`, in ascending order; an offset may be missing
+    only if Kafka has no record there. `fingerprints` has (sha256, leader epoch) of each of them.
     """
     passed = set(position.settled) | set(settled)
     next_offset, last = position.next_offset, position.last_offset
@@ -125,7 +127,7 @@ def advance(
         if offset not in passed:
             break
         next_offset, last = offset + 1, offset
-    # Records that were settled ahead do not wait any more: they are not among `pending`.
+    # Records that were settled ahead no longer wait, so `pending` does not have them.
     while next_offset in passed:
         next_offset += 1
     ahead = tuple(sorted(o for o in passed if o >= next_offset))
@@ -143,10 +145,10 @@ def advance(
 
 
 def highest(positions: Iterable[Position]) -> Position | None:
-    """The highest of what several versions carry: the last era, and of that all that any has passed.
+    """The highest of the positions that several versions carry, newest version first; None if there is none.
 
-    Positions of one era that name different topics contradict each other: the one of the first (newest) version wins
-    the name, and `queue.start` compares that with the topic.
+    It is of the highest era, and passes what any position of that era passes. Positions of one era that name different
+    topics contradict each other: the newest version decides, and `queue.start` compares its topic with the real one.
     """
     best: Position | None = None
     for position in positions:
@@ -158,22 +160,22 @@ def highest(positions: Iterable[Position]) -> Position | None:
 
 
 def higher_mark(one: AppMark | None, other: AppMark) -> AppMark:
-    """The mark of two that is further on."""
+    """The later of two marks: the one of the higher life, or of the higher version in one life."""
     if one is None or (other.life, other.version) > (one.life, one.version):
         return other
     return one
 
 
 def merge_marks(into: dict[str, AppMark], marks: Marks) -> None:
-    """Raise each mark in `into` to what `marks` has."""
+    """Raise each mark in `into` to the one in `marks`, if that is higher. Changes `into`."""
     for app_id, mark in marks.items():
         into[app_id] = higher_mark(into.get(app_id), mark)
 
 
 def kept_marks(marks: Marks, *, most: int) -> dict[str, AppMark]:
-    """The marks that the next version carries: used in the last 30 days, and of those the `most` newest.
+    """The marks that the next version carries: those used in the last 30 days, and of these the `most` newest.
 
-    The days are counted to the last use of any mark, so that no clock can drop one.
+    The 30 days end at the last use of any mark, so a wrong clock can't drop a mark.
     """
     now_ms = max((mark.used_ms for mark in marks.values()), default=0)
     alive = [i for i in marks.items() if now_ms - i[1].used_ms <= MARK_UNUSED_MS_MAX]
@@ -182,7 +184,7 @@ def kept_marks(marks: Marks, *, most: int) -> dict[str, AppMark]:
 
 
 def dropped_marks(marks: Marks, kept: Marks) -> tuple[int, int]:
-    """How many of the marks are not kept: unused for 30 days, and beyond the most that a table carries."""
+    """The numbers of marks that are not in `kept`: (unused for 30 days, more than a table may carry)."""
     now_ms = max((mark.used_ms for mark in marks.values()), default=0)
     unused = sum(now_ms - mark.used_ms > MARK_UNUSED_MS_MAX for mark in marks.values())
     return unused, len(marks) - len(kept) - unused
@@ -208,9 +210,9 @@ def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
 
 
 def decode_position(metadata: Mapping[str, str]) -> Position | None:
-    """The position that a version carries, None when it carries none.
+    """The position that a version carries; None if it carries none.
 
-    Raises `RefusedToRun` for keys of a newer format, `CorruptTable` for ones that we can't read.
+    Raises `RefusedToRun` for keys of a newer format, `CorruptTable` for keys that can't be read.
     """
     text = metadata.get(FORMAT_KEY)
     if text is not None and not (text.isascii() and text.isdecimal()):
@@ -241,7 +243,7 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
 
 
 def decode_marks(metadata: Mapping[str, str]) -> dict[str, AppMark]:
-    """The application marks that a version carries. Raises `CorruptTable` for one that we can't read."""
+    """The application marks that a version carries, by app-id. Raises `CorruptTable` for a mark that can't be read."""
     marks = {}
     for key, value in metadata.items():
         if not key.startswith(APP_KEY_PREFIX):

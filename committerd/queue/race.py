@@ -1,14 +1,14 @@
-"""Who wrote the version that we wanted? Decided from facts already fetched, without I/O.
+"""Races: who wrote the version that we tried to create? Pure: the caller has read the versions already.
 
-A put that finds its number taken proves nothing yet: it may be our own earlier try, whose answer was lost, another
-committer, or a foreign writer. What stands there says which.
+A put result *exists* does not say who was faster: our own earlier try, whose reply was lost, another committer, or a
+foreign writer. The version that exists does.
 
-    version holds                                   then
-    our members, refusals and position, all equal   ours: it is committed
-    any version from there on is of the queue,      another committer: drop the whole group, whatever that version
-    covers
-      but not ours
-    foreign versions only                           judge everything again on the new latest
+    the versions from that number on                then
+    the first has our members, refusals and         ours: it is committed
+      position, all equal
+    otherwise, any is of the queue                  another committer's: drop the whole group, even if that version
+                                                      settles only part of it
+    all are foreign                                 foreign: judge everything again on the new latest version
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from committerd.queue.position import AppMark, Position
 
 
 class Race(StrEnum):
-    """How a put that met an existing version ends."""
+    """The writer of a version that already exists."""
 
     OURS = "ours"
     OTHER_COMMITTER = "other_committer"
@@ -31,7 +31,7 @@ class Race(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A version as it was read back."""
+    """A version as read back from the store."""
 
     settled: Settled
     position: Position | None
@@ -39,7 +39,10 @@ class Found:
 
 
 def race(ours: Found, found: Sequence[Found]) -> Race:
-    """Who won the version that `ours` was put at; `found` are the versions from that one to the latest, ascending."""
+    """Who won the number at which `ours` was put.
+
+    `found` are the versions from that number to the latest, ascending; there is at least one.
+    """
     first = found[0]
     if (
         first.settled.ours

@@ -1,7 +1,7 @@
-"""May a dead letter be staged again? Not when its data is, or may be, in the table already.
+"""May a dead letter be staged again? Not if its data is, or may be, in the table already.
 
-The committer looks for a duplicate once more when the replay reaches it; what is refused here would be pointless, or is
-known from answers whose version was cleaned up since.
+The committer looks for duplicates itself when it gets the replay. This check saves a replay that would be refused, and
+knows outcomes whose versions were cleaned up since.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from committerd_common.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """What has happened since the letter was written."""
+    """The events since the letter was written."""
 
     earlier: Earlier
-    """What the table's readable history says of the letter's transaction."""
+    """The history of the letter's transaction in the readable versions."""
     marks: Marks
     outcomes: Iterable[Outcome]
-    """Those of the letter's transaction."""
+    """The outcomes of the letter's transaction."""
     waiting: Mapping[str, int]
-    """Replays that no version has answered yet: the value of header `replay-of`, and the replay's offset."""
+    """Replays that no version has settled yet: offset by the value of header `replay-of`."""
     now_ms: int
+    """The present time in Unix milliseconds."""
 
 
 def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> str:
-    """Why the letter must not be staged again, as a sentence; empty when it may be.
+    """The reason why the letter must not be staged again, as a sentence; empty if it may be.
 
-    `decoded` is what a committer makes of the replay before it looks at the table's history.
+    `decoded` is the replay as the committer decodes it, or its refusal, without a look at the table's history.
     """
     if letter.dropped_bytes:
         return (
@@ -58,7 +59,7 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
 
 
 def _told(letter: Letter, outcome: Outcome) -> str:
-    """What an outcome of the same transaction says against a replay."""
+    """The reason against a replay that an outcome of the same transaction gives; empty if it gives none."""
     if outcome.status in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE):
         return (
             f"transaction {outcome.uuid} was answered {StatusNumber.Name(outcome.status)} at version "

@@ -1,9 +1,9 @@
-"""May this committer run on this table and topic, and what does it owe? Decided before anything is answered.
+"""Start: may this committer run on this table and topic, and which outcomes must it publish again?
 
-Table and topic can contradict each other: the topic was recreated or truncated, the table restored and cleaned, its
-keys dropped, or one of the two is a copy. Going on would then lose, double or contradict what producers were told.
-So the committer refuses, says why, and names the command that gets out of it; it never skips and never resets by
-itself.
+It decides before the committer settles a record. Table and topic can contradict each other: the topic was recreated or
+truncated, the table was restored and cleaned up, its keys were dropped, or one of the two is a copy. If the committer
+went on, records would be lost or doubled, or get outcomes that contradict earlier ones. So it refuses to run, says why,
+and names the command that solves it. It never skips a record and never resets the position by itself.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from committerd_common.messages import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """The queue as Start finds it. Group offset and outcomes are read before the table, the rest after it."""
+    """The state of the queue at Start. Group offset and outcomes are read before the table, the rest after it."""
 
     identity: TopicIdentity
     log_start: int
     log_end: int
     group_offset: int | None
     group_era: int | None
-    """The era in which it was acknowledged; None when its metadata doesn't say (set by hand)."""
+    """The era in which the group offset was acknowledged; None if its metadata names none (it was set by hand)."""
     outcomes: Sequence[Outcome] = ()
-    """The tail of the outcomes topic."""
+    """The last outcomes of the outcomes topic."""
     outcomes_are_all: bool = True
-    """Whether the tail is the whole topic."""
+    """Whether `outcomes` holds the whole topic."""
 
     def answered(self, era: int) -> list[int]:
-        """Offsets of this topic that outcomes of this era (or a later one) speak of."""
+        """The offsets of this topic that have an outcome of this era or a later one."""
         return [o.offset for o in self.outcomes if o.topic_id == self.identity.topic_id and o.era >= era]
 
     def acknowledged(self, era: int) -> int | None:
@@ -45,9 +45,9 @@ class QueueFacts:
 
 
 def starting_position(position: Position | None, facts: QueueFacts, *, table_exists: bool) -> Position:
-    """Where to go on. Raises `RefusedToRun` with the cause as code.
+    """The position from which the committer goes on. Raises `RefusedToRun`, with the cause as its code.
 
-    `position` is the highest that any readable version carries, None where none carries one.
+    `position` is the highest that any readable version carries; None if none carries one.
     """
     if position is None:
         _refuse_missing_keys(facts, table_exists=table_exists)
@@ -88,9 +88,9 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
 
 
 def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
-    """Raises `RefusedToRun` when the record before the position is there and is not the one that the table settled.
+    """Raise `RefusedToRun` if the record before the position exists and is not the one that the table settled.
 
-    `before` is what the log holds at `position.last_offset`.
+    `before` is the record at `position.last_offset`, or empty if the log no longer has it.
     """
     for record in before:
         if record.offset == position.last_offset and record_sha256(record) != position.last_sha256:
@@ -103,12 +103,15 @@ def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
 
 
 def refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
-    """Raises `RefusedToRun` (`topic_id`) when the name now stands for another topic than the position's."""
+    """Raise `RefusedToRun` (`topic_id`) if the topic of this name is no longer the position's topic."""
     _refuse_other_topic(position, identity)
 
 
 def first_owed(position: Position, facts: QueueFacts, *, republish_max: int) -> int:
-    """The first offset whose answer is published again at Start; the last is the highest that the position passes."""
+    """The first offset whose outcome is published again at Start; the last is the highest that the position passes.
+
+    If the group has acknowledged nothing (in this era), at most `republish_max` outcomes are published again.
+    """
     acknowledged = facts.acknowledged(position.era)
     if acknowledged is not None:
         return min(acknowledged, position.next_offset)

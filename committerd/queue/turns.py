@@ -1,19 +1,20 @@
-"""Whose turn it is: re-executions go first, and a second refusal makes the others wait a moment.
+"""Turns: re-executions go first, and after a second refusal other records wait for a moment.
 
-An upsert conflicts with every Append since its read version, so under a stream of Appends it would never win. A record
-that says which refused one it does again (`retry-of`) goes before those that wait. When even that came too late,
-nothing else is committed until its next try arrives: racing writers can't give turns, a queue can. Several that are
-refused meanwhile are waited for together, and each is committed as it arrives. They are of one operation: of an Update
-and a Rewrite that wait together, the one that comes first would contradict the other.
+An upsert conflicts with every Append since its read version, so under a stream of Appends it would never be committed.
+A record that names the refused record that it re-executes (`retry-of`) goes before waiting records. If that is refused
+too, a *hold* begins: the committer commits nothing else until the next try arrives. A hold may be for several records
+that were refused in the meantime, and each is committed as it arrives. They are all of one operation: if an Update and
+a Rewrite had a hold together, the first to arrive would conflict with the other.
 
-Held is at most `hold_max` seconds at a time and a quarter of the time in all: after each hold the others have a pause
-of three times as long, and group commit absorbs what waited. In such a pause a refusal is not told: told earlier, it
-would only start work that comes too late again. So do first refusals wait, of operations that have needed holds: the
-less of the table is new since a second try was executed, the sooner the third is here, and under a stream of appends
-what is new is as much as the pause was long. None waits for much longer than two holds and their pauses take.
+A hold lasts `hold_max` seconds at most, and holds take at most a quarter of the time. After each hold comes a *pause*,
+three times as long, in which everything is committed; group commit absorbs the records that waited. In a pause, the
+refusal of a re-execution is not published: its next try would come too late again. First refusals of an operation that
+has needed holds wait as well: the less the table has changed since the second try was executed, the sooner the third
+arrives, and under a stream of Appends the changes grow with the length of the pause. No refusal waits much longer
+than two holds with their pauses take.
 
-How many of an operation get their turn together follows from how it went: half as many after a hold that ran out, one
-more after one that did not.
+The number of records in a hold adapts, for each operation: it halves after a hold that expires, and grows by one after
+a hold that does not.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from committerd.queue.position import Position
 from committerd_common.messages import RETRYABLE, Refusal
 
 AHEAD_MAX = 256
-"""Offsets that a position may carry as settled ahead."""
+"""The largest number of offsets that a position carries as settled ahead."""
 HELD_SHARE = 0.25
-"""Of the time, in the long run."""
+"""The largest share of the time that holds take, in the long run."""
 ATTEMPT_TO_HOLD_FOR = 2
-"""The first refusal is the rule under load, and costs one more try; from the second on the others wait."""
+"""The lowest attempt whose refusal leads to a hold. A first refusal is normal under load, and costs one more try."""
 DUE_MAX = 1000
-"""Refusals that wait to be told; another is told at once."""
+"""The largest number of refusals that wait to be published; any further one is published at once."""
 _TOGETHER_FIRST = 8
+"""The largest number of records in an operation's first hold."""
 _TOGETHER_MAX = AHEAD_MAX
 _PATIENCE = 2 / HELD_SHARE
-"""Longest holds' times that a refusal waits: somebody else's turn and its pause, and as much again."""
+"""The longest wait of a refusal, in units of `hold_max`: two holds of full length, each with its pause."""
 
 
 class HoldEnding(StrEnum):
-    """How a hold came to its end."""
+    """The reason why a hold ended."""
 
     ARRIVED = "arrived"
-    """All that it waited for are here."""
+    """All re-executions that it waited for have arrived."""
     EXPIRED = "expired"
+    """`hold_max` seconds have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +56,37 @@ class _Due:
     refused_at: float
     operation: str
     again: bool
-    """Whether it was a re-execution: those are waited for. A first try's next may come in the same hold."""
+    """Whether the refused record was a re-execution. A hold waits for the next tries of these. The next try of a first
+    one may be committed in the same hold, but the hold does not wait for it.
+    """
 
 
 @dataclass(slots=True)
 class Turns:
-    """Holds of one committer. Times are seconds on one clock that only goes forward."""
+    """The holds of one committer. Times are in seconds, on a monotonic clock."""
 
     hold_max: float
     promised: set[str] = field(default_factory=set)
-    """Refused uuids whose next tries may be committed during this hold."""
+    """The refused uuids whose next tries may be committed during the present hold."""
     _due: dict[str, _Due] = field(default_factory=dict)
-    """Refused uuids that are not told yet, by time of refusal."""
+    """The refusals that wait to be published, by uuid, in the order of refusal."""
     _awaited: set[str] = field(default_factory=set)
+    """The refused uuids whose next tries the present hold waits for; empty if there is no hold."""
     _operation: str = ""
-    """Of those that are waited for."""
+    """The operation of the present hold's records."""
     _since: float = 0.0
     _until: float = 0.0
     _held: float = 0.0
-    """Seconds that the last hold took."""
+    """The length of the last hold in seconds."""
     _pause_until: float = -math.inf
     _together: dict[str, int] = field(default_factory=dict)
-    """By operation, once there was a hold for one of it."""
+    """The largest number of records in a hold, by operation; only for operations that have had a hold."""
 
     def refused(self, uuid: str, *, operation: str, attempt: int, now: float) -> bool:
-        """A record was refused RETRYABLE. Returns whether that is to be told only when `begin` says so."""
+        """Note that a record was refused RETRYABLE.
+
+        Returns whether the refusal waits: then it is published only once `begin` returns its uuid.
+        """
         again = attempt >= ATTEMPT_TO_HOLD_FOR
         if self.hold_max <= 0 or not (again or self._would_be_late(operation, now)):
             return False
@@ -91,7 +100,7 @@ class Turns:
         return True
 
     def _would_be_late(self, operation: str, now: float) -> bool:
-        """Whether a second try that begins now would be refused in a pause, or come after the hold that is due."""
+        """Whether a second try that starts now would be refused in a pause, or come after the hold that is due."""
         return (operation in self._together and now < self._pause_until) or any(
             due.again and due.operation == operation for due in self._due.values()
         )
@@ -100,8 +109,10 @@ class Turns:
         return self._together.get(operation, _TOGETHER_FIRST)
 
     def begin(self, now: float) -> list[str]:
-        """Begin a hold, if one is due and no pause is kept. Returns the uuids whose refusals are to be told now: those
-        that it is for; first ones, where it is nobody's of their operation; and those that have waited for too long.
+        """Begin a hold if one is due, unless there is a hold or a pause.
+
+        Returns the uuids whose refusals are to be published now: those of the new hold; outside of holds and pauses,
+        first refusals of operations for which no hold is due any more; and at any time those that have waited too long.
         """
         told = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max * _PATIENCE)
         if not self._awaited and now >= self._pause_until:
@@ -125,20 +136,21 @@ class Turns:
         return first
 
     def seconds_until(self, now: float) -> float | None:
-        """How long until `begin` may have something to tell; None when nothing is due."""
+        """Seconds until `begin` may return a uuid; None if no refusal waits."""
         if not self._due:
             return None
         patience = next(iter(self._due.values())).refused_at + self.hold_max * _PATIENCE - now
         return max(patience if self._awaited else min(patience, self._pause_until - now), 0.0)
 
     def seconds_left(self, now: float) -> float:
-        """How long nothing else is to be committed; 0 = go on."""
+        """Seconds that the present hold still lasts; 0 = there is none, or its time is over."""
         return max(self._until - now, 0.0) if self._awaited else 0.0
 
     def end(self, retries: Iterable[str], now: float) -> tuple[HoldEnding, float] | None:
-        """Note the tries that have arrived; end the hold when none is missing any more, or its time is over.
+        """Note the re-executions that have arrived; end the hold if none is missing any more, or its time is over.
 
-        Returns how, and the seconds that it took; None where there is no hold, or it goes on.
+        `retries` are the refused uuids that they name. Returns how the hold ended, and its length in seconds; None if
+        there is no hold, or it goes on.
         """
         if not self._awaited:
             return None
@@ -157,20 +169,23 @@ class Turns:
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), self._held
 
     def pause(self, now: float) -> None:
-        """Begin the pause after the last hold; once more, when those that ended it by arriving are committed."""
+        """Begin the pause after the last hold, at `now`.
+
+        It begins anew when the re-executions whose arrival ended the hold are committed.
+        """
         self._pause_until = now + self._held * (1 / HELD_SHARE - 1)
 
     def forget(self) -> None:
-        """Give nobody a turn any more: the assignment is over. A pause is kept all the same."""
+        """Drop all holds and all waiting refusals, because the assignment is over. A pause stays in force."""
         self._due.clear()
         self._awaited.clear()
         self.promised.clear()
 
 
 def goes_ahead(earlier: Refusal | None, position: Position, *, ahead: int) -> bool:
-    """Whether a record that names a refused one may go before those that wait.
+    """Whether a re-execution may go before waiting records.
 
-    Only for one that was really refused RETRYABLE, as `earlier` says, and while the position can carry one more;
-    `ahead` are those of the group being formed already.
+    It may if the record that it names was really refused RETRYABLE (`earlier`), and if the position can carry one more
+    offset as settled ahead. `ahead` is the number of such offsets in the group being formed.
     """
     return earlier is not None and earlier.status == RETRYABLE and len(position.settled) + ahead < AHEAD_MAX
