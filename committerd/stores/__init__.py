@@ -1,1 +1,1 @@
-"""Where tables lie: the port, `open`, and a module or more for each kind of store."""
+"""Stores for tables: the `ObjectStore` port, `open`, and one or more modules for each kind of store."""

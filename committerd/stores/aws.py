@@ -1,7 +1,7 @@
-"""One aiobotocore client for the life of the process, and what its failures mean.
+"""An aiobotocore client that lives as long as the process, and the classification of its failures.
 
-All retries are here: none in botocore, none in aiohttp. So of a request that is made once it is known whether it may
-have reached the server.
+This module does all retries; those of botocore and aiohttp are off. Therefore each attempt is visible here, and for a
+request that is sent only once the caller learns whether it may have reached the server.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _WAIT_SECONDS_FIRST = 0.1
 _WAIT_SECONDS_MAX = 20.0
 _TEXT_CHARS_MAX = 300
 _UNQUOTED = "/~"
-"""botocore: of a key these are not percent-encoded, beside letters, digits, `-`, `.` and `_`."""
+"""Characters of a key that botocore does not percent-encode, besides letters, digits, `-`, `.` and `_`."""
 _CREDENTIALS_SECONDS = 1.0
-"""How often it is looked whether a file with credentials has changed."""
+"""Interval between checks whether a credentials file has changed."""
 _FROM_A_FILE = ("shared-credentials-file", "config-file")
-"""Names of botocore's providers that read a file once. Others renew what ends by themselves."""
+"""Names of botocore's credential providers that read a file only once. The others renew expiring credentials."""
 _SENT_BYTES_PER_SECOND_MIN = 1 << 20
-"""A request that is sent slower than that counts as lost."""
+"""Slowest upload rate: the timeout of a request grows by its body's size divided by this rate."""
 
 _THROTTLED = frozenset(
     {
@@ -78,7 +78,7 @@ _THROTTLED = frozenset(
 _ANSWERS = frozenset(
     {"404", "ConditionalCheckFailedException", "InvalidRange", "NoSuchKey", "NotFound", "PreconditionFailed"}
 )
-"""Refusals that tell what was asked: no such object, no such bytes, taken."""
+"""Error codes that are regular responses: no such object, range not satisfiable, condition failed."""
 _TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
 _CREDENTIALS_WRONG = (
     "the credentials are not valid there: check s3.access_key_id and s3.secret_access_key, or the chain of "
@@ -106,7 +106,7 @@ _ADVICE = {
 
 
 class Fault(StrEnum):
-    """How a request failed; also a metric's label."""
+    """How a request failed; also a label value of a metric."""
 
     THROTTLED = "throttled"
     TIMEOUT = "timeout"
@@ -117,7 +117,7 @@ class Fault(StrEnum):
 
 
 class CallFailed(Exception):
-    """One request had no good answer."""
+    """One request failed, or its response is an error."""
 
     def __init__(
         self, message: str, fault: Fault, *, may_have_landed: bool, answer: ErrorResponse | None = None
@@ -125,7 +125,7 @@ class CallFailed(Exception):
         super().__init__(message)
         self.fault = fault
         self.may_have_landed = may_have_landed
-        """Whether the server may have done it, or may still do it."""
+        """Whether the server may have executed the request, or may still execute it."""
         answer = answer or ErrorResponse()
         self.status = answer.status
         self.code = answer.code
@@ -134,18 +134,18 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorResponse:
-    """What the server said when it refused."""
+    """The server's error response."""
 
     status: int = 0
-    """0 = there was no answer."""
+    """HTTP status; 0 = there was no response."""
     code: str = ""
-    """S3's or DynamoDB's word; the status, where an answer has no body."""
+    """Error code of S3 or DynamoDB; the HTTP status if the response has no body."""
     retry_after: float = 0.0
-    """Seconds that the server asks us to wait."""
+    """Seconds that the server asks the client to wait."""
 
 
 _heads_sent: ContextVar[list[Any] | None] = ContextVar("_heads_sent", default=None)
-"""The SDK's requests for an object's head that this task sends."""
+"""The SDK's HeadObject requests that this task has sent."""
 
 
 def _note_head(request: Any, **_: Any) -> None:
@@ -155,11 +155,11 @@ def _note_head(request: Any, **_: Any) -> None:
 
 
 class _PlainSession(AIOHTTPSession):  # type: ignore[misc]  # untyped
-    """aiobotocore's HTTP session, without two habits.
+    """aiobotocore's HTTP session, without aiohttp's retries and without `Expect: 100-continue`.
 
-    aiohttp tries a PUT a second time when the connection broke: that would hide one that had landed behind the
-    `connection refused` of its repetition. `Expect: 100-continue` costs a round trip for each PUT, and aiohttp waits
-    for the go-ahead without a limit.
+    aiohttp retries a PUT when the connection breaks. If the first attempt landed and the retry fails with `connection
+    refused`, the failure would look as if nothing had been sent. `Expect: 100-continue` costs a round trip for each
+    PUT, and aiohttp waits for the server's response to it without a timeout.
     """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
@@ -174,7 +174,7 @@ class _PlainSession(AIOHTTPSession):  # type: ignore[misc]  # untyped
 
 
 class AwsClient:
-    """A client of one service, made at the first request. Stores may share it; whoever made it closes it."""
+    """A client of one service, created at the first request. Stores may share it; its creator closes it."""
 
     def __init__(
         self,
@@ -186,8 +186,9 @@ class AwsClient:
         failed: Callable[[Fault], None],
         dice: random.Random,
     ) -> None:
-        """`advice`: what to do, by error code, beside what holds for all services. `failed` is told of every
-        request without a good answer.
+        """`advice`: hints for error messages by error code, besides those for all services.
+
+        `failed`: called with the fault of every request that fails.
         """
         self._service = service
         self._settings = settings
@@ -198,24 +199,24 @@ class AwsClient:
         self._plain_heads: dict[str, PlainHeads] = {}
         """By bucket."""
         self._heads = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
-        """The others are left to writes."""
+        """Leaves a quarter of the connections to other requests."""
         self._opening = anyio.Lock()
         self._stack = AsyncExitStack()
         self._client: Any = None
         self._session: Any = None
         self._credentials_written: object = None
-        """When the files with credentials were written, as of what is used."""
+        """Identity and modification time of the credentials files that the current credentials come from."""
         self._looked_at = 0.0
 
     async def once(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
-        """One request. `where` is for messages.
+        """Send one request, without retries. `where`: the object's name, for messages.
 
-        Returns the answer, a body in it already read as bytes. Raises `CallFailed`, or `SettingsError` when there can
-        be no client.
+        Returns the SDK's response, with its body read into bytes. Raises `CallFailed`, or `SettingsError` when the
+        client can't be created.
         """
         client = await self._opened()
         try:
-            # aiohttp's own limits leave out looking up names, and sending.
+            # aiohttp's own timeouts do not cover name resolution and sending.
             with anyio.fail_after(self._seconds_max(parameters.get("Body", b""))):
                 answer: dict[str, Any] = await getattr(client, operation)(**parameters)
             stream = answer.get("Body")
@@ -230,7 +231,7 @@ class AwsClient:
         return answer
 
     async def repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
-        """As `once`, for a request that does no harm when it is done twice: what may pass is tried again."""
+        """As `once`, for an idempotent request: retries every failure but a refusal, up to `s3.attempts` attempts."""
         for attempt in range(1, self._settings.attempts):
             try:
                 return await self.once(operation, where, **parameters)
@@ -241,7 +242,7 @@ class AwsClient:
         return await self.once(operation, where, **parameters)
 
     async def head(self, where: str, *, bucket: str, key: str) -> dict[str, Any]:
-        """As `repeated` of a `head_object`, and learns from it how `head_quickly` can ask for objects of the bucket."""
+        """Send `head_object` as `repeated` does, and derive from it the parameters that `head_quickly` needs."""
         sent: list[Any] = []
         token = _heads_sent.set(sent)
         try:
@@ -254,9 +255,9 @@ class AwsClient:
                     self._plain_heads[bucket] = learnt
 
     async def head_quickly(self, *, bucket: str, key: str) -> HeadResponse | None:
-        """The same without the SDK, which takes several times the processor time.
+        """Send a HEAD request without the SDK, which takes several times the CPU time.
 
-        None: `head` has to be asked, before the first of a bucket and where anything else than an answer came.
+        Returns None when the caller must use `head` instead: before the first request to a bucket, and after a failure.
         """
         if bucket not in self._plain_heads:
             return None
@@ -267,14 +268,14 @@ class AwsClient:
                 return None
             answer = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
         if answer is Otherwise.REFUSED:
-            # Perhaps of this object alone, perhaps of the way that it is asked for: learnt anew from the SDK.
+            # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
             self._plain_heads.pop(bucket, None)
         return answer if isinstance(answer, HeadResponse) else None
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
-        """Sleep before the next try: full jitter below a limit that doubles, and no less than the server asked for.
+        """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.
 
-        Never longer than 20 s.
+        Sleeps at most 20 s.
         """
         limit = min(_WAIT_SECONDS_FIRST * 2.0**attempt, _WAIT_SECONDS_MAX)
         jittered = self._dice.uniform(0, limit)
@@ -286,7 +287,7 @@ class AwsClient:
         await stack.aclose()
 
     def _seconds_max(self, body: bytes) -> float:
-        """How long a request may take until its answer begins."""
+        """The timeout of a request until its response begins, in seconds."""
         settings = self._settings
         return settings.connect_timeout_seconds + settings.read_timeout_seconds + len(body) / _SENT_BYTES_PER_SECOND_MIN
 
@@ -311,7 +312,7 @@ class AwsClient:
             return self._client
 
     async def _read_credentials_again(self) -> None:
-        """Take over what the profile's files hold now, if they were written since: botocore reads them once."""
+        """Read the profile's credentials files again if they have changed, which botocore never does."""
         self._looked_at = time.monotonic()
         credentials = self._client._request_signer._credentials
         if getattr(credentials, "method", None) not in _FROM_A_FILE:
@@ -321,7 +322,7 @@ class AwsClient:
             return
         try:
             found = await AioSession(profile=self._settings.profile).get_credentials()
-        except (BotoCoreError, ValueError, OSError):  # half written: looked at again
+        except (BotoCoreError, ValueError, OSError):  # half written: the next check reads them again
             return
         if found is None or found.method not in _FROM_A_FILE:
             return
@@ -353,8 +354,8 @@ class AwsClient:
                 max_pool_connections=settings.connections_max,
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 http_session_cls=_PlainSession,
-                # Many S3-compatible servers refuse the checksums that botocore adds otherwise; the signature covers
-                # the body either way.
+                # Many S3-compatible servers refuse the checksums that botocore adds by default. The signature covers
+                # the body anyway.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 s3={"addressing_style": settings.addressing_style},
@@ -369,7 +370,7 @@ class AwsClient:
         if isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
             return CallFailed(message, Fault.CONNECTION, may_have_landed=False)
         if isinstance(error, EndpointConnectionError):
-            # botocore's word for every trouble with the connection: only a connector's came before the request.
+            # botocore raises this for every connection error. Only a connector's error precedes the request.
             sent = not isinstance(cause, aiohttp.ClientConnectorError)
             return CallFailed(f"{message}: {_cut(str(cause))}", Fault.CONNECTION, may_have_landed=sent)
         if isinstance(error, ReadTimeoutError | TimeoutError):
@@ -378,7 +379,7 @@ class AwsClient:
             return CallFailed(message, Fault.TRUNCATED, may_have_landed=True)
         if isinstance(error, HTTPClientError | BotoConnectionError | aiohttp.ClientError | OSError):
             return CallFailed(message, Fault.CONNECTION, may_have_landed=True)
-        # botocore found the fault before it sent anything: no credentials, a parameter that can't be.
+        # botocore failed before it sent anything: no credentials, or an invalid parameter.
         return CallFailed(message, Fault.REFUSED, may_have_landed=False)
 
     def _classify_answer(self, error: ClientError, what: str) -> CallFailed:
@@ -401,12 +402,12 @@ class AwsClient:
 
 @cache
 def _models() -> Any:
-    """Descriptions of AWS' services, which take 100 ms to read: once for all clients."""
+    """The loader of AWS' service models, shared by all clients: reading them takes 100 ms."""
     return create_loader()
 
 
 def _retry_after(value: str | None) -> float:
-    """Seconds of a Retry-After header; 0 for a date, of which the clocks would have to agree, and for nonsense."""
+    """Seconds of a Retry-After header; 0 for a date, which needs synchronized clocks, and for invalid values."""
     return float(value) if value is not None and value.isdecimal() else 0.0
 
 
@@ -415,7 +416,7 @@ def _cut(text: str) -> str:
 
 
 def _written(session: Any) -> object:
-    """When the files with credentials were last written, and which they are; changes whenever one of them does."""
+    """Return a value that changes whenever a credentials file does: inode, modification time and size of each."""
     found: list[object] = []
     for variable in ("credentials_file", "config_file"):
         try:

@@ -2,10 +2,10 @@
 
     base_uri   S  partition key: the table's path in its bucket, without the bucket
     version    N  sort key
-    path       S  the manifest's path in the bucket, in place or staged
+    path       S  the manifest's path in the bucket: its final or its staging key
     committer  S  lancedb
-    size       N  of the manifest in bytes; may be missing
-    e_tag      S  of the object, as pylance 4 writes it; a cache key of its readers. Not written, and not read
+    size       N  the manifest's size in bytes; may be missing
+    e_tag      S  the manifest's ETag, a cache key for pylance 4, which writes it; committerd ignores it
 
 pylance opens the same table by the same URI.
 """
@@ -46,11 +46,11 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class DynamoPlace:
-    """Where a table's objects lie, and its entries."""
+    """The locations of a Lance table's objects and of its manifest entries."""
 
     objects: S3Place
     table: str
-    """Of DynamoDB."""
+    """Name of the DynamoDB table."""
 
     @property
     def base_uri(self) -> str:
@@ -58,9 +58,9 @@ class DynamoPlace:
 
 
 def dynamo_place(uri: str) -> DynamoPlace | None:
-    """What an `s3+ddb://bucket/path?ddbTableName=TABLE` names; None for another scheme.
+    """Parse an `s3+ddb://bucket/path?ddbTableName=TABLE` URI; None for another scheme.
 
-    Raises `SettingsError` for one without a path, or with another query than that.
+    Raises `SettingsError` for a URI without a path, or with any other query.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() != _SCHEME:
@@ -78,18 +78,19 @@ def dynamo_place(uri: str) -> DynamoPlace | None:
 def dynamodb_client(
     settings: S3Settings, *, endpoint_url: str | None, failed: Callable[[Fault], None], dice: random.Random
 ) -> AwsClient:
-    """The client that all manifest stores share; credentials, region, timeouts and attempts are those of S3."""
+    """Create the client that all manifest stores share, with the credentials, region, timeouts and attempts of S3."""
     return AwsClient("dynamodb", settings, endpoint_url=endpoint_url, advice=_ADVICE, failed=failed, dice=dice)
 
 
 class DynamoStore:
-    """`ManifestStore` in a DynamoDB table, which many Lance tables may share. The client belongs to whoever made it.
+    """`ManifestStore` in a DynamoDB table, which many Lance tables may share. The caller owns and closes the client.
 
-    A conditional put is sent once, unless DynamoDB said that it was throttled; all else does no harm when repeated.
+    A put that creates an entry is sent once, and again only if DynamoDB throttled it. All other requests are
+    idempotent, and are retried.
     """
 
     def __init__(self, client: AwsClient, *, table: str, base_uri: str) -> None:
-        """`base_uri`: the Lance table's path in its bucket, without slashes at its ends."""
+        """`base_uri`: the Lance table's path in its bucket, without leading and trailing slashes."""
         self._client = client
         self._table = table
         self._base_uri = base_uri
@@ -102,7 +103,7 @@ class DynamoStore:
         return None if item is None else self._entry(item)
 
     async def latest(self) -> ManifestEntry | None:
-        """One Query. Bounded above: pylance puts entries of detached versions too."""
+        """As the port says; sends one Query, with an upper bound because detached versions have entries too."""
         answer = await self._repeated(
             "query",
             KeyConditionExpression="base_uri = :base_uri AND version <= :version",
@@ -149,14 +150,17 @@ class DynamoStore:
         return True
 
     async def aclose(self) -> None:
-        """Nothing is held open here: the client is shared."""
+        """Do nothing: the caller closes the shared client."""
 
     @property
     def _where(self) -> str:
         return f"{self._base_uri!r} in table {self._table}"
 
     async def _check(self) -> None:
-        """Look once whether the table is one of Lance's. Raises `SettingsError` when it is another."""
+        """Check once that the DynamoDB table has Lance's key schema. Raises `SettingsError` when it has another one.
+
+        Raises `StoreUnavailable` when the table does not exist or can't be described.
+        """
         async with self._checking:
             if self._checked:
                 return
@@ -216,7 +220,7 @@ class DynamoStore:
 
 
 class _NoItem(Exception):
-    """The condition that there is an item does not hold."""
+    """The item to replace does not exist."""
 
 
 def _keys(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

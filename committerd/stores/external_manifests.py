@@ -1,17 +1,17 @@
-"""An object store whose versions are decided by an external manifest store, as Lance does it for `s3+ddb://`.
+"""An object store in which an external manifest store decides which manifest becomes a version.
 
-A manifest becomes a version in five steps; the second is the commit:
+This is Lance's protocol for `s3+ddb://`. A manifest becomes a version in five steps; the second is the commit:
 
-    1  put the manifest under a staging name, `{its key}-{uuid}`
-    2  put the version's entry if absent; it names the staged manifest
-    3  copy the staged manifest to its place
-    4  replace the entry: it names the place
+    1  put the manifest under a staging key, `{final key}-{uuid}`
+    2  put the version's entry if absent; it names the staging key
+    3  copy the staged manifest to its final key
+    4  replace the entry; it now names the final key
     5  delete the staged manifest
 
-Whoever stops after the second leaves the rest to the next reader, of Lance or ours. A staged manifest is deleted only
-when no entry can name it any more: after the fourth step, or when the version's entry is seen to be another's.
+If a writer stops after step 2, the next reader, Lance's or ours, does the remaining steps. A staged manifest is deleted
+only when no entry can name it any more: after step 4, or once the version's entry is seen to be another writer's.
 
-The rest of the program sees an `ObjectStore` and knows nothing of this.
+The rest of committerd sees only an `ObjectStore`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _Found = TypeVar("_Found")
 
 
 class ExternalManifests:
-    """`ObjectStore` over the table's objects and the entries of its versions.
+    """`ObjectStore` over a table's objects and the entries of its versions.
 
-    `count` is told what happened: `deferred` (a commit of ours holds, but could not be finished), `repaired` (a version
-    was finished that its writer had left), `registered` (a manifest that had no entry got one).
+    `count` is called with an event: `deferred` (our commit holds, but its later steps failed), `repaired` (we finished
+    a version that its writer had left unfinished), `registered` (we created the missing entry of a manifest).
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class ExternalManifests:
         return await self._finished(key, lambda: self._objects.head(key))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        """As the port says. A listing of manifests from its start also asks for the latest entry, which it finishes.
+        """As the port says. A listing of all manifests also reads the latest entry, and finishes its version if needed.
 
-        Raises `CorruptTable`: `manifest_lost` where an entry names what is not there, `manifest_entry` where it can't
-        be understood.
+        Raises `CorruptTable`: `manifest_lost` when an entry names an object that does not exist, `manifest_entry` when
+        an entry is invalid.
         """
         if prefix != VERSIONS or start_after:
             return await self._objects.list(prefix, start_after=start_after, limit=limit)
         while True:
             latest, keys = await self._latest_and_list(limit)
-            if latest is None:  # older than its manifest store, or no table at all
+            if latest is None:  # the table is older than its manifest store, or does not exist
                 return [*keys]
             if _place(latest) != latest.key:
                 await self._repair(latest)
                 continue
             listed = max(filter(None, map(_parse, keys)), default=None)
             if listed is None or listed.version < latest.version:
-                if await self._is_there(latest):  # further down the listing
+                if await self._is_there(latest):  # beyond the listing's limit
                     return [*keys]
                 continue
             if listed.version > latest.version:
@@ -100,14 +100,14 @@ class ExternalManifests:
         await self._objects.put(key, body)
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        """As the port says. `Created` as soon as the entry is there, whatever becomes of the later steps.
+        """As the port says. Returns `Created` once the entry exists, even if the later steps fail.
 
-        The staging name depends on the bytes: who tries them again recognises the earlier try.
+        The staging key is derived from the body, so a retry with the same body recognises the earlier attempt.
         """
         named = _parse(key)
         if named is None:
             return await self._objects.put_if_absent(key, body)
-        # Lance looks for conflicts among the manifests in place, so none may be missing below a new one.
+        # Lance reads only manifests under their final keys to find conflicts, so none may be missing below a new one.
         for deferred in list(self._deferred.values()):
             await self._complete(deferred)
             self._deferred.pop(deferred.version, None)
@@ -136,9 +136,9 @@ class ExternalManifests:
         await self._entries.aclose()
 
     async def conditions_hold(self) -> bool:
-        """Several puts at once of the latest entry as it is: each must be refused."""
+        """Put the latest entry again several times concurrently; True if every put is refused."""
         latest = await self._entries.latest()
-        if latest is None or _place(latest) != latest.key:  # to put a staged one again could undo a repair
+        if latest is None or _place(latest) != latest.key:  # putting a staged entry again could undo a repair
             return True
         answers: deque[Created | Exists] = deque()
 
@@ -152,7 +152,7 @@ class ExternalManifests:
         return not any(isinstance(answer, Created) for answer in answers)
 
     async def _finished(self, key: str, read: Callable[[], Awaitable[_Found | None]]) -> _Found | None:
-        """Read an object; of a manifest that is not in place, after it was brought there."""
+        """Read an object. A manifest that is still staged is first copied to its final key."""
         found = await read()
         named = _parse(key)
         if found is not None or named is None:
@@ -178,7 +178,7 @@ class ExternalManifests:
         return entries[0], keys
 
     async def _stage(self, staged: ManifestEntry, body: bytes) -> bool:
-        """Step 1. True when its place is taken: by a version that has an entry, or by a writer that makes none."""
+        """Step 1. True when the final key is taken: by a version with an entry, or by a writer that creates none."""
         sizes: deque[int | None] = deque()
 
         async def put() -> None:
@@ -193,9 +193,9 @@ class ExternalManifests:
     async def _read_back(
         self, staged: ManifestEntry, *, occupied: bool = False, lost: OutcomeUnknown | None = None
     ) -> Created | Exists:
-        """Whose the version is. Raises `lost` when that can't be known yet.
+        """Read the version's entry: `Created` if it is ours, else `Exists`. Raises `lost` while that is unknown.
 
-        Deletes the staged manifest only where a try of it that is still under way would find the number taken.
+        Deletes the staged manifest only if an earlier put of its entry, still in progress, would find the number taken.
         """
         try:
             found = await self._entries.get(staged.version)
@@ -213,7 +213,7 @@ class ExternalManifests:
         return Exists()
 
     async def _finish(self, staged: ManifestEntry) -> None:
-        """The steps after our commit, or note that they are to be done before the next one."""
+        """Do steps 3 to 5 after our commit. On failure, the next commit does them first."""
         try:
             await self._complete(staged)
         except StoreUnavailable as error:
@@ -227,7 +227,7 @@ class ExternalManifests:
         _log.info("manifest.repaired", extra={"version": staged.version})
 
     async def _complete(self, staged: ManifestEntry) -> None:
-        """Steps 3 to 5. Several may do it at once; each step can be done again."""
+        """Do steps 3 to 5. Each step is idempotent, so several processes may do them concurrently."""
         place, size = _place(staged), staged.size
         if not await self._objects.copy(staged.key, place) or size is None:
             size = await self._objects.head(place)
@@ -238,7 +238,10 @@ class ExternalManifests:
         await self._discard(staged)
 
     async def _require_moved_on(self, staged: ManifestEntry) -> None:
-        """The manifest is neither staged nor in place: then another finished it, and a cleanup took it since."""
+        """Check that a manifest under neither key was finished by another process and then removed by a cleanup.
+
+        Raises `CorruptTable` (`manifest_lost`) when the entry still names the staged manifest.
+        """
         now = await self._entries.get(staged.version)
         if now is not None and now.key == staged.key:
             raise CorruptTable(
@@ -251,7 +254,10 @@ class ExternalManifests:
             )
 
     async def _is_there(self, latest: ManifestEntry) -> bool:
-        """Whether the latest version has its manifest; False when it is not the latest any more."""
+        """Whether the latest version's manifest exists; False when another version is the latest by now.
+
+        Raises `CorruptTable` (`manifest_lost`) when it is still the latest and has no manifest.
+        """
         if await self._objects.head(latest.key) is not None:
             return True
         now = await self._entries.latest()
@@ -265,7 +271,7 @@ class ExternalManifests:
         return False
 
     async def _register(self, named: ManifestName) -> None:
-        """Make the entry that a writer without a manifest store left out, so that Lance's readers see its version."""
+        """Create the entry of a version that was written without the manifest store, so that Lance's readers see it."""
         key = manifest_key(*named)
         try:
             size = await self._objects.head(key)
@@ -278,7 +284,7 @@ class ExternalManifests:
             _log.warning("manifest.registered", extra={"version": named.version})
 
     async def _discard(self, staged: ManifestEntry) -> None:
-        """Delete the staged manifest. Where it stays, it is a file too many that no reader takes for a version."""
+        """Delete the staged manifest. If that fails, a stray file remains, which no reader takes for a version."""
         try:
             await self._objects.delete(staged.key)
         except StoreUnavailable as error:
@@ -286,12 +292,12 @@ class ExternalManifests:
 
 
 def _parse(key: str) -> ManifestName | None:
-    """What a manifest's key says; None for every other key."""
+    """Parse the key of a manifest; None for any other key."""
     return parse_manifest_name(key.removeprefix(VERSIONS)) if key.startswith(VERSIONS) else None
 
 
 def _place(entry: ManifestEntry) -> str:
-    """Where the manifest belongs. Raises `CorruptTable` when the entry names something else."""
+    """Return the manifest's final key. Raises `CorruptTable` (`manifest_entry`) when the entry names something else."""
     name = entry.key.removeprefix(VERSIONS)
     named = parse_manifest_name(name) or parse_staging_name(name)
     if named is None or named.version != entry.version or not entry.key.startswith(VERSIONS):

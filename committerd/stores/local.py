@@ -1,22 +1,21 @@
 """A table's directory on a local or mounted file system.
 
-An object appears under its name whole or not at all. It is written to a temporary file beside its
-place and then given its name: by a hard link, which fails where the name is taken
-(`put_if_absent`), or by a rename, which replaces (`put`). A plain rename never stands in for the
-link; Linux's rename without replacing does, on file systems without links.
+An object appears atomically. It is written to a temporary file in its folder, and then gets its name: by a hard link,
+which fails if the name is taken (`put_if_absent`), or by a rename, which replaces (`put`). On file systems without hard
+links, a rename with Linux's RENAME_NOREPLACE stands in for the link; a plain rename never does.
 
-A process that is killed leaves temporary files at most, `.tmp-` and a random number. No listing
-shows them, no reader of Lance takes one for a manifest, and Lance's cleanup collects the prefix.
+A killed process leaves at most temporary files, named `.tmp-` and a random number. Listings leave them out, no reader
+of Lance takes one for a manifest, and Lance's cleanup deletes files with that prefix.
 
-Versions are created in the folder that the last listing of them found, which is held open. Whoever deletes the table
-and makes another one makes another folder: a version that was meant for the dead table never lands in the new one.
+Versions are created in the folder that their last listing found, which is held open. A table that is deleted and
+created again has a new folder, so a version that was formed for the old table never lands in the new one.
 
-With `durable`, a returned write survives a power failure: the file is synced before it gets its
-name, the folder after.
+With `durable`, a completed write survives a power failure: the file is synced before it gets its name, and its folder
+after that.
 
-A record names files, so whoever writes records decides what is read here. Only a regular file is, and no link to it is
-followed below the table's own folders (`data`, `_deletions` and the like may be links: the operator made them). A read
-that does not end within `read_seconds_max` is given up, and its thread left to the system.
+Records name the files that are read here, so a record's writer chooses them. Only regular files are read, and symbolic
+links are followed only for the table's own folders (`data`, `_deletions` and so on), which the operator may have made
+links. A read that takes longer than `read_seconds_max` is abandoned, and its thread continues in the background.
 """
 
 from __future__ import annotations
@@ -59,31 +58,30 @@ _Ts = TypeVarTuple("_Ts")
 
 _TEMPORARY = ".tmp"
 _THREADS_MAX = 8
-"""Disks gain nothing from more writers at once, and one table has few."""
+"""Most threads for writes, and as many for reads. Disks gain nothing from more concurrent writers."""
 _SYNCS_AT_ONCE = 4
 _COPY_CHUNK_BYTES = 1 << 20
 _LARGE_BYTES_MIN = 1 << 20
 
 _READ_SECONDS_MAX = 30.0
 _ABANDONED_MAX = 16
-"""Reads that were given up and have not ended: with more of them nothing is read, as the file system hangs."""
+"""Most abandoned reads that have not ended. At this number all reads fail, because the file system hangs."""
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
-"""What a read meets where there is no object; nor can there be one under too long a name."""
+"""Errors of a read that mean that the object does not exist; none can exist under too long a name."""
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENXIO, errno.ENODEV, errno.EOVERFLOW})
-"""What a read of one file may meet where others can be read."""
+"""Errors of a read that may concern one file while others are readable."""
 _LOCAL_SCHEMES = ("file", "file-object-store")  # Lance: both are the local file system
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _FOREIGN_STAGING = re.compile(r".#\d+$")
-"""The object_store crate, with which Lance writes, stages local files as `name#1`."""
+"""Lance writes with the object_store crate, which stages local files as `name#1`."""
 
 
 def local_path(uri: str) -> Path | None:
-    """The directory that a URI names on this machine, absolute; None when it is of another scheme.
+    """Return the absolute path of the local directory that a URI names; None for another scheme.
 
-    A path is taken as it stands; the forms `file:///p`, `file:/p` and `file://localhost/p` are
-    percent-decoded. Raises `SettingsError` for a `file:` URI that names another host or no
-    absolute path.
+    A plain path is used as it is; the forms `file:///p`, `file:/p` and `file://localhost/p` are percent-decoded. Raises
+    `SettingsError` for a `file:` URI that names another host or has no absolute path.
     """
     scheme, colon, rest = uri.partition(":")
     if not colon or scheme.lower() not in _LOCAL_SCHEMES:
@@ -100,7 +98,7 @@ def local_path(uri: str) -> Path | None:
 
 
 class _Thread:
-    """How far the thread of a read is."""
+    """The state of a read's thread."""
 
     began = ended = False
 
@@ -108,8 +106,8 @@ class _Thread:
 class LocalStore:
     """`ObjectStore` on a directory, which the first write creates.
 
-    Calls block in threads, one hop for each operation; a cancelled caller waits until the file
-    system has answered.
+    Each operation blocks in a worker thread. A cancelled caller waits until the thread returns, except when it reads an
+    object: then the thread is abandoned.
     """
 
     def __init__(self, root: Path, *, durable: bool = True, read_seconds_max: float = _READ_SECONDS_MAX) -> None:
@@ -121,7 +119,7 @@ class LocalStore:
         self._readers = anyio.CapacityLimiter(_THREADS_MAX)
         self._superseded = Superseded()
         self._versions: HeldFolder | None = None
-        """The folder of the versions as it was last listed; None = there was none."""
+        """The folder of the versions that the last listing found; None = there was none."""
         self.uri = self._root
 
     async def get(self, key: str) -> bytes | None:
@@ -138,7 +136,7 @@ class LocalStore:
         return await self._within_limits(key, lambda: _size(self._root, key))
 
     async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        """As the port says, in one thread."""
+        """As the port says; reads all of them in one thread."""
         answers: dict[str, int | ObjectUnreadable | InvalidRequest | None] = {}
         possible: list[str] = []
         for key in keys:
@@ -153,7 +151,7 @@ class LocalStore:
         return [answers[key] for key in keys]
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        """Costs one read of the whole folder, whatever the limit."""
+        """As the port says; reads the whole folder, whatever the limit."""
         if prefix and not prefix.endswith("/"):
             raise ValueError(f"a folder ends with a slash: {prefix!r}")
         if prefix:
@@ -172,16 +170,16 @@ class LocalStore:
         return await self._in_thread(self._create, self._path(key), parts)
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        """As `put` of each; a folder is synced once for all that a thread has written there."""
+        """As the port says; each thread syncs a folder once for all objects that it has written there."""
         await self._share(self._replace_several, [(self._path(key), body) for key, body in objects])
 
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
     ) -> Sequence[Answer]:
-        """As `put_if_absent` of each in turn; their folder is synced once, when all that can be have their names.
+        """As the port says; the folder is synced once, after all files that can be created have their names.
 
-        Where a file system keeps no order of names through a power failure, a later one may then survive an earlier
-        one. Nothing was returned of either.
+        If power fails before that sync, a file system that does not keep the order of changes may keep a later file and
+        lose an earlier one. No caller has received a put result for either by then.
         """
         placed = [(self._path(key), parts) for key, parts in objects]
         held = self._held_for([path for path, _ in placed])
@@ -211,11 +209,11 @@ class LocalStore:
         await self._in_thread(_remove, self._root, key)
 
     async def aclose(self) -> None:
-        """Let go of the folder of the versions."""
+        """Close the folder of the versions."""
         self._versions = None
 
     async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
-        """What `work` makes of the file's descriptor; None where there is no file."""
+        """Call `work` with a descriptor of the file and return its result; None when the file does not exist."""
         self._path(key)
 
         def read() -> _T | None:
@@ -226,9 +224,10 @@ class LocalStore:
         return await self._within_limits(key, read)
 
     async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
-        """What `read` returns from a thread, which is left alone when the time is over.
+        """Call `read` in a thread and return its result; abandon the thread after `read_seconds_max`.
 
-        Raises `ObjectUnreadable` then, and `StoreUnavailable` when too many threads were left.
+        Raises `ObjectUnreadable` in that case, and `StoreUnavailable` when the read got no thread in time or too many
+        threads are abandoned.
         """
         if len(self._abandoned) >= _ABANDONED_MAX:
             raise StoreUnavailable(
@@ -256,19 +255,19 @@ class LocalStore:
         finally:
             if thread.began and not thread.ended:
                 self._abandoned.add(thread)
-                if thread.ended:  # meanwhile
+                if thread.ended:  # it ended after the check above
                     self._abandoned.discard(thread)
 
     async def _in_thread(self, function: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
 
     async def _share(self, work: Callable[[Sequence[_T]], None], items: Sequence[_T]) -> None:
-        """Do this in a few threads, with some of the items each: several syncs at once take little longer than one."""
+        """Divide the items among a few threads: several concurrent syncs take little longer than one."""
         threads = min(_SYNCS_AT_ONCE if self._durable else 1, len(items))
         await for_each([items[first::threads] for first in range(threads)], lambda some: self._in_thread(work, some))
 
     def _path(self, key: str) -> str:
-        """Raises `InvalidRequest` for a key that would leave the table."""
+        """Return the file's path. Raises `InvalidRequest` (`path_invalid`) for a key that leads out of the table."""
         if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
             raise InvalidRequest(
                 f"{key[:200]!r} is no path below the table's root: "
@@ -278,7 +277,7 @@ class LocalStore:
         return os.path.join(self._root, key)
 
     def _held_for(self, paths: Sequence[str]) -> HeldFolder | None:
-        """The folder that these files are to be created in, where it is held open."""
+        """Return the held folder of the versions if all these files belong in it, else None."""
         held = self._versions
         return held if held is not None and {os.path.dirname(path) for path in paths} == {held.path} else None
 
@@ -294,7 +293,7 @@ class LocalStore:
     def _name_in_turn(
         self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool], held: HeldFolder | None
     ) -> Sequence[Answer]:
-        """Give files their names, (path, temporary) each, up to the first that is not free."""
+        """Give staged files, each (path, temporary), their names in order, up to the first name that is not free."""
         answers: list[Answer] = []
         try:
             for path, temporary in staged:
@@ -305,7 +304,7 @@ class LocalStore:
             for _, temporary in staged:
                 discard(temporary, held=held)
         if self._durable:
-            # Where the name was taken too: it may be our own earlier link, whose sync failed.
+            # Sync even if the name was taken: it may be our own earlier link, whose sync failed.
             for folder in [held] if held else dict.fromkeys(os.path.dirname(path) for path, _ in staged):
                 try:
                     sync_folder(folder)
@@ -324,7 +323,7 @@ class LocalStore:
                 sync_folder(folder)
 
     def _replace(self, path: str, batches: Iterable[Sequence[bytes]], *, sync: bool = True) -> None:
-        """`sync` False: the folder is synced by the caller."""
+        """Write a file atomically, replacing an existing one. `sync` False: the caller syncs the folder."""
         with _unchanged(path):
             temporary = self._stage(path, batches)
             try:
@@ -342,15 +341,15 @@ class LocalStore:
         return False
 
     def _scan(self, key: str) -> Sequence[str]:
-        """Names of the objects directly in a folder, in no order."""
+        """Return the names of the objects directly in a folder, in no order; none if it does not exist."""
         held = names = None
         with _reading(self._root, key):
             held = HeldFolder(os.path.join(self._root, key))
             with os.scandir(held.descriptor) as entries:
                 names = [entry.name for entry in entries if _is_object(entry)]
             if self._durable:
-                # An answer may rest on what is seen here: a version whose writer was killed before
-                # it had synced the folder must not vanish in a power failure after that.
+                # An outcome may rest on this listing: a version whose writer was killed before it synced the folder
+                # must not vanish in a later power failure.
                 sync_folder(held)
         if f"{key}/" == VERSIONS:
             self._versions = held
@@ -359,9 +358,9 @@ class LocalStore:
     def _stage(
         self, path: str, batches: Iterable[Sequence[bytes]], *, size: int = 0, held: HeldFolder | None = None
     ) -> str:
-        """Write a temporary file beside `path`, and its folder where that is missing and not `held`.
+        """Write a temporary file in the folder of `path`, and return its path. Creates the folder unless it is `held`.
 
-        `size` 0 = not known.
+        `size`: total bytes; 0 = unknown.
         """
         folder = os.path.dirname(path)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
@@ -392,7 +391,7 @@ class LocalStore:
             missing.append(folder)
             folder = os.path.dirname(folder)
         for path in reversed(missing):
-            with suppress(FileExistsError):  # faster, or a file, at which the next step fails
+            with suppress(FileExistsError):  # another writer made it, or it is a file and the next step fails
                 os.mkdir(path)
             if self._durable:
                 sync_folder(os.path.dirname(path))
@@ -403,13 +402,13 @@ def _is_object(entry: os.DirEntry[str]) -> bool:
         return False
     try:
         entry.name.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8 can't be a key
+    except UnicodeEncodeError:  # a name that is not valid UTF-8 can't be a key
         return False
     return entry.is_file()
 
 
 def _may_be_link(key: str) -> bool:
-    """No record names a manifest, so a link among them was made by whoever owns the table."""
+    """Whether a symbolic link is followed: only for manifests, which no record names: the owner made it."""
     return key.startswith(VERSIONS)
 
 
@@ -437,7 +436,10 @@ def _size(root: str, key: str) -> int | None:
 
 
 def _sizes(root: str, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | None]:
-    """Raises `StoreUnavailable` for what is wrong with all of them."""
+    """Return the size of each file in bytes, None for a missing one, or its error.
+
+    Raises `StoreUnavailable` for an error that concerns all files.
+    """
     sizes: list[int | ObjectUnreadable | None] = []
     for key, found in zip(keys, regular_sizes(root, keys), strict=True):
         try:
@@ -466,7 +468,7 @@ def _unsynced(error: OSError, answers: Mapping[str, Answer]) -> OutcomeUnknown:
 
 
 def _open_new(path: str, held: HeldFolder | None) -> FileIO:
-    """A new file to write to, in the folder that is held."""
+    """Create a new file for writing, in the held folder if there is one."""
     if held is None:
         return open(path, "xb", buffering=0)
 
@@ -485,9 +487,9 @@ def _named(temporary: str, path: str, held: HeldFolder | None) -> Answer:
 
 @contextmanager
 def _reading(root: str, key: str) -> Iterator[None]:
-    """Leave the block where there is no such object.
+    """Suppress the error of a missing object.
 
-    Raises `ObjectUnreadable` for failures that may be of this object alone, `StoreUnavailable` for others.
+    Raises `ObjectUnreadable` for errors that may concern this object alone, `StoreUnavailable` for others.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""What the store on a local file system asks of the system: read, write, sync, and give a file its name.
+"""File operations of the local store: read, write, sync, and link a file to its name.
 
-Errors of the system are passed on, but where more must be said: whether a link was made or may have been, and what is
-no regular file.
+An `OSError` propagates, except where callers need to know more: whether a link was created or may have been, and that a
+file is not a regular one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from itertools import groupby
 from committerd.errors import ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
 
 _PARTS_AT_ONCE = 1024
-"""writev(2): IOV_MAX on Linux and macOS."""
+"""Most buffers in one call of writev(2): IOV_MAX on Linux and macOS."""
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
-"""link(2): EPERM is what vfat and others say."""
+"""Errors of link(2) on file systems without hard links. vfat and others return EPERM."""
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EROFS})
-"""Some file systems sync folders with every change and refuse to do it on demand."""
+"""Errors of fsync(2) on a folder where the file system syncs folders with every change and not on demand."""
 _LINK_NOT_MADE = frozenset(
     {
         errno.EACCES,
@@ -41,7 +41,7 @@ _LINK_NOT_MADE = frozenset(
         errno.EXDEV,
     }
 )
-"""Refusals of link(2) before any change. After others (EIO, a lost NFS answer) it may be there."""
+"""Errors of link(2) that precede any change. After others (EIO, a lost NFS reply) the link may exist."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -49,16 +49,16 @@ _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
 _SUPERSEDED_MAX = 6
-"""Where nothing is synced, the system needs the time of some writes to have a file on disk."""
+"""Files to remember. Without fsync, a file reaches the disk only some writes later, so it is advised repeatedly."""
 
 
 class Superseded:
     """Large files of which only the newest will be read: the manifests of a table with many fragments.
 
-    The system keeps what was written in memory as long as it has any. Told that it needn't, it has the pages at hand
-    for the next file, where otherwise each must be found: in a virtual machine that gives unused memory back to its
-    host that is most of what 8 MB cost (18 ms against 2). And a table that grows by such files doesn't push all else
-    out of memory. Whoever does read an older version finds it on disk.
+    Tells the operating system to drop the older ones from its page cache, so that the next file reuses their pages. In
+    a virtual machine that returns unused memory to its host, getting new pages is most of the cost of writing 8 MB
+    (18 ms against 2 ms). It also keeps such files from evicting everything else from the page cache. Older versions
+    remain readable from disk.
     """
 
     def __init__(self) -> None:
@@ -66,17 +66,17 @@ class Superseded:
         self._lock = threading.Lock()
 
     def before(self, path: str) -> None:
-        """Another will be written there: those before the last one needn't stay in memory."""
+        """Call before a large file is written to `path`: drops all but the last remembered file from the page cache."""
         with self._lock:
             superseded = list(self._written)[:-1]
             self._written.append(path)
         for written in superseded:
-            with suppress(OSError):  # removed since, or its name was never given
+            with suppress(OSError):  # it was removed, or never got its name
                 _keep_on_disk_only(written)
 
 
 def _keep_on_disk_only(path: str) -> None:
-    """What is on disk leaves memory; what is not will soon be on disk. Not on systems that can't be told (macOS)."""
+    """Drop a file's clean pages from the page cache, and start to write the dirty ones. Does nothing on macOS."""
     if hasattr(os, "posix_fadvise"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -86,16 +86,16 @@ def _keep_on_disk_only(path: str) -> None:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Take the space at once; ext4 writes 10 MB into it in three quarters of the time.
+    """Allocate the space of a file in advance; ext4 then writes 10 MB in three quarters of the time.
 
-    Where the file system can't, or has no space, nothing is said: the writes that follow find out.
+    Ignores failures: if there is no space, the writes that follow fail.
     """
     if (allocate := _fallocate()) is not None:
         allocate(descriptor, 0, 0, size)
 
 
 def write(descriptor: int, parts: Sequence[bytes]) -> None:
-    """Write them one after the other, as many at once as the system takes."""
+    """Write all parts in order, as many per system call as possible."""
     for start in range(0, len(parts), _PARTS_AT_ONCE):
         rest = [memoryview(part) for part in parts[start : start + _PARTS_AT_ONCE]]
         while rest:
@@ -107,10 +107,10 @@ def write(descriptor: int, parts: Sequence[bytes]) -> None:
 
 
 class HeldFolder:
-    """A folder held open. What is written through it stays in it, even when its path names another folder by then."""
+    """A folder held open. Files written through it land in it even if its path names another folder by then."""
 
     def __init__(self, path: str) -> None:
-        """Raises `OSError` where there is no such folder."""
+        """Open the folder. Raises `OSError` when it does not exist."""
         self.path = path
         self.descriptor = os.open(path, _FOLDER)
 
@@ -122,13 +122,17 @@ class HeldFolder:
             return False
 
     def __del__(self) -> None:
-        # Threads may still write through it when another one takes its place.
+        # Closed only here, because threads may still write through it after another folder has replaced it.
         if (descriptor := getattr(self, "descriptor", None)) is not None:
             os.close(descriptor)
 
 
 def link(temporary: str, path: str, *, held: HeldFolder | None = None) -> bool:
-    """Give the temporary file its name; False when the name is taken. `held`: the folder of both."""
+    """Link the temporary file to its name; False when the name is taken. `held`: the folder of both.
+
+    Raises `StoreUnavailable` (nothing changed), `OutcomeUnknown` when the link may exist, and `SettingsError`
+    (`no_atomic_create`) when the file system has neither hard links nor RENAME_NOREPLACE.
+    """
     try:
         if held is None:
             os.link(temporary, path)
@@ -173,7 +177,7 @@ def _rename_without_replacing(temporary: str, path: str, held: HeldFolder | None
 
 
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """renameat2(2), where the C library has it (Linux)."""
+    """Return renameat2(2); None when the C library lacks it (it exists on Linux)."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
@@ -182,7 +186,10 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
 
 @cache
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """fallocate(2), where the C library has it (Linux). posix_fallocate(3) would write where that is not supported."""
+    """Return fallocate(2); None when the C library lacks it (it exists on Linux).
+
+    posix_fallocate(3) is no alternative: it writes zeros on file systems without fallocate.
+    """
     function = getattr(ctypes.CDLL(None), "fallocate", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
@@ -191,11 +198,11 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
 
 @contextmanager
 def regular(root: str, key: str, *, follow: bool = False) -> Iterator[int]:
-    """A descriptor of the regular file of this key below `root`, open to read.
+    """Open the regular file of this key below `root` for reading, and yield its descriptor.
 
-    Of links only those are followed that stand for the table or for one of its own folders, such as `data`, unless
-    `follow`. Opening never waits for a device or for the other end of a pipe. Raises `ObjectUnreadable` for a link and
-    for what is no regular file, and what the system says.
+    Follows symbolic links only for the table's root and its own folders, such as `data`; with `follow`, also for the
+    file itself. Never blocks on a device or a pipe. Raises `ObjectUnreadable` for a link and for anything but a regular
+    file, and `OSError`.
     """
     with _folder_of(root, key) as (folder, name):
         _require_regular(root, key, os.stat(name, dir_fd=folder, follow_symlinks=follow))
@@ -208,7 +215,7 @@ def regular(root: str, key: str, *, follow: bool = False) -> Iterator[int]:
 
 
 def regular_size(root: str, key: str, *, follow: bool = False) -> int:
-    """Bytes of the regular file of this key. Raises as `regular`; the file itself is not opened."""
+    """Return the size in bytes of the regular file of this key, without opening it. Raises as `regular`."""
     with _folder_of(root, key) as (folder, name):
         found = os.stat(name, dir_fd=folder, follow_symlinks=follow)
     _require_regular(root, key, found)
@@ -216,8 +223,9 @@ def regular_size(root: str, key: str, *, follow: bool = False) -> int:
 
 
 def regular_sizes(root: str, keys: Sequence[str]) -> Iterator[int | OSError | ObjectUnreadable]:
-    """Bytes of each regular file, or what `regular_size` raises for it. A folder is opened once for all keys in it that
-    follow each other.
+    """Yield the size in bytes of each regular file, or the error that `regular_size` raises for it.
+
+    Opens a folder once for consecutive keys in it.
     """
     for prefix, several in groupby(keys, lambda key: key.rpartition("/")[0]):
         some = list(several)
@@ -236,7 +244,7 @@ def regular_sizes(root: str, keys: Sequence[str]) -> Iterator[int | OSError | Ob
 
 @contextmanager
 def _folder_of(root: str, key: str) -> Iterator[tuple[int, str]]:
-    """(descriptor of the folder that a file lies in, the file's name there)."""
+    """Open the folder of a key's file; yields (descriptor of the folder, name of the file in it)."""
     own, *below = key.split("/")
     if not below:
         own, below = "", [own]
@@ -270,7 +278,7 @@ def sync_folder(folder: str | HeldFolder) -> None:
 
 
 def discard(temporary: str, *, held: HeldFolder | None = None) -> None:
-    with suppress(OSError):  # harmless where it stays
+    with suppress(OSError):  # a leftover is harmless
         if held is None:
             os.unlink(temporary)
         else:

@@ -1,4 +1,4 @@
-"""Any object store and any external manifest store, with their requests counted and timed."""
+"""Decorators that count and time the requests of an object store or an external manifest store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from committerd.telemetry import Count, Spread, Telemetry
 
 
 class MeasuredStore:
-    """`ObjectStore` that passes everything on to another one and reports to `telemetry`."""
+    """`ObjectStore` that forwards every call to another one and reports it to `telemetry`."""
 
     def __init__(self, store: ObjectStore, telemetry: Telemetry) -> None:
         self._store = store
@@ -128,14 +128,14 @@ class MeasuredSeveral(MeasuredStore):
 
 
 def measured(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
-    """A store that does what this one does, and reports to `telemetry`."""
+    """Wrap a store so that it reports its requests to `telemetry`."""
     if isinstance(store, TakesSeveral):
         return MeasuredSeveral(store, store, telemetry)
     return MeasuredStore(store, telemetry)
 
 
 class MeasuredManifests:
-    """`ManifestStore` that passes everything on to another one and reports to `telemetry`."""
+    """`ManifestStore` that forwards every call to another one and reports it to `telemetry`."""
 
     def __init__(self, entries: ManifestStore, telemetry: Telemetry) -> None:
         self._entries = entries
@@ -187,7 +187,10 @@ def _status(answer: Answer) -> str:
 
 @contextmanager
 def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_Answered]:
-    """Yields what takes the status of each request's answer; a block left by an exception gets its own."""
+    """Measure the requests of a block. Yields a function that takes the status of each request.
+
+    An exception that leaves the block adds one more status: `unavailable`, `unknown`, `cancelled` or `failed`.
+    """
     statuses: list[str] = []
     start = anyio.current_time()
 

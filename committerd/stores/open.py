@@ -1,4 +1,4 @@
-"""From a table's URI to the store that it lies in."""
+"""Opens the store that a table's URI names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient, Fault
     from committerd.stores.dynamodb import DynamoPlace
 
-# The modules for S3 and DynamoDB take 17 MiB, and are imported where a table lies there.
+# Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, and only tables there need them.
 
 _NOT_SERVED = {
     "gs": "Google Cloud Storage",
@@ -30,10 +30,10 @@ _NOT_SERVED = {
 
 
 class Stores:
-    """Opens the stores of one process: a table, its bases, what it was cloned from. They share one client of each
-    service.
+    """Opens the stores of one process: for the table, its base paths, and the sources of Clones.
 
-    A context manager, which closes the clients at its end; the stores are of no use after that.
+    The stores share one client per service. This is a context manager that closes the clients at exit; the stores can't
+    be used after that.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Stores:
         self._clients: dict[str, AwsClient] = {}
 
     def open(self, uri: str) -> ObjectStore:
-        """The store that a URI names, measured where there is telemetry.
+        """Open the store that a URI names; with telemetry, its requests are measured.
 
-        Raises `SettingsError` for a scheme that is not served.
+        Raises `SettingsError` for a scheme that is not supported.
         """
         path = local_path(uri)
         if path is not None:

@@ -1,7 +1,7 @@
-"""The store as a committer uses it: the `ObjectStore` port, which the other modules of this package implement.
+"""The `ObjectStore` port: the operations of a store that a committer needs. This package's other modules implement it.
 
-Expected alternatives are return values (`Exists`, `None`); what
-goes wrong is raised as one of `committerd.errors`, never as an exception of an SDK.
+Expected alternatives are return values (`Exists`, `None`). Failures are raised as exceptions of `committerd.errors`,
+never as exceptions of an SDK.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The key was free and now holds our object."""
+    """Put result: the key was free, and now holds our object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The key was taken; what it holds is unchanged. It may be our own earlier try: read back."""
+    """Put result: the key was taken, and its object is unchanged.
+
+    Our own earlier attempt may have created the object, so the caller must read it back.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,61 +32,62 @@ class Tail:
 
     body: bytes
     size: int
-    """Of the whole object, in bytes."""
+    """Size of the whole object, in bytes."""
 
 
 class ObjectStore(Protocol):
-    """One table's directory. Keys are relative to the table's root, with `/` between segments.
+    """The directory of one table. Keys are relative to the table's root, with `/` between segments.
 
     Every method may raise `StoreUnavailable` (nothing changed). `get`, `get_range`, `get_tail` and `head` raise its
-    kind `ObjectUnreadable` where the store answers and refuses this object, and `InvalidRequest` (`path_invalid`) for
-    a key under which no object can be.
+    subclass `ObjectUnreadable` when the store responds but refuses to read this object. Methods raise `InvalidRequest`
+    (`path_invalid`) for a key under which no object can exist.
     """
 
     uri: str
-    """The table's root as people know it; for logs and messages."""
+    """The table's root as people write it; for logs and messages."""
 
     async def get(self, key: str) -> bytes | None:
-        """The whole object; None when there is none."""
+        """Return the whole object; None when it does not exist."""
         ...
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Bytes `start` to `end` (half-open), fewer where the object ends; None when there is none."""
+        """Return bytes `start` to `end` (half-open), fewer if the object ends before; None when it does not exist."""
         ...
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        """At most the last `size` bytes, and the object's size; None when there is none."""
+        """Return at most the last `size` bytes, and the object's size; None when it does not exist."""
         ...
 
     async def head(self, key: str) -> int | None:
-        """The object's size in bytes; None when there is none."""
+        """Return the object's size in bytes; None when it does not exist."""
         ...
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        """Keys directly below the folder `prefix` (it ends with `/`), ascending by bytes.
+        """List the keys directly in the folder `prefix` (which ends with `/`), ascending in byte order.
 
-        Only those after `start_after` (a full key), at most `limit`. No recursion; a missing folder is empty.
+        Returns only keys after `start_after` (a full key), and at most `limit` keys. Does not recurse. A missing folder
+        has no keys.
         """
         ...
 
     async def put(self, key: str, body: bytes) -> None:
-        """Write the object, replacing what is there; never visible in part."""
+        """Write the object atomically, replacing an existing one."""
         ...
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        """Create the object, or learn that the key is taken; never visible in part.
+        """Create the object atomically if the key is free.
 
-        Linearizable: of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when
-        the answer was lost; the object may then exist, or appear later.
+        Linearizable: of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when the
+        response was lost; the object may then exist, or appear later.
         """
         ...
 
     async def copy(self, source: str, target: str) -> bool:
-        """Copy within the table, replacing the target; False when there is no source."""
+        """Copy an object within the table, replacing the target; False when the source does not exist."""
         ...
 
     async def delete(self, key: str) -> None:
-        """Delete an object that this process staged itself; no error when there is none."""
+        """Delete an object that this process has staged; a missing object is no error."""
         ...
 
     async def aclose(self) -> None:
@@ -93,78 +97,78 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class TakesParts(Protocol):
-    """An `ObjectStore` that can write an object from parts, and so spare the copy that joining a large one is."""
+    """An `ObjectStore` that writes an object from parts, so that the caller need not join a large one in memory."""
 
     async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
-        """As `put_if_absent` of the parts one after the other."""
+        """As `put_if_absent`, with the concatenation of `parts` as the body."""
         ...
 
 
 Answer = Created | Exists | StoreUnavailable | OutcomeUnknown
-"""What came of one `put_if_absent`."""
+"""The put result of one `put_if_absent`, with its expected errors as values."""
 
 
 @runtime_checkable
 class TakesSeveral(Protocol):
-    """An `ObjectStore` that writes and looks at objects so quickly that asking for each apart would cost more."""
+    """An `ObjectStore` so fast that a call for each object would cost more than the work itself."""
 
     async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        """As `head` of each, in their order; what is wrong with one key is its answer."""
+        """As `head` of each key, in order. An error about one key is returned in its place."""
         ...
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        """As `put` of each (key, body), in any order. When it raises, some may have been written."""
+        """As `put` of each (key, body), in any order. If it raises, some objects may have been written."""
         ...
 
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
     ) -> Sequence[Answer]:
-        """As `put_if_absent` of each (key, parts) in turn, up to the first that is not created.
+        """As `put_if_absent` of each (key, parts) in order, up to the first that is not created.
 
-        Returns the answer of each that was tried, errors too: all but the last are `Created`. The first is always
-        tried, a further one only as long as that says, which is asked in a thread.
+        Returns one put result for each object that was tried, errors included; all but the last are `Created`. Always
+        tries the first object, and a further one only while `as_long_as` returns True. Calls `as_long_as` in a thread.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
-    """What an external manifest store says of one version."""
+    """The entry of one version in an external manifest store."""
 
     version: int
     key: str
-    """Where the manifest lies, relative to the table's root: at its place, or staged beside it."""
+    """Key of the manifest, relative to the table's root: its final key, or a staging key."""
     size: int | None = None
-    """Of the manifest in bytes; None where the entry does not tell."""
+    """Size of the manifest in bytes; None when the entry does not have it."""
 
 
 class ManifestStore(Protocol):
-    """One table's entries in an external manifest store: the first entry of a version is its commit.
+    """The entries of one table in an external manifest store. Creating a version's entry commits the version.
 
-    Reads are linearizable. Every method may raise `StoreUnavailable` (nothing changed), and `CorruptTable` for an
-    entry that is none of Lance's.
+    Reads are linearizable. Every method may raise `StoreUnavailable` (nothing changed), and `CorruptTable` for an entry
+    that does not have Lance's form.
     """
 
     async def get(self, version: int) -> ManifestEntry | None:
-        """The entry of a version; None when there is none."""
+        """Return the entry of a version; None when it does not exist."""
         ...
 
     async def latest(self) -> ManifestEntry | None:
-        """The entry of the highest version, detached ones aside; None when there is none."""
+        """Return the entry of the highest version that is not detached; None when there are no entries."""
         ...
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
-        """Create the entry of a version, or learn that there is one.
+        """Create the entry of a version if it has none.
 
-        Of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when the answer was
+        Of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when the response was
         lost; the entry may then exist, or appear later.
         """
         ...
 
     async def replace(self, entry: ManifestEntry) -> bool:
-        """Replace the entry of a version; False, and nothing is written, when there is none.
+        """Replace the entry of a version; False, and nothing is written, when it does not exist.
 
-        It can be done again, so a lost answer is `StoreUnavailable`.
+        Idempotent, so a lost response is a `StoreUnavailable`.
         """
         ...
 
@@ -175,11 +179,11 @@ class ManifestStore(Protocol):
 
 @runtime_checkable
 class ExternallyDecided(Protocol):
-    """An `ObjectStore` that leaves it to a `ManifestStore` which manifest becomes a version."""
+    """An `ObjectStore` in which a `ManifestStore` decides which manifest becomes a version."""
 
     async def conditions_hold(self) -> bool:
-        """Whether the manifest store refuses a second entry of the latest version. It is left as it is.
+        """Whether the manifest store refuses to create the latest version's entry again. The entry stays as it is.
 
-        True also where there is no version to try it on.
+        Also True when there is no version to test with.
         """
         ...

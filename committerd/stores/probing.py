@@ -1,11 +1,11 @@
-"""What a committer needs of a store, tried out on objects of its own beside the manifests.
+"""Probes whether a store gives the guarantees that a committer needs, on objects of its own beside the manifests.
 
-Everything rests on one promise: of several writers of one new key exactly one is told that it created it. Servers that
-take no notice of a condition answer 200 to all of them, and no error ever shows it; the second commit just replaces the
-first.
+Correctness rests on one guarantee: of several concurrent writers of one new key, exactly one gets `Created`. A server
+that ignores the condition responds 200 to all of them. No error ever shows that, and the second commit silently
+replaces the first.
 
-The objects are `_versions/~probe-SECONDS-...`. No reader of Lance takes them for manifests, and they sort behind all of
-those. They are deleted at once; what a killed probe left behind, the next one deletes after an hour.
+The objects are named `_versions/~probe-SECONDS-...`. No reader of Lance takes them for manifests, and they sort after
+all manifests. The probe deletes them at its end. Objects of a killed probe are deleted by a later one, after an hour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 ROUNDS = 3
 CONTENDERS = 4
-"""Puts of one key that are under way at once, in each round."""
+"""Concurrent puts of one key, in each round."""
 
 _PREFIX = f"{VERSIONS}~probe-"
 _LEFTOVER_SECONDS = 3600
@@ -38,11 +38,11 @@ _BODY = bytes(range(256))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was tried."""
+    """The result of one check."""
 
     name: str
     fault: str = ""
-    """What the store did wrong; empty when it did right."""
+    """The store's fault; empty when the check passed."""
     seconds: float
 
     @property
@@ -51,13 +51,13 @@ class Check:
 
 
 class _Fault(CommitterError):
-    """The store did something else than was asked of it."""
+    """The store breaks a guarantee."""
 
 
 async def probe(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUID]) -> Sequence[Check]:
-    """Try everything; returns what came of it.
+    """Run all checks and return their results.
 
-    Raises `StoreUnavailable` where the store does not answer: that proves nothing.
+    Raises `StoreUnavailable` when the store does not respond, which proves nothing.
     """
     trial = _Trial(store, f"{_PREFIX}{int(now.timestamp()):010}-{new_uuid().hex[:12]}-")
     checks = []
@@ -80,7 +80,7 @@ async def probe(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUI
 
 
 async def require_sound_store(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUID]) -> None:
-    """Raises `RefusedToRun` (`store_unsafe`) for a store that fails the probe, `StoreUnavailable` as `probe` does."""
+    """Raise `RefusedToRun` (`store_unsafe`) for a store that fails the probe, and `StoreUnavailable` as `probe`."""
     checks = await probe(store, now=now, new_uuid=new_uuid)
     faults = [f"{check.name}: {check.fault}" for check in checks if not check.good]
     if faults:
@@ -93,7 +93,7 @@ async def require_sound_store(store: ObjectStore, *, now: datetime, new_uuid: Ca
 
 
 class Prover:
-    """Demands a sound store once, for as long as the process lives."""
+    """Probes a store until it passes once, then never again."""
 
     def __init__(self, store: ObjectStore, *, wall_clock: Callable[[], datetime], new_uuid: Callable[[], UUID]) -> None:
         self._store = store
@@ -102,7 +102,7 @@ class Prover:
         self._proved = False
 
     async def prove(self) -> None:
-        """Probe the store, unless that was done. Raises as `require_sound_store`."""
+        """Probe the store unless it has passed before. Raises as `require_sound_store`."""
         if not self._proved:
             start = anyio.current_time()
             await require_sound_store(self._store, now=self._wall_clock(), new_uuid=self._new_uuid)
@@ -112,7 +112,7 @@ class Prover:
 
 
 class _Trial:
-    """The attempts, and the objects that they make."""
+    """The checks of one probe, and the objects that they create."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self._store = store
@@ -121,7 +121,7 @@ class _Trial:
 
     def attempts(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
         return (
-            # The object store need not know conditions where another store decides.
+            # The object store needs no conditional puts where an external manifest store decides.
             self._decider(),
             ("read", self._reads),
             ("list", self._lists),
@@ -143,7 +143,7 @@ class _Trial:
         return "manifest_store", tries
 
     async def clean(self, now: datetime) -> None:
-        """Delete what was made, and what killed probes left; as far as the store lets us."""
+        """Delete the objects of this probe and the leftovers of killed ones, as far as the store permits."""
         try:
             for key in await self._store.list(VERSIONS, start_after=_PREFIX):
                 made_at = key.removeprefix(_PREFIX).partition("-")[0]
@@ -159,7 +159,7 @@ class _Trial:
             raise StoreUnavailable("the store replied to none of several puts that must only create")
 
     async def _race(self, key: str) -> bool:
-        """Several puts of one new key at once, then one more; False when too few were answered to tell."""
+        """Put one new key several times concurrently, then once more; False when too few responses came to decide."""
         winners: list[bytes] = []
         unknown: list[bytes] = []
 
@@ -228,7 +228,7 @@ class _Trial:
         return await self._store.list(VERSIONS, start_after=start_after, limit=limit)
 
     async def _put(self, key: str, body: bytes) -> Created | Exists:
-        """Put if absent, again while the outcome is unknown."""
+        """Put if absent, and retry while the put result is unknown."""
         unknown = ""
         for _ in range(_TRIES):
             try:
@@ -236,7 +236,7 @@ class _Trial:
             except OutcomeUnknown as error:
                 unknown = str(error)
                 continue
-            # Taken by our own earlier try, perhaps.
+            # Our own earlier attempt may have created it.
             return Created() if unknown and await self._store.get(key) == body else answer
         raise StoreUnavailable(f"the store does not reply to a put: {unknown}")
 

@@ -1,8 +1,8 @@
-"""A table's directory in a bucket of S3, or of a server that speaks its protocol.
+"""A table's directory in a bucket of S3, or of an S3-compatible server.
 
-A version is created by one PUT with `If-None-Match: *`. 412 is `Exists`. 409 (another conditional put of the key was
-under way) leaves open whether anything is there, and so do timeouts, broken connections and 5xx: `OutcomeUnknown`. That
-PUT is sent once; all other requests do no harm when repeated, and are.
+One PUT with `If-None-Match: *` creates a version. Status 412 is `Exists`. Status 409 (another conditional put of the
+key was in progress), timeouts, broken connections and 5xx leave the put result unknown: `OutcomeUnknown`. That PUT is
+sent only once. All other requests are idempotent, and are retried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCHEMES = ("s3", "s3a", "s3n")
 _KEY_BYTES_MAX = 1024
 _PAGE_KEYS_MAX = 1000
 _EXPRESS = "--x-s3"
-"""With which names of directory buckets (S3 Express One Zone) end, and no others."""
+"""Suffix of the names of directory buckets (S3 Express One Zone); no other bucket's name has it."""
 
 _ABSENT = frozenset({"NoSuchKey", "NotFound", "404"})
 _PERMISSIONS = (
@@ -41,11 +41,11 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """A bucket, and the table's folder in it."""
+    """A bucket, and the table's prefix in it."""
 
     bucket: str
     prefix: str
-    """Empty, or with a slash at its end."""
+    """Empty, or with a trailing slash."""
 
     @property
     def uri(self) -> str:
@@ -57,13 +57,14 @@ class _Part:
     body: bytes
     start: int
     whole: int | None
-    """Bytes of the whole object; None when the server does not tell, as when no byte of it is in the range."""
+    """Size of the whole object in bytes; None when the server does not report it, as for an unsatisfiable range."""
 
 
 def s3_place(uri: str) -> S3Place | None:
-    """What an `s3://bucket/path` names (also s3a, s3n; percent-decoded); None for another scheme.
+    """Parse an `s3://bucket/path` URI (also s3a, s3n; percent-decoded); None for another scheme.
 
-    Raises `SettingsError` for one that names no bucket, more than a place, or a directory bucket.
+    Raises `SettingsError` for a URI without a bucket, with credentials, a query or a fragment, or with a directory
+    bucket.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
@@ -87,12 +88,12 @@ def s3_place(uri: str) -> S3Place | None:
 
 
 def s3_client(settings: S3Settings, *, failed: Callable[[Fault], None], dice: random.Random) -> AwsClient:
-    """The client that all stores of these settings share."""
+    """Create the client that all stores with these settings share. `failed`: called with the fault of each failure."""
     return AwsClient("s3", settings, endpoint_url=settings.endpoint_url, advice=_ADVICE, failed=failed, dice=dice)
 
 
 class S3Store:
-    """`ObjectStore` on a prefix of a bucket. The client belongs to whoever made it."""
+    """`ObjectStore` on a prefix of a bucket. The caller owns the client and closes it."""
 
     def __init__(self, client: AwsClient, place: S3Place) -> None:
         self._client = client
@@ -108,7 +109,7 @@ class S3Store:
         if start >= end:
             return None if await self.head(key) is None else b""
         part = await self._read(key, f"bytes={start}-{end - 1}")
-        # A server that takes no notice of the range sends the whole object.
+        # A server that ignores the Range header sends the whole object.
         return None if part is None else part.body[start - part.start : end - part.start]
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
@@ -117,7 +118,7 @@ class S3Store:
             return None
         if part.whole is not None:
             return Tail(body=part.body[-size:], size=part.whole)
-        # No byte to send: the object is empty, or the server knows no ranges from the end.
+        # The range was unsatisfiable: the object is empty, or the server does not support suffix ranges.
         whole = await self.head(key)
         body = b"" if not whole else await self.get_range(key, max(whole - size, 0), whole)
         return None if whole is None or body is None else Tail(body=body, size=whole)
@@ -138,7 +139,7 @@ class S3Store:
         return int(answer["ContentLength"])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        """One request for each 1,000 keys and folders."""
+        """As the port says; sends one request per 1,000 keys and subfolders."""
         if prefix and not prefix.endswith("/"):
             raise ValueError(f"a folder ends with a slash: {prefix!r}")
         folder, keys, more = self._prefix + prefix, list[str](), dict[str, str]()
@@ -154,7 +155,7 @@ class S3Store:
                 **more,
             )
             found = (entry["Key"] for entry in answer.get("Contents", ()))
-            # An object with the folder's own name is what consoles make to show an empty folder.
+            # Consoles create an object with the folder's own name to show an empty folder.
             keys += [key.removeprefix(self._prefix) for key in found if key != folder]
             if not answer.get("IsTruncated"):
                 break
@@ -190,10 +191,10 @@ class S3Store:
         await self._about("delete_object", key)
 
     async def aclose(self) -> None:
-        """Nothing is held open here: the client is shared."""
+        """Do nothing: the caller closes the shared client."""
 
     async def _read(self, key: str, span: str = "") -> _Part | None:
-        """An object or a range of it; None when there is none."""
+        """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
         parameters = {"Range": span} if span else {}
         try:
             answer = await self._client.repeated(
@@ -219,7 +220,7 @@ class S3Store:
             raise StoreUnavailable(str(failure)) from failure
 
     async def _about(self, operation: str, key: str, **parameters: Any) -> dict[str, Any] | None:
-        """The answer about an object; None when there is none."""
+        """Send a request about an object and return the response; None when the object does not exist."""
         try:
             return await self._client.repeated(
                 operation, self._name(key), Bucket=self._bucket, Key=self._key(key), **parameters
@@ -233,7 +234,7 @@ class S3Store:
         return f"{self.uri}/{key}"
 
     def _key(self, key: str) -> str:
-        """The key in the bucket. Raises `InvalidRequest` where there can be none."""
+        """Return the key in the bucket. Raises `InvalidRequest` (`path_invalid`) when no such key can exist."""
         full = self._prefix + key
         if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
             raise InvalidRequest(
@@ -247,6 +248,6 @@ class S3Store:
 
 
 def _unread(failure: CallFailed) -> StoreUnavailable:
-    """A refusal to read may be of this object alone: its name, its key, who may read it, where it is archived."""
+    """Classify a failed read: a 4xx may concern this object alone (name, encryption key, permissions, archive tier)."""
     refused = failure.fault is Fault.REFUSED and 400 <= failure.status < 500
     return ObjectUnreadable(str(failure)) if refused else StoreUnavailable(str(failure))
