@@ -7,8 +7,9 @@ import json
 import anyio
 import click
 
+from committerd.commands.committing import world
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import monotonic, stores_of, world
+from committerd.commands.surroundings import monotonic, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
 from committerd.errors import SettingsError

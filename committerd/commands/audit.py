@@ -18,11 +18,11 @@ from committerd.audit.spill import Spill
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import Progress, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
-from committerd.committer.starting import era_of
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
 from committerd.lance.format.manifest_file import Examined
+from committerd.queue.told import era_of
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome

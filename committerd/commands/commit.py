@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import click
 
+from committerd.commands.committing import world
 from committerd.commands.options import config_option, json_option
-from committerd.commands.surroundings import world
 from committerd.committer import direct
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.queue.outcomes import Status

@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import click
 
+from committerd.commands.committing import looking, world
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import looking, monotonic, stores_of, world
+from committerd.commands.surroundings import monotonic, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.operate import Situation

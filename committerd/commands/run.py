@@ -11,8 +11,9 @@ import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from committerd.commands.committing import listening, opened_queue, work_of
 from committerd.commands.options import config_option, settings, settings_help
-from committerd.commands.surroundings import listening, monotonic, opened_queue, stores_of, wall_clock, work_of
+from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
 from committerd.daemon.process import Surroundings

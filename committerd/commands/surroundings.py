@@ -1,34 +1,16 @@
-"""The real world, put together from settings: store, queue, clocks, dice, ids."""
+"""The real world, as every command needs it: stores, and clocks."""
 
 from __future__ import annotations
 
-import random
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-
-from committerd.daemon.process import Serve
-from committerd.daemon.threads import BudgetedThreads, WorkBudget
-from committerd.kafka.queue import KafkaQueue, open_kafka_queue
-from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings, StorageSettings
 from committerd.stores.open import Stores
-from committerd.table.prepare import World
-from committerd.table.work import Work
-from committerd.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from committerd.daemon.http import Listen
-
-
-def world(stores: Stores) -> World:
-    """The real clock, dice and ids."""
-    return World(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4, open_store=stores.open)
+    from committerd.telemetry import Telemetry
 
 
 def wall_clock() -> datetime:
@@ -44,42 +26,3 @@ def monotonic() -> float:
 def stores_of(settings: Settings | StorageSettings, *, telemetry: Telemetry | None = None) -> Stores:
     """The stores that the settings lead to; a context manager."""
     return Stores(settings.s3, settings.dynamodb, durable=settings.store.durable, telemetry=telemetry)
-
-
-def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
-    """The dataset's queue, as a member of its group."""
-    return open_kafka_queue(settings.kafka, settings.dataset.name)
-
-
-@asynccontextmanager
-async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]]:
-    """Stores and queue for a command that looks, without joining the group or making topics."""
-    async with (
-        stores_of(settings) as stores,
-        open_kafka_queue(settings.kafka, settings.dataset.name, join=False) as queue,
-    ):
-        yield stores, queue
-
-
-def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
-    """How the daemon serves metrics and probes."""
-    # Commands that serve nothing do without aiohttp, which takes 7 MiB.
-    from committerd.daemon.http import Health, serve
-
-    @asynccontextmanager
-    async def serving(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AsyncIterator[str]:
-        async with serve(listen, registry, Health(live=live, ready=ready)) as address:
-            yield address.url
-
-    return serving
-
-
-def work_of(commit: CommitSettings) -> Work:
-    """Where heavy work on records is done: in threads, so that probes are answered meanwhile."""
-    return BudgetedThreads(
-        WorkBudget(
-            cpu_seconds=commit.record_seconds_max,
-            memory_factor=commit.record_memory_factor,
-            memory_bytes_min=commit.record_memory_bytes_min,
-        )
-    )

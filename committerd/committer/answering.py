@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from committerd.committer.publisher import Answers, Publisher
 from committerd.queue.dead_letter import letter_of
-from committerd.queue.outcomes import Settled, Status, Timings, committed, refused
+from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
 from committerd.queue.position import Position
 from committerd.telemetry import Telemetry
@@ -126,10 +126,10 @@ class Answerer:
             if outcome.status != COMMITTED or self.log_all:
                 self._count_other(outcome)
         for (operation, number), count in answered.items():
-            self.telemetry.transactions.add(count, operation=operation, outcome=_status(number).value.lower())
+            self.telemetry.transactions.add(count, operation=operation, outcome=Status.of_number(number).value.lower())
 
     def _count_other(self, outcome: Outcome) -> None:
-        status = _status(outcome.status)
+        status = Status.of_number(outcome.status)
         if status is Status.DUPLICATE:
             self.telemetry.duplicates.add(reason=outcome.reason)
         if status.is_dead_letter:
@@ -151,15 +151,6 @@ class Answerer:
                 "commit_ms": outcome.commit_ms,
             },
         )
-
-
-def status_of(entry: Member | Refusal) -> Status:
-    """Of a record that a version settles."""
-    return Status.COMMITTED if isinstance(entry, Member) else _status(entry.status)
-
-
-def _status(number: int) -> Status:
-    return Status(StatusNumber.Name(StatusNumber.ValueType(number)))
 
 
 def _headers(entry: Member | Refusal, topic: bytes) -> list[tuple[str, bytes]]:

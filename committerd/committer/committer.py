@@ -16,7 +16,7 @@ from datetime import datetime
 
 import anyio
 
-from committerd.committer.answering import Answerer, Entry, status_of
+from committerd.committer.answering import Answerer, Entry
 from committerd.committer.forming import Former
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
@@ -29,7 +29,7 @@ from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
 from committerd.committer.view import View
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.queue.outcomes import Timings
+from committerd.queue.outcomes import Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.race import Race
 from committerd.table.backoff import Backoff

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from committerd.committer.answering import status_of
 from committerd.committer.intake import Pending
 from committerd.committer.publisher import Answers
-from committerd.queue.outcomes import Status
+from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.turns import Turns
 from committerd.telemetry import Telemetry

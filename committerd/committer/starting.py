@@ -8,13 +8,11 @@ well.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
-from google.protobuf.message import DecodeError
 
 from committerd.committer.answering import Answerer
 from committerd.committer.clock import QueueClock
@@ -30,15 +28,14 @@ from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
 from committerd.queue.port import Acknowledged, Queue, Record
 from committerd.queue.position import AppMark, Position
 from committerd.queue.start import QueueFacts, first_owed, refuse_rewritten_log, starting_position
+from committerd.queue.told import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.table.versions import Table
 from committerd.table.writing import complete
-from committerd_common.messages import Member, Outcome, Refusal, Transaction
+from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.request import AppUnit, decode_envelope, decode_transaction, who_asked
 
 _log = logging.getLogger(__name__)
 
-OUTCOMES_TAIL = 200
-"""Outcomes looked at in each partition: answers are published in order of versions, so few prove as much as many."""
 _READ_RECORDS = 1000
 """Records read again at a time, for answers whose version was cleaned up."""
 _TELLING_SECONDS_MAX = 5.0
@@ -207,43 +204,19 @@ async def read_facts(
     log_start, log_end = await queue.bounds()
     if await queue.identity() != identity:
         raise StartAgain("the topic was made again while it was looked at")
+    outcomes = decode_outcomes(tail)
+    if len(outcomes) < len(tail):
+        _log.warning("start.outcomes_undecodable", extra={"count": len(tail) - len(outcomes)})
     facts = QueueFacts(
         identity=identity,
         log_start=log_start,
         log_end=log_end,
         group_offset=acknowledged.offset if acknowledged else None,
         group_era=era_of(acknowledged),
-        outcomes=decode_outcomes(tail),
+        outcomes=outcomes,
         outcomes_are_all=len(tail) < OUTCOMES_TAIL,
     )
     return facts, loaded
-
-
-def acknowledgement(position: Position, version: int) -> str:
-    """What the group's offset carries beside the number, for people and for the next Start."""
-    return json.dumps({"era": position.era, "version": version}, separators=(",", ":"))
-
-
-def era_of(acknowledged: Acknowledged | None) -> int | None:
-    """The era in which the group's offset was acknowledged; None when its metadata doesn't say."""
-    if acknowledged is None:
-        return None
-    try:
-        era = json.loads(acknowledged.metadata)["era"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return era if isinstance(era, int) else None
-
-
-def decode_outcomes(values: Iterable[bytes]) -> list[Outcome]:
-    """Those that can be decoded; of the others the log says so."""
-    outcomes = []
-    for value in values:
-        try:
-            outcomes.append(Outcome.FromString(value))
-        except DecodeError:
-            _log.warning("start.outcome_undecodable", extra={"bytes": len(value)})
-    return outcomes
 
 
 async def _entries(

@@ -31,10 +31,11 @@ from committerd.committer.loading import Loading
 from committerd.committer.looking import Lookout
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
-from committerd.committer.starting import Starter, acknowledgement
+from committerd.committer.starting import Starter
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
+from committerd.queue.told import acknowledgement
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.stores.port import ObjectStore, TakesSeveral

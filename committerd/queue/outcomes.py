@@ -30,6 +30,7 @@ from committerd_common.messages import (
     Transaction,
     TransactionLabel,
 )
+from committerd_common.messages import Status as StatusNumber
 
 MEMBERS_KEY = "committerd.members"
 REFUSED_KEY = "committerd.refused"
@@ -50,6 +51,11 @@ class Status(StrEnum):
     UNSUPPORTED = "UNSUPPORTED"
     EXPIRED = "EXPIRED"
     UNDECIDED = "UNDECIDED"
+
+    @classmethod
+    def of_number(cls, number: int) -> Status:
+        """The one that has this number on the wire. Raises `ValueError` where none has it."""
+        return cls(StatusNumber.Name(StatusNumber.ValueType(number)))
 
     @property
     def is_dead_letter(self) -> bool:
@@ -168,6 +174,11 @@ def refused(refusal: Refusal, position: Position, timings: Timings | None = None
     outcome.conflicting_operation = refusal.conflicting_operation
     outcome.producer = refusal.producer
     return outcome
+
+
+def status_of(entry: Member | Refusal) -> Status:
+    """Of a record that a version settles."""
+    return Status.COMMITTED if isinstance(entry, Member) else Status.of_number(entry.status)
 
 
 def undecided_refusal(*, offset: int, uuid: str, producer: str = "", outcome_partition: int = 0) -> Refusal:

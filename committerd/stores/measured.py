@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
@@ -20,7 +20,10 @@ from committerd.stores.port import (
     TakesParts,
     TakesSeveral,
 )
-from committerd.telemetry import Count, Spread, Telemetry
+
+if TYPE_CHECKING:
+    # Commands without metrics do without prometheus_client, which takes 4 MiB.
+    from committerd.telemetry import Count, Spread, Telemetry
 
 
 class MeasuredStore:

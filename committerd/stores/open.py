@@ -12,11 +12,11 @@ from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredManifests, measured
 from committerd.stores.port import ManifestStore, ObjectStore
-from committerd.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient, Fault
     from committerd.stores.dynamodb import DynamoPlace
+    from committerd.telemetry import Telemetry
 
 # Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, and only tables there need them.
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.surroundings import world
+from committerd.commands.committing import world
 from committerd.committer import direct
 from committerd.errors import CorruptTable
 from committerd.queue.outcomes import Status

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from committerd.committer.answering import status_of
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, RefusedToRun
-from committerd.queue.outcomes import Settled, Status
+from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Position, decode_position, highest
 from committerd.table.versions import Table
 

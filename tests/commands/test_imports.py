@@ -1,0 +1,77 @@
+"""What a command takes beside a committer is mostly what it imports: each does without what it has no use for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from committerd.queue.port import TopicIdentity
+from scripts.long_history import write
+
+ROOT = Path(__file__).resolve().parents[2]
+IDENTITY = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="AAAAAAAAAAAAAAAAAAAAAA")
+
+STORES_ELSEWHERE = {"aiobotocore", "botocore", "committerd.stores.s3", "committerd.stores.dynamodb"}
+WRITERS = {"numpy", "pyarrow", "lance", "committerd_client"}
+SERVING = {"aiohttp", "prometheus_client", "committerd.telemetry"}
+COMMITTING = {"committerd.committer", "committerd.daemon", "committerd.kafka.consumer", "committerd.table.writing"}
+
+_TOLD_AT_EXIT = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+"""
+_COMMAND = _TOLD_AT_EXIT + "from committerd.__main__ import main; main()"
+_DAEMON = _TOLD_AT_EXIT + "import committerd.commands.run"
+
+
+def imported(code: str, *words: str, **environment: str) -> set[str]:
+    """The modules that a process has at its end."""
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    modules = set(ended.stderr.splitlines()[-1].split())
+    assert {"sys", "committerd"} <= modules, ended.stderr
+    return modules
+
+
+@pytest.mark.parametrize("words", [["status", "--json"], ["audit"]], ids=lambda words: words[0])
+def test_a_command_that_looks_at_a_local_table_imports_nothing_that_serves_or_commits(
+    tmp_path: Path, words: Sequence[str]
+) -> None:
+    write(tmp_path / "t", versions=3, members=2, fragments=3, identity=IDENTITY)
+    modules = imported(
+        _COMMAND,
+        *words,
+        COMMITTERD_DATASET__NAME="events",
+        COMMITTERD_DATASET__URI=str(tmp_path / "t"),
+        COMMITTERD_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1",
+        COMMITTERD_KAFKA__REQUEST_TIMEOUT_MS="1000",
+    )
+    assert f"committerd.commands.{words[0]}" in modules
+    assert modules & (STORES_ELSEWHERE | WRITERS | SERVING | COMMITTING) == set()
+
+
+def test_the_modules_of_stores_elsewhere_have_these_names() -> None:
+    """Otherwise the other tests could not fail."""
+    assert imported(f"{_TOLD_AT_EXIT}import committerd.stores.s3, committerd.stores.dynamodb") >= STORES_ELSEWHERE
+
+
+def test_the_daemon_imports_neither_stores_elsewhere_nor_what_writes_data() -> None:
+    modules = imported(_DAEMON)
+    assert modules >= COMMITTING
+    assert modules & (STORES_ELSEWHERE | WRITERS | {"aiohttp"}) == set()
+
+
+def test_the_version_is_told_without_any_command() -> None:
+    modules = imported(_COMMAND, "--version")
+    assert {name for name in modules if name.startswith("committerd.")} == {"committerd.__main__", "committerd.errors"}
