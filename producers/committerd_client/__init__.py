@@ -1,4 +1,4 @@
-"""Client of committerd: commit to a Lance table through its queue, and learn what became of it.
+"""Client of committerd: commit to a Lance table through its queue, and get the outcome of each transaction.
 
     import lance
     from committerd_client import CommitClient, staging
@@ -9,8 +9,8 @@
         result = await client.commit(staging.append(fragments, dataset=dataset))
     print(result.version)
 
-`errors` says what can go wrong and what to do next; `staging` (needs pylance, extra `lance`) turns what pylance has
-written but not committed into transactions.
+`errors` lists every error and what to do next. `staging` (needs pylance, extra `lance`) turns uncommitted results of
+pylance into transactions.
 """
 
 from __future__ import annotations

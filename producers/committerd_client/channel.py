@@ -1,4 +1,4 @@
-"""A client's connection while it is open: the sending and the reading thread, seen from the event loop."""
+"""The open connection of a client: its sender thread and its reader thread, as the event loop uses them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from committerd_common.messages import Outcome
 T = TypeVar("T")
 
 _GRACE_SECONDS = 2.0
-"""Beyond the time that was given to close, for the threads to notice."""
+"""Extra time for the threads to end, on top of the seconds that `close` is given."""
 
 
 class Listener(Protocol):
-    """Whom the channel tells, in the event loop."""
+    """Receives the channel's events, in the event loop."""
 
     def acknowledged(self, submission: Submission, offset: int | None) -> None: ...
 
@@ -32,7 +32,7 @@ class Listener(Protocol):
 
 
 class Channel:
-    """Made in the event loop that it serves."""
+    """Create it in the event loop that it serves."""
 
     def __init__(self, connection: Connection, listener: Listener) -> None:
         self.loop = asyncio.get_running_loop()
@@ -47,42 +47,42 @@ class Channel:
         _channels.add(self)
 
     async def open(self) -> int:
-        """Connect, and return the partition on which answers are read. Raises what kafka-python raised."""
+        """Connect, and return the partition of the outcomes topic that is read. Raises what kafka-python raises."""
         self._sender.start()
         await self._sender_started
         self._reader.start()
         return await self._reader_started
 
     def send(self, submission: Submission) -> None:
-        """Never blocks; `acknowledged` or `failed` follows."""
+        """Send a record. Never blocks; the listener then gets `acknowledged` or `failed`."""
         self._sender.submit(submission)
 
     @property
     def next_offset(self) -> int:
-        """Of the outcomes partition: all answers before it have been read."""
+        """The next offset to read from the outcomes partition."""
         return self._reader.next_offset
 
     @property
     def trouble(self) -> str:
-        """Why answers can't be read at the moment; empty while they can."""
+        """Why outcomes can't be read at the moment; empty while they can."""
         return self._reader.trouble
 
     async def close(self, seconds: float) -> None:
-        """Send what was given, wait for Kafka at most so long, and end both threads."""
+        """Send everything that was submitted, wait at most `seconds` for Kafka, and end both threads."""
         self._sender.stop(seconds)
         await wait_for_future(self._sender_stopped, seconds + _GRACE_SECONDS)
         self._reader.stop()
         await wait_for_future(self._reader_stopped, _GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Tell both threads to end, without waiting."""
+        """Ask both threads to end, and return at once."""
         self._sender.stop(0)
         self._reader.stop()
         for started in (self._sender_started, self._reader_started):
             started.cancel()
 
     def leave_to_parent(self) -> None:
-        """In a forked process: the threads are not here, and the sockets are the parent's."""
+        """In a forked process, leave the sockets to the parent: a fork does not copy the threads that use them."""
         self._sender.leave_to_parent()
 
     def _on_send(self, events: list[SendEvent]) -> None:
@@ -127,7 +127,7 @@ def _reject(future: asyncio.Future[Any], error: Exception) -> None:
 
 _channels: WeakSet[Channel] = WeakSet()
 _left_to_parent: list[Channel] = []
-"""Never freed in this process: freeing them would close what the parent uses."""
+"""The parent's channels. The child process never frees them, because that would close the parent's sockets."""
 
 
 def _after_fork() -> None:

@@ -1,8 +1,9 @@
-"""Transactions that are too large for a record: their bytes go beside the table, the record only names them.
+"""Claim check: a transaction that is too large for a record is written beside the table, and the record names the file.
 
-The committer reads `_transactions/{name}` and compares its sha256 with the header. A name holds uuid and digest, so a
-transaction that is staged again finds its own file, and another one never replaces it. It ends in `.txn`: Lance's
-cleanup deletes such files once they are 7 days old and no version names them. Data files live no longer either.
+The committer reads `_transactions/{name}` and compares its sha256 with the header. The name contains the uuid and the
+digest, so a transaction that is staged again finds its own file, and no other transaction replaces that file. The name
+ends in `.txn`: Lance's cleanup deletes such files once they are 7 days old and no version names them. It treats data
+files in the same way.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from committerd_client.errors import SubmitFailed
 from committerd_client.headers import StagedRecord
 
 WriteClaim = Callable[[str, bytes], Awaitable[None] | None]
-"""Called with a file name and bytes: must put the file into the table's `_transactions/`, durably, before it returns.
+"""Called with a file name and bytes: it must store the file durably in the table's `_transactions/` before it returns.
 
-A plain function is called in a worker thread. The same name comes again with the same bytes only.
+A plain function runs in a worker thread. Calls with the same name always have the same bytes.
 """
 
 
 async def check(record: StagedRecord, write: WriteClaim) -> StagedRecord:
-    """Write the record's bytes with `write`, and return the record that names them. Raises `SubmitFailed`."""
+    """Write the record's bytes with `write`, and return a record that names the file. Raises `SubmitFailed`."""
     name = claim_name(record)
     try:
         if inspect.iscoroutinefunction(write):
@@ -46,12 +47,12 @@ async def check(record: StagedRecord, write: WriteClaim) -> StagedRecord:
 
 
 def claim_name(record: StagedRecord) -> str:
-    """Of the file that holds the transaction."""
+    """The name of the file that holds the transaction."""
     return f"{record.uuid}-{_sha256(record)[:16]}.txn"
 
 
 def claimed(record: StagedRecord) -> StagedRecord:
-    """The record that names the file instead of holding the bytes."""
+    """The same record, with the name of the file in place of the bytes."""
     headers = [
         *record.headers,
         ("transaction-file", claim_name(record).encode()),
@@ -61,12 +62,12 @@ def claimed(record: StagedRecord) -> StagedRecord:
 
 
 def table_writer(uri: str, storage_options: Mapping[str, str] | None = None) -> WriteClaim | None:
-    """Writes through pylance, with the table's own `storage_options`; None where pylance is not installed."""
+    """A `WriteClaim` that uses pylance and the table's `storage_options`; None if pylance is not installed."""
     if find_spec("lance") is None:
         return None
 
     def write(name: str, body: bytes) -> None:
-        from lance.file import LanceFileSession  # here: an import takes a third of a second
+        from lance.file import LanceFileSession  # imported here because it takes a third of a second
 
         folder = f"{uri.rstrip('/')}/_transactions"
         session = LanceFileSession(folder, storage_options=dict(storage_options or {}) or None)

@@ -3,8 +3,8 @@
     async with CommitClient("broker:9092", dataset="events") as client:
         result = await client.commit(transaction)
 
-A client has two threads, one that sends and one that reads answers, and may be shared by any number of tasks of the
-event loop in which it was started: concurrent commits travel in common batches. It works under asyncio, and under
+A client has two threads: one sends records, one reads outcomes. Any number of tasks may share a client, in the event
+loop in which it was started; concurrent commits go to Kafka in common batches. A client works with asyncio, and with
 anyio on asyncio.
 """
 
@@ -40,7 +40,7 @@ from committerd_common.messages import Outcome
 
 
 class CommitClient:
-    """Stages transactions for one dataset and learns what became of them."""
+    """Stages transactions for one dataset and awaits their outcomes."""
 
     def __init__(
         self,
@@ -63,22 +63,22 @@ class CommitClient:
         group_prefix: str = "committerd.",
         kafka_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Nothing is contacted before `start`. Times are in seconds.
+        """Configure a client; it connects in `start`. Times are in seconds.
 
         `dataset` and `topic_prefix`: as in the committer's settings; they name the topics `{prefix}{dataset}.staged`
-        and `.outcomes`. `dataset_uri`: the table that is meant; the committer of another one refuses.
-        `storage_options`: with which pylance, where it is installed, reads and writes that table: for `resume` and
-        large transactions. `producer`: who commits, for its log; a name that stays over restarts makes the client read
-        the same partition of the answers again (`resume`). `timeout`: of each commit that names none; None waits for
-        ever. `max_in_flight` records and `max_in_flight_bytes` may wait for Kafka's acknowledgement, further ones wait
-        in their callers. `max_record_bytes` must be 1 KiB below the staged topic's max.message.bytes.
-        `claim_check_above`: transactions that make a larger record are written beside the table, and only named in
-        Kafka; default `max_record_bytes`. `write_claim`: writes them; default pylance, to `dataset_uri`.
-        `group_prefix`: as in the committer's settings; with it a timeout can say whether a committer runs.
-        `kafka_options`: more arguments of kafka-python's clients, such as `security_protocol`, `ssl_cafile`,
-        `sasl_mechanism`.
+        and `.outcomes`. `dataset_uri`: the URI of the table; a committer that serves another table refuses the records.
+        `storage_options`: pylance, if it is installed, reads and writes that table with them, for `resume` and for
+        large transactions. `producer`: the name of this producer in the committer's log; with a name that stays the
+        same over restarts the client reads the same outcomes partition again (`resume`). `timeout`: the default for
+        commits that set none; None waits forever. `max_in_flight` records and `max_in_flight_bytes` may wait for
+        Kafka's acknowledgement; the callers of further commits wait. `max_record_bytes` must be at least 1 KiB below
+        the staged topic's max.message.bytes. `claim_check_above`: transactions that make a larger record are written
+        beside the table, and the record only names the file; default `max_record_bytes`. `write_claim`: writes these
+        files; by default pylance writes them, to `dataset_uri`. `group_prefix`: as in the committer's settings; with
+        it a timeout error can say whether a committer runs. `kafka_options`: more arguments of kafka-python's clients,
+        such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
 
-        Raises `ValueError` for what can't be right.
+        Raises `ValueError` for invalid arguments.
         """
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
         instance = secrets.token_hex(8)
@@ -125,7 +125,7 @@ class CommitClient:
         await self.aclose()
 
     async def start(self) -> None:
-        """Connect. Raises `KafkaUnavailable` when no broker answers or the dataset's topics don't exist in time."""
+        """Connect. Raises `KafkaUnavailable` if no broker responds or the dataset's topics don't exist in time."""
         if self._channel is not None:
             raise RuntimeError("a client is started once: make another one")
         quieten_kafka(self._connection.client_id)
@@ -147,9 +147,9 @@ class CommitClient:
         self._open = True
 
     async def aclose(self, *, within: float | None = None) -> None:
-        """Send what was submitted, wait for Kafka's acknowledgements (`close_timeout` or `within` s), and stop.
+        """Send everything that was submitted, wait for Kafka's acknowledgements (`close_timeout` or `within` s), stop.
 
-        Whoever still waits for an answer gets `ClientClosed`; what is staged stays staged. May be called twice.
+        Callers that still wait for an outcome get `ClientClosed`. Staged records stay staged. May be called twice.
         """
         self._closed = True
         channel, was_open, self._open = self._channel, self._open, False
@@ -164,9 +164,9 @@ class CommitClient:
                 submission.settle(closed(submission))
 
     def bookmark(self) -> Bookmark:
-        """Where the answer to whatever is submitted from now on will come, at the earliest; costs nothing.
+        """The earliest place at which the outcome of a record can be that is submitted from now on. Does no I/O.
 
-        To be kept, with the transaction's uuid, before it is submitted: `resume` finds the answer from there.
+        Save it with the transaction's uuid before you submit the transaction: `resume` searches from this place on.
         """
         return Bookmark(self._partition, self._open_channel().next_offset)
 
@@ -181,19 +181,19 @@ class CommitClient:
     ) -> CommitResult:
         """Stage the transaction and wait until it is in the table. DUPLICATE counts as success.
 
-        `timeout`: seconds for all of it. `asked`: see `CommitOptions`.
+        `timeout`: seconds for the whole call. `asked`: see `CommitOptions`.
 
-        `reexecute`: called after each `RetryableConflict` with what was refused; does the work again on the latest
-        version and returns it as a new transaction, or None to give up. A coroutine function runs in the event loop, a
-        plain one in a worker thread; what it raises is passed on. At most `attempts` tries are sent, within `timeout`.
-        Where the first re-execution took over 0.3 s and its work can be brought up to date (`Staged.can_catch_up`), it
-        is called with that before it is sent, as long as this halves the time each time. The app unit, deadline and
-        trace context stay; `create_only`, `create_options` and `read_uuid` belonged to the first transaction (`Staged`
-        has those of the next).
+        `reexecute`: called after each `RetryableConflict` with the refused work. It does the work again on the latest
+        version and returns a new transaction, or None to give up. A coroutine function runs in the event loop, a plain
+        one in a worker thread; the caller gets its exceptions. The client sends at most `attempts` tries, within
+        `timeout`. If the first re-execution took over 0.3 s and its work can be brought up to date
+        (`Staged.can_catch_up`), the client calls `reexecute` with that work again before it sends it, for as long as
+        each call halves the time. A re-execution keeps the app unit, the deadline and the trace context;
+        `create_only`, `create_options` and `read_uuid` belong to one transaction (the next `Staged` has its own).
 
         Raises a `NotCommitted` (not in the table), `Undecided`, `CommitTimeout` or `ClientClosed` (unknown), or
-        `SubmitFailed`; `attempts` of the error says how often it was tried. Cancelling the caller does not
-        take the transaction back: it may still be committed.
+        `SubmitFailed`; the error's `attempts` is the number of tries. Cancelling the caller does not withdraw the
+        transaction: it may still be committed.
         """
         seconds = self._seconds(timeout)
         until = _until(seconds)
@@ -210,9 +210,9 @@ class CommitClient:
     async def submit(
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
     ) -> CommitHandle:
-        """Stage the transaction; returns when Kafka holds it for good. The handle waits for the answer.
+        """Stage the transaction; returns when Kafka has acknowledged it. The handle waits for the outcome.
 
-        `timeout` is for the staging alone. Cancelling the caller does not take the transaction back.
+        `timeout` covers the staging alone. Cancelling the caller does not withdraw the transaction.
         """
         seconds = self._seconds(timeout)
         until = _until(seconds)
@@ -233,14 +233,16 @@ class CommitClient:
     async def resume(
         self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT
     ) -> CommitResult:
-        """Learn what became of a transaction that was submitted before, by another process too.
+        """Find the outcome of a transaction that this or another process submitted earlier.
 
-        `since`: a bookmark from before it was submitted, or a time with its zone (then in the partition of this
-        client, which is that of the submitting one where both have the same `producer`). Looks at the answers that are
-        there, then at the table's latest 1,000 versions where pylance can read them, then waits for an answer until
-        `timeout`. 0 = don't wait; what is there is read in any case.
+        `since`: a bookmark from before it was submitted, or a time with a time zone. From a time on, the client
+        searches its own partition; that is the submitting client's partition if both have the same `producer`.
+        The client first reads the outcomes that are already there, then the table's latest 1,000 versions if pylance
+        can read them, and then waits for the outcome until `timeout`. With `timeout=0` it does not wait, but still
+        reads what is there.
 
-        Raises as `commit` does, and `OutcomeNotFound` where nobody knows. Never guesses, and never submits anything.
+        Raises the errors of `commit`, and `OutcomeNotFound` if the outcome is nowhere. Never guesses, and submits
+        nothing.
         """
         self._usable()
         if isinstance(since, datetime):
@@ -283,12 +285,13 @@ class CommitClient:
         timeout: Timeout = CLIENTS_TIMEOUT,
         return_exceptions: bool = False,
     ) -> list[CommitResult] | list[CommitResult | ClientError]:
-        """Commit independent transactions, staged in their order; results in the same order.
+        """Commit independent transactions; stages them in their order and returns the results in the same order.
 
-        They are not one unit: some may be committed and others refused. When all are answered, `CommitManyFailed` is
-        raised if any was not committed: a group of their errors, with all results in it. With `return_exceptions` the
-        errors stand among the results. `timeout`: for all of them; who has no answer then is a `CommitTimeout`.
-        Whatever else goes wrong, in `transactions` itself too, is raised at once: those before it are staged.
+        They are not one unit: some may be committed and others refused. When all have their outcomes and some were not
+        committed, raises `CommitManyFailed`, a group of their errors that also has all results. With
+        `return_exceptions` the errors stand among the results. `timeout`: seconds for all of them; transactions without
+        an outcome by then are a `CommitTimeout` each. Any other error, including one that `transactions` raises, is
+        raised at once; the transactions before it are staged by then.
         """
         seconds = self._seconds(timeout)
         until = _until(seconds)
@@ -323,7 +326,7 @@ class CommitClient:
         return answer
 
     async def _submit(self, transaction: Work, asking: Asking, until: float | None) -> Submission:
-        """Give it to the sender, when there is room."""
+        """Wait for room, and hand the transaction to the sender."""
         self._usable()
         record = make_record(transaction, asking, self._headers)
         size = record.size
@@ -341,7 +344,7 @@ class CommitClient:
         return submission
 
     async def _claim(self, record: StagedRecord) -> StagedRecord:
-        """Put the transaction's bytes beside the table, and return the record that names them."""
+        """Write the transaction's bytes beside the table, and return a record that names the file."""
         if self._write_claim is None:
             raise too_large(record, self._claim_check_above)
         return await claim_check.check(record, self._write_claim)
@@ -390,20 +393,20 @@ class CommitClient:
             found=self._diagnosis.finding(submission.offset),
         )
 
-    # What the channel tells.
+    # Listener of the channel
 
     def acknowledged(self, submission: Submission, offset: int | None) -> None:
-        """Kafka holds the record."""
+        """Kafka has acknowledged the record."""
         self._room.give_back(submission.size)
         self._submissions.staged(submission, offset)
 
     def failed(self, submission: Submission, error: ClientError) -> None:
-        """It is not tried any more."""
+        """The sender has given the record up."""
         self._room.give_back(submission.size)
         submission.settle(error)
 
     def answered(self, outcome: Outcome) -> None:
-        """An outcome on the partition of this client, for this client or another."""
+        """Take an outcome from this client's partition; it may be for another client."""
         self._submissions.answered(outcome)
 
 

@@ -5,9 +5,9 @@
     async with CommitClient("broker:9092", dataset="events", dataset_uri=uri) as client:
         done = await compact(client, lambda: lance.dataset(uri), target_rows_per_fragment=1_000_000)
 
-Two transactions: fragment ids are reserved, then the old fragments are replaced. Appends don't contradict it. A delete,
-an update or an upsert of a row in a fragment that was rewritten does: then that fragment's group is done again on the
-latest version, and only that, while the committer holds the turn.
+A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments. Appends
+don't conflict with it. A delete, an update or an upsert of a row in a rewritten fragment does: then that fragment's
+group, and only that, is rewritten again on the latest version, while the committer holds other commits back.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     import lance
 
 _SPARE_IDS = 8
-"""Reserved beyond what is needed: a re-execution that makes more fragments need not ask again, as its turn is now."""
+"""Ids reserved beyond the need, so that a re-execution that makes more fragments need not reserve during the hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """What a compaction has done."""
+    """The result of a compaction."""
 
     version: int | None
     """The table version that holds the new fragments."""
     fragments_removed: int
     fragments_added: int
     attempts: int
-    """Executions, the first included."""
+    """Number of executions, the first included."""
     reindexed: tuple[str, ...]
-    """Indices that had to take the moved rows in again."""
+    """Names of the indices that were optimized to cover the moved rows."""
     stale: tuple[str, ...]
-    """Indices that don't cover the moved rows, as `reindex` was off: queries read these rows without them."""
+    """Names of the indices that don't cover the moved rows because `reindex` was off: queries scan these rows."""
 
 
 async def compact(
@@ -61,14 +61,14 @@ async def compact(
     reindex: bool = True,
     **options: Any,
 ) -> CompactionResult | None:
-    """Rewrite small fragments and those with deleted rows into fewer; None when there is nothing to do.
+    """Rewrite small fragments and those with deleted rows into fewer; None if there is nothing to do.
 
-    `open_table`: opens the table at its latest version; called in a worker thread, for each execution. `timeout`,
-    `attempts`: of each commit, as in `CommitClient.commit`. `reindex`: indices that hold
-    addresses of moved rows (all, in a table without stable row ids) are optimized afterwards, in a transaction of their
-    own; until then queries read those rows without them. `options`: those of `lance.optimize.CompactionOptions`.
+    `open_table`: opens the table at its latest version; called in a worker thread, once for each execution. `timeout`,
+    `attempts`: for each commit, as in `CommitClient.commit`. `reindex`: afterwards optimize the indices that hold
+    addresses of moved rows (all indices, in a table without stable row ids), in a transaction of their own; until then
+    queries scan those rows. `options`: fields of `lance.optimize.CompactionOptions`.
 
-    Raises what `CommitClient.commit` raises, and `StagingError` for tables that can't be compacted.
+    Raises the errors of `CommitClient.commit`, and `StagingError` for tables that can't be compacted.
     """
     work = _Compaction(client, open_table, options, timeout)
     first = await work.execute()
@@ -77,7 +77,7 @@ async def compact(
     try:
         result = await client.commit(first, reexecute=work.again, attempts=attempts, timeout=timeout)
     except RetryableConflict:
-        if not work.done.groups:  # others have compacted it, or deleted the rows
+        if not work.done.groups:  # others have compacted the table, or deleted the rows
             return None
         raise
     stale = work.done.reindex
@@ -105,18 +105,18 @@ class _Compaction:
     ) -> None:
         self._client, self._open, self._options, self._timeout = client, open_table, options, timeout
         self._ids: list[int] = []
-        """Reserved, and in no version: those of a refused Rewrite are good for the next."""
+        """Reserved fragment ids that no version uses yet. After a refused Rewrite the next one uses them."""
         self.done: Compacted
-        """Of the last execution."""
+        """The rewritten fragments of the last execution."""
 
     async def execute(self) -> Staged | None:
-        """The Rewrite of the first execution; None when there is nothing to do."""
+        """The Rewrite of the first execution; None if there is nothing to do."""
         dataset = await to_thread.run_sync(self._open)
         self.done = await to_thread.run_sync(partial(compact_files, dataset, **self._options))
         return await self._staged(dataset)
 
     async def again(self, _refused: Reexecution) -> Staged | None:
-        """For `reexecute`."""
+        """The Rewrite of a later execution, for `reexecute`; None if there is nothing left to do."""
         dataset = await to_thread.run_sync(self._open)
         self.done = await to_thread.run_sync(partial(compact_files_again, dataset, self.done, **self._options))
         return await self._staged(dataset)

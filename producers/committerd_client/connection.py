@@ -1,4 +1,4 @@
-"""How a client talks to Kafka: its topics, the arguments of kafka-python's clients, and why it can't when it can't."""
+"""How a client connects to Kafka: topics, arguments of kafka-python's clients, and the cause if a connection fails."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OURS = frozenset(
         "allow_auto_create_topics", "max_in_flight_requests_per_connection", "kafka_client",
     }
 )  # fmt: skip
-"""What the client's promises rest on, or what has an argument of its own."""
+"""Options that users can't set: the client's guarantees depend on them, or `CommitClient` has its own argument."""
 
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
-"""After an outage the connection that was tried during it is given up in this time, and the next one succeeds."""
+"""Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Connection:
     dataset: str
     topic_prefix: str = ""
     client_id: str
-    """As Kafka's quotas and logs know it."""
+    """The client's name in Kafka's quotas and logs."""
     partition_key: str
-    """Chooses the client's partition of the outcomes topic: by its crc32."""
+    """Its crc32 chooses the client's partition of the outcomes topic."""
     connect_timeout: float = 30.0
     """Seconds."""
     max_record_bytes: int
@@ -70,28 +70,28 @@ class Connection:
         return f"{self.topic_prefix}{self.dataset}.outcomes"
 
     def producer_config(self) -> dict[str, Any]:
-        """Idempotent, and no linger: a batch is what has gathered while the one before was under way."""
+        """Arguments of `KafkaProducer`: idempotent, no linger. Records form a batch while another is in flight."""
         return {
             **self._common(KafkaProducer.DEFAULT_CONFIG),
             "client_id": f"{self.client_id}-staged",
             "acks": "all",
-            "enable_idempotence": True,  # said aloud: where it is only the default, a conflict turns it off in silence
+            "enable_idempotence": True,  # explicit: kafka-python drops the mere default silently on a conflict
             "max_request_size": self.max_record_bytes,
         }
 
     def consumer_config(self) -> dict[str, Any]:
-        """No group: the client reads one partition from where it ended when the client started."""
+        """Arguments of `KafkaConsumer`: no group. The client reads one partition, from its end at the start on."""
         return {
             **self._common(KafkaConsumer.DEFAULT_CONFIG),
             "client_id": f"{self.client_id}-outcomes",
             "group_id": None,
             "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",  # answers older than the topic keeps are gone; go on with what is there
+            "auto_offset_reset": "earliest",  # if the topic has dropped older outcomes, read the others
             "isolation_level": "read_committed",
         }
 
     def admin_config(self) -> dict[str, Any]:
-        """For questions about topics and groups."""
+        """Arguments of the `KafkaAdminClient` that describes topics and groups."""
         return {**self._common(KafkaAdminClient.DEFAULT_CONFIG), "client_id": f"{self.client_id}-diagnosis"}
 
     def _common(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Connection:
             "max_block_ms": 5_000,
             "batch_size": 128 * 1024,
             "max_poll_records": 2_000,
-            "metrics_enabled": False,  # kafka-python's own, which nobody reads
+            "metrics_enabled": False,  # nobody reads kafka-python's own metrics
         }
         return {
             **{name: value for name, value in {**defaults, **self.options}.items() if name in accepted},
@@ -113,10 +113,11 @@ class Connection:
 
 
 def connect(kind: Any, config: Mapping[str, Any]) -> Any:
-    """A `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` that has reached a broker; raises what they raise.
+    """A connected `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient`. Raises what kafka-python raises.
 
-    kafka-python 3.0.12 leaves the sockets of a client that can't connect open, and a consumer's thread running. It also
-    waits up to 36 s for a connection whose packets are lost, and has no option for that.
+    If a client can't connect, kafka-python 3.0.12 leaves its sockets open and a consumer's thread running; this
+    function closes them. kafka-python also waits up to 36 s for a connection whose packets are lost, and has no public
+    option for that; this function sets a limit of 5 s.
     """
     networks: list[Any] = []
 
@@ -133,9 +134,10 @@ def connect(kind: Any, config: Mapping[str, Any]) -> Any:
 
 
 def heard_at(consumer: Any) -> float:
-    """When a broker last sent anything to a `KafkaConsumer` (monotonic clock).
+    """The time at which a broker last sent anything to a `KafkaConsumer` (monotonic clock, seconds); 0 if none did.
 
-    kafka-python 3.0.12 shows it nowhere: `poll` returns nothing both where nothing is new and where nobody answers.
+    kafka-python 3.0.12 has no public API for it: `poll` returns nothing if there are no new records, and also if no
+    broker responds.
     """
     connections = list(consumer._client._manager._conns.values())
     transports = [connection.transport for connection in connections]
@@ -143,7 +145,7 @@ def heard_at(consumer: Any) -> float:
 
 
 class RecentWarnings(logging.Handler):
-    """The last warnings of kafka-python: a failed login or handshake reaches its caller only as a timeout."""
+    """Keeps the last warnings of kafka-python, which raises only a timeout for a failed login or handshake."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -160,7 +162,7 @@ class RecentWarnings(logging.Handler):
 
 @contextmanager
 def recent_warnings() -> Iterator[RecentWarnings]:
-    """Listen to kafka-python's log for the time of the block."""
+    """Collect kafka-python's warnings during the block."""
     logger, heard = logging.getLogger("kafka"), RecentWarnings()
     logger.addHandler(heard)
     try:

@@ -1,8 +1,9 @@
-"""Finds out why no answer comes while a commit still waits, so that its timeout error can say what is missing.
+"""Diagnoses, shortly before a commit times out, why it has no outcome, so that the error can name the cause.
 
-In the last seconds of a timeout it asks Kafka (does it answer, does the committers' group have a member, how far has it
-come) and, if `dataset_uri` is given, looks for the table. One look serves all waiting commits of a client. It runs in a
-thread of its own, and nobody waits for it: a slow look makes the message shorter, never the timeout longer.
+In the last seconds of a timeout it asks Kafka (does Kafka respond, does the committers' group have a member, what is
+the group's offset) and, if `dataset_uri` is given, looks for the table. One check serves all waiting commits of a
+client. It runs in a thread of its own, and nobody waits for it: a slow check makes the message shorter, never the
+timeout longer.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, Kaf
 from committerd_client.connection import Connection, connect
 
 _LOOK_SECONDS = 4.0
-"""How long before the end of a timeout the look begins, or half of a shorter one."""
+"""The check begins this long before the end of a timeout, or at half of a shorter timeout."""
 _TIMEOUT_SECONDS_MIN = 0.5
-"""Of a shorter timeout nothing is left to look in."""
+"""A shorter timeout leaves no time for a check."""
 _FRESH_SECONDS = 10.0
-"""A look that is not older is not repeated."""
+"""A check that is younger than this is not repeated."""
 _REQUEST_MS = 2_000
 _COORDINATOR_TRIES, _COORDINATOR_SECONDS = 6, 0.25
 
 
 @dataclass(slots=True)
 class Observed:
-    """What a look has found so far; None = not known (yet)."""
+    """The results of a check so far; None = not known (yet)."""
 
     servers: str
     group: str
@@ -48,15 +49,15 @@ class Observed:
     ended: float | None = None
     kafka_answered: bool = False
     error: str = ""
-    """Why Kafka could not be asked."""
+    """Why a request to Kafka failed; empty if none did."""
     topic_exists: bool | None = None
     members: int | None = None
-    """Committers in the group."""
+    """Number of committers in the group."""
     position: int | None = None
-    """The group's offset: all records before it are answered."""
+    """The group's offset: all records before it have an outcome."""
     log_start: int | None = None
     readable_end: int | None = None
-    """Records from here on are held back by an open Kafka transaction, or not there."""
+    """First offset that can't be read: an open Kafka transaction holds it back, or it does not exist yet."""
     table_exists: bool | None = None
 
 
@@ -67,11 +68,14 @@ class Cause:
     why: str
     """kafka, no_topic, no_committer, no_table, open_transaction, behind, passed or stalled."""
     text: str
-    """Some sentences for people: what is missing, and what to do."""
+    """Some sentences for people: the cause, and what to do."""
 
 
 def explain(facts: Observed, offset: int | None) -> Cause | None:
-    """What the facts mean for a record at this offset; None where they say nothing."""
+    """The most likely cause for a record at this offset; None if the facts show no cause.
+
+    `offset`: None if Kafka has not acknowledged the record.
+    """
     if not facts.kafka_answered:
         return Cause("kafka", _kafka_is_away(facts))
     if facts.topic_exists is False:
@@ -132,7 +136,7 @@ def _place_in_queue(facts: Observed, offset: int) -> Cause | None:
 
 
 class Diagnosis:
-    """Looks for one client. Used in its event loop only."""
+    """Runs the checks of one client. Use it only in that client's event loop."""
 
     def __init__(
         self, connection: Connection, *, group: str, uri: str | None, storage_options: Mapping[str, str] | None
@@ -143,7 +147,7 @@ class Diagnosis:
         self._facts: Observed | None = None
 
     async def waited(self, wait: Callable[[float | None], Awaitable[bool]], seconds: float | None) -> bool:
-        """`wait` for so long, and begin to look for the cause shortly before the time is up; what `wait` returns."""
+        """Call `wait` for `seconds` in all, and start a check shortly before the end. Returns the result of `wait`."""
         if seconds is None or seconds < _TIMEOUT_SECONDS_MIN:
             return await wait(seconds)
         until = asyncio.get_running_loop().time() + seconds
@@ -153,7 +157,7 @@ class Diagnosis:
         return await wait(max(until - asyncio.get_running_loop().time(), 0.0))
 
     def finding(self, offset: int | None) -> Cause | None:
-        """Of the latest look, for a record at this offset; None where there was none, or it found nothing yet."""
+        """The cause that the latest check found for a record at this offset; None if it found none (yet)."""
         facts = self._facts
         if facts is None or not (facts.kafka_answered or facts.error or _patience_is_over(facts)):
             return None
@@ -172,13 +176,13 @@ class Diagnosis:
             started=now,
         )
         name = f"{connection.client_id}-diagnosis"
-        with contextlib.suppress(RuntimeError):  # there can be no more threads: the message is shorter
+        with contextlib.suppress(RuntimeError):  # no more threads can be started: the message is shorter
             threading.Thread(target=self._ask, args=(facts,), name=name, daemon=True).start()
 
     def _ask(self, facts: Observed) -> None:
         try:
             self._ask_kafka(facts)
-        except Exception as error:  # noqa: BLE001  # the look must not do harm, whatever it meets
+        except Exception as error:  # noqa: BLE001  # no error of a check may do harm
             facts.error = facts.error or str(error) or type(error).__name__
         with contextlib.suppress(Exception):
             facts.table_exists = table_exists(facts.uri, self._storage_options)
@@ -193,7 +197,7 @@ class Diagnosis:
         place = TopicPartition(facts.topic, 0)
         try:
             for ask in (_ask_topic, _ask_group, _ask_bounds):
-                # What this user may not see stays unknown.
+                # A request that this user may not make leaves its facts unknown.
                 try:
                     _repeated(ask, admin, facts, place)
                 except KafkaError as error:
@@ -207,7 +211,7 @@ def _patience_is_over(facts: Observed) -> bool:
 
 
 def _repeated(ask: Callable[[Any, Observed, TopicPartition], None], *given: Any) -> None:
-    """A Kafka in which there never was a group makes the topic of their offsets at the first question for one."""
+    """Call `ask`, again if needed: a new Kafka creates its topic of group offsets when a group is first requested."""
     for _ in range(_COORDINATOR_TRIES):
         try:
             ask(*given)
@@ -242,26 +246,26 @@ def _ask_bounds(admin: Any, facts: Observed, place: TopicPartition) -> None:
 
 
 def table_exists(uri: str | None, storage_options: Mapping[str, str]) -> bool | None:
-    """Whether there is a table; None where that can't be found out: no URI, or no pylance for a store."""
+    """Whether the table exists; None if that is unknown: no URI, no pylance for an object store, or another error."""
     if uri is None:
         return None
     path = _local_path(uri)
     if path is not None:
-        # A folder that this machine doesn't have may be one that only the committer's has.
+        # If this machine lacks the parent folder, the path may exist on the committer's machine.
         return any((path / "_versions").glob("*.manifest")) if path.parent.is_dir() else None
     if "lance" not in sys.modules and find_spec("lance") is None:
         return None
-    import lance  # here: an import takes a third of a second
+    import lance  # imported here because it takes a third of a second
 
     try:
         lance.dataset(uri, storage_options=dict(storage_options) or None)
-    except (OSError, ValueError) as error:  # pylance raises either for a table that isn't there
+    except (OSError, ValueError) as error:  # pylance raises either if the table does not exist
         return False if "not found" in str(error).lower() else None
     return True
 
 
 def _local_path(uri: str) -> Path | None:
-    """The folder that it names; None for a store's."""
+    """The local folder that the URI names; None for an object store's URI."""
     parts = urlsplit(uri)
     if parts.scheme in ("file", "file-object-store"):
         return Path(unquote(parts.path))

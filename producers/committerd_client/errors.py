@@ -1,26 +1,26 @@
-"""What a commit can raise, grouped by what whoever catches it does next.
+"""The errors of a commit, grouped by what the caller does next.
 
-    ClientError                     .code is stable snake_case, .uuid the transaction's, the message is for people
-    ├── NotCommitted                the committer has answered: it is not in the table, and will never be
-    │   ├── CommitConflict            also lance.commit.CommitConflictError, where pylance is imported
+    ClientError                     .code is stable snake_case, .uuid is the transaction's, the message is for people
+    ├── NotCommitted                the committer refused it: it is not in the table, and will never be
+    │   ├── CommitConflict            also lance.commit.CommitConflictError, if pylance is imported
     │   │   ├── RetryableConflict       do the work again on the latest version, under a new uuid
     │   │   └── IncompatibleConflict    doing it again can't help
-    │   ├── InvalidTransaction        wrong in itself or for this table
-    │   ├── UnsupportedTransaction    not the committer's to do
-    │   └── Expired                   the committer got to it after its deadline
+    │   ├── InvalidTransaction        invalid in itself or for this table
+    │   ├── UnsupportedTransaction    this committer does not support it
+    │   └── Expired                   the committer reached it after its deadline
     ├── Undecided                   the committer can't tell whether it is in the table: a person has to look
-    ├── CommitTimeout               no answer in time: unknown, not failed. Also TimeoutError
-    │   └── OutcomeNotFound           `resume` found no answer anywhere: unknown as well
-    ├── ClientClosed                closed before the answer came: unknown as well
-    ├── SubmitFailed                Kafka refused the record, or could not be asked
-    │   ├── TransactionTooLarge       larger than a record may be; nothing was sent
-    │   └── InFlightFull              no room among the sends in flight in time; nothing was sent. Also TimeoutError
-    └── KafkaUnavailable            the client could not start
+    ├── CommitTimeout               no outcome in time: unknown, not failed. Also TimeoutError
+    │   └── OutcomeNotFound           `resume` found no outcome anywhere: unknown as well
+    ├── ClientClosed                the client was closed before the outcome came: unknown as well
+    ├── SubmitFailed                Kafka refused the record, or did not respond
+    │   ├── TransactionTooLarge       larger than a record may be
+    │   └── InFlightFull              no room among the records in flight in time; nothing was sent. Also TimeoutError
+    └── KafkaUnavailable            the client could not connect
 
-`commit_many` raises them together, as a `CommitManyFailed`, which is an `ExceptionGroup`.
+`commit_many` raises a `CommitManyFailed`, an `ExceptionGroup` of them.
 
-After anything that leaves the outcome unknown, commit *the same transaction* again, with its uuid: it is answered
-DUPLICATE when it was committed before. The same data under a new uuid would be committed twice.
+After an error that leaves the outcome unknown, commit *the same transaction* again, with its uuid: if it was committed
+before, it gets DUPLICATE. The same data under a new uuid may be committed twice.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from committerd_common.errors import CommitterError
 
 
 class ClientError(CommitterError):
-    """Base of all that this package raises, wrong arguments (`ValueError`, `TypeError`) aside."""
+    """Base of all errors of this package, except those for wrong arguments (`ValueError`, `TypeError`)."""
 
     offset: int | None = None
-    """Of the record in the staged topic; None when nothing was sent, or Kafka has not acknowledged it."""
+    """The record's offset in the staged topic; None if it was not sent, or Kafka has not acknowledged it."""
     attempts: int = 1
-    """How often it was tried, with `reexecute`; the error is about the last try."""
+    """Number of tries, re-executions included; the error is that of the last try."""
 
     def __init__(self, message: str, *, code: str | None = None, uuid: str = "") -> None:
         super().__init__(message, code=code)
         self.uuid = uuid
 
     def __reduce__(self) -> tuple[Callable[..., ClientError], tuple[Any, ...]]:
-        # The default would lose what is not in `args`, and look for the class made below under the name of its parent.
+        # The default would lose the fields outside `args`, and could not find a class that `_also_pylance` has made.
         declared = getattr(type(self), "_declared", type(self))
         return _rebuild, (declared, self.args, dict(self.__dict__))
 
 
 class NotCommitted(ClientError):
-    """Refused. `code` is the outcome's reason, such as `concurrent_overwrite`."""
+    """The committer refused the transaction. `code` is the outcome's reason, such as `concurrent_overwrite`."""
 
     operation: str = ""
     read_version: int = 0
     conflicting_version: int | None = None
-    """The committed version that this transaction could not pass, where that was the reason."""
+    """The committed version that this transaction conflicts with, if that is the reason."""
     conflicting_operation: str = ""
 
 
 class CommitConflict(NotCommitted):
-    """It contradicts what was committed since its read version."""
+    """The transaction conflicts with one that was committed since its read version."""
 
     retryable: bool
-    """As on pylance's error: whether the work can be done again on the latest version."""
+    """Whether the work can be done again on the latest version; pylance's error has the same attribute."""
 
     def __new__(cls, message: str, **_fields: Any) -> Self:
         made = _also_pylance(cls)
@@ -87,106 +87,115 @@ class RetryableConflict(CommitConflict):
 
 
 class IncompatibleConflict(CommitConflict):
-    """The same work can't be done any more, however often it is tried."""
+    """The same work can't be committed any more, however often it is tried."""
 
     code = "conflict"
 
 
 class InvalidTransaction(NotCommitted):
-    """Wrong; the message says what and where. Also a dead letter, unless the client itself refused it."""
+    """The transaction is invalid; the message says what and where.
+
+    It is also a dead letter, unless the client itself refused it.
+    """
 
     code = "invalid"
 
 
 class UnsupportedTransaction(NotCommitted):
-    """Well-formed, but an operation or feature that this committer does not serve. Also a dead letter."""
+    """The transaction is well-formed, but this committer does not support its operation or a feature of it.
+
+    It is also a dead letter.
+    """
 
     code = "unsupported"
 
 
 class Expired(NotCommitted):
-    """Its deadline had passed when its turn came."""
+    """The deadline had passed when the committer reached the record."""
 
     code = "expired"
 
 
 class Undecided(ClientError):
-    """It can be neither found in the table nor ruled out. Never do the work again without looking."""
+    """The committer can't tell whether the table holds the transaction. Look before you do the work again."""
 
     code = "undecided"
 
 
 class CommitTimeout(ClientError, TimeoutError):
-    """Unknown, not failed: it may have been committed, or be committed later."""
+    """No outcome came in time. The transaction may have been committed, or may be committed later."""
 
     code = "timeout"
     why: str = ""
-    """What was found missing: `kafka` (it does not answer), `no_topic`, `no_committer`, `no_table`, `open_transaction`,
-    `behind` (other records are ahead), `passed` (answered, but the answer was not read), `stalled`, or "" (not known).
+    """The cause: `kafka` (it does not respond), `no_topic`, `no_committer`, `no_table`, `open_transaction`, `behind`
+    (other records are ahead), `passed` (it has an outcome, which was not read), `stalled`, or "" (not known).
     The message has the details."""
 
 
 class OutcomeNotFound(CommitTimeout):
-    """Neither the outcomes nor the table's history tell what became of it."""
+    """Neither the outcomes topic nor the table's history has the outcome."""
 
     code = "outcome_not_found"
 
 
 class ClientClosed(ClientError):
-    """The client was closed. For a transaction that was submitted: unknown, not failed."""
+    """The client was closed. The outcome of a submitted transaction is unknown; it may be committed."""
 
     code = "client_closed"
 
 
 class SubmitFailed(ClientError):
-    """Kafka did not take the record; the cause is its error."""
+    """Kafka did not accept the record; `__cause__` is kafka-python's error."""
 
     code = "submit_failed"
 
 
 class TransactionTooLarge(SubmitFailed):
-    """Larger than one record may be."""
+    """The transaction is larger than a record may be."""
 
     code = "transaction_too_large"
 
 
 class InFlightFull(SubmitFailed, TimeoutError):
-    """Too much was waiting for Kafka's acknowledgement for as long as the caller would wait."""
+    """The records in flight left no room for another one until the caller's timeout; nothing was sent."""
 
     code = "in_flight_full"
 
 
 class KafkaUnavailable(ClientError):
-    """No broker answered, login failed, or the dataset's topics are not there."""
+    """No broker responded, the login failed, or the dataset's topics don't exist."""
 
     code = "kafka_unavailable"
 
 
 class CommitManyFailed(ExceptionGroup[ClientError]):
-    """Some of many were not committed: the group holds their errors, `results` what became of each, in order."""
+    """Some of many transactions were not committed.
+
+    The group holds their errors; `results` holds the result or error of each transaction, in order.
+    """
 
     results: Sequence[CommitResult | ClientError]
 
     @classmethod
     def of(cls, results: Sequence[CommitResult | ClientError]) -> Self:
-        """The group for these results, at least one of them an error."""
+        """The group for these results, of which at least one is an error."""
         errors = [result for result in results if isinstance(result, ClientError)]
         made = cls(f"{len(errors)} of {len(results)} transactions were not committed", errors)
         made.results = results
         return made
 
     def derive(self, excs: Sequence[ClientError], /) -> CommitManyFailed:  # type: ignore[override]
-        # For `except*` and `split`: a part knows the results of all.
+        # For `except*` and `split`: a part keeps the results of all.
         part = CommitManyFailed(self.message, excs)
         part.results = self.results
         return part
 
 
 def _also_pylance(cls: type[CommitConflict]) -> type[CommitConflict]:
-    """`cls` as it is, or a subclass of it and of pylance's CommitConflictError.
+    """`cls` itself, or a subclass of it and of pylance's CommitConflictError.
 
-    Looked up when an error is made, and only where `lance.commit` is imported already: nobody can have named its
-    class in an `except` otherwise, and an import here would cost those a third of a second who don't use it.
+    The lookup happens when an error is made, and only if `lance.commit` is imported already. Otherwise no `except` can
+    name its class, and an import here would cost a third of a second.
     """
     theirs = getattr(sys.modules.get("lance.commit"), "CommitConflictError", None)
     return _combined(cls, theirs) if isinstance(theirs, type) and not issubclass(cls, theirs) else cls

@@ -1,4 +1,4 @@
-"""What `submit` returns."""
+"""The handle that `submit` returns."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from committerd_client.resuming import Bookmark
 
 
 class CommitHandle:
-    """A transaction that Kafka holds. Dropping the handle does not take it back."""
+    """A transaction that Kafka has acknowledged. Dropping the handle does not withdraw the transaction."""
 
     __slots__ = ("_submission", "_wait", "bookmark")
 
     def __init__(
         self, submission: Submission, bookmark: Bookmark, wait: Callable[[Submission, Timeout], Awaitable[CommitResult]]
     ) -> None:
-        """`wait`: how the client waits for the outcome of a submission."""
+        """`wait`: awaits the outcome of a submission, in the client."""
         self._submission = submission
         self._wait = wait
         self.bookmark = bookmark
-        """For `CommitClient.resume`: the answer comes at this place or later."""
+        """For `CommitClient.resume`: the outcome is at this place or after it."""
 
     @property
     def uuid(self) -> str:
-        """The transaction's."""
+        """The transaction's uuid."""
         return self._submission.uuid
 
     @property
     def offset(self) -> int | None:
-        """Of its record in the staged topic; None in the rare case that Kafka doesn't say."""
+        """The record's offset in the staged topic; None in the rare case that Kafka doesn't return it."""
         return self._submission.offset
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the outcome is known."""
         return self._submission.answer is not None
 
     async def outcome(self, *, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
-        """Wait for the answer; may be called again, from several tasks too. Raises as `CommitClient.commit` does."""
+        """Wait for the outcome. Raises the errors of `CommitClient.commit`.
+
+        May be called several times, also from several tasks.
+        """
         return await self._wait(self._submission, timeout)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""A staged record: the transaction's bytes, and in its headers everything about the asking.
+"""A staged record: its value is the transaction's bytes, its headers are the options of the commit.
 
-Headers are checked with the decoder that the committer uses, so that what it would refuse is refused before it is sent.
+The committer's own decoder checks the headers, so the client refuses invalid headers before it sends the record.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from committerd_common.request import decode_envelope, decode_transaction
 
 
 class App(NamedTuple):
-    """One unit of work of a replayable source: DUPLICATE at or below the highest version committed for its id."""
+    """One unit of work of a replayable source.
+
+    The record gets DUPLICATE if its version is at or below the highest one that is committed for its id.
+    """
 
     app_id: str
     """1 to 128 of the characters A-Z a-z 0-9 . _ -"""
     version: int
-    """Grows with each unit; below 2^53."""
+    """Number of the unit; it grows with each unit, and is below 2^53."""
     run: str = ""
-    """Who counts these versions, such as a Spark query's id. The same app id from another run is INVALID."""
+    """The id of the counter behind these versions, such as a Spark query's id. The same app id from another run is
+    INVALID."""
 
 
 AppUnit = App | tuple[str, int] | tuple[str, int, str]
@@ -37,20 +41,21 @@ class Staged:
 
     transaction: Transaction
     create_only: bool = False
-    """A table that exists is not overwritten: RETRYABLE `table_exists`."""
+    """Never overwrite an existing table: if it exists, the outcome is RETRYABLE `table_exists`."""
     create_options: Mapping[str, Any] = field(default_factory=dict)
-    """How a new table is made, names as in pylance: `enable_stable_row_ids`, `enable_v2_manifest_paths`, ..."""
+    """Options for a new table, with pylance's names: `enable_stable_row_ids`, `enable_v2_manifest_paths`, ..."""
     read_uuid: str | None = None
-    """Of the transaction that made the read version, so that another table under the same name is noticed."""
+    """The uuid of the transaction that made the read version; with it the committer notices that the table was made
+    again under the same name."""
     can_catch_up: bool = False
-    """Whether an execution that is given this as `Reexecution.work` needs to look only at what is new since. `commit`
-    then has a first re-execution that took long brought up to date before it is sent.
+    """Whether an execution that gets this as `Reexecution.work` need read only the rows that are new since. `commit`
+    then has the first re-execution brought up to date before it sends it, if that re-execution took long.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """What the caller wants of one commit, beside the transaction."""
+    """The options of one commit; they become headers of its record."""
 
     app: AppUnit | None = None
     create_only: bool = False
@@ -67,7 +72,7 @@ _NOTHING_ASKED = Asking()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRecord:
-    """What goes to Kafka."""
+    """The key, value and headers of a record in the staged topic."""
 
     uuid: str
     value: bytes
@@ -75,13 +80,13 @@ class StagedRecord:
 
     @property
     def size(self) -> int:
-        """An upper bound of its bytes on the wire; a batch of it alone adds less than 1 KiB."""
+        """An upper bound of the record's bytes on the wire; a batch with this record alone adds less than 1 KiB."""
         named = sum(len(name) + len(value) + _PER_HEADER for name, value in self.headers)
         return len(self.value) + len(self.uuid) + named + _PER_RECORD
 
 
 _PER_HEADER = 10  # two lengths as varints
-_PER_RECORD = 88  # kafka-python: DefaultRecordBatchBuilder.estimate_size_in_bytes of nothing
+_PER_RECORD = 88  # kafka-python: DefaultRecordBatchBuilder.estimate_size_in_bytes of an empty record
 
 
 def make_record(
@@ -89,9 +94,9 @@ def make_record(
     asking: Asking,
     constant: Sequence[tuple[str, bytes]],
 ) -> StagedRecord:
-    """The record that asks for a commit. `constant`: headers that each record of a client has.
+    """The record that asks for a commit. `constant`: headers that every record of a client has.
 
-    Raises `InvalidTransaction` for what the committer would refuse whatever the table says.
+    Raises `InvalidTransaction` for a record that the committer would refuse whatever the table holds.
     """
     staged = transaction if isinstance(transaction, Staged) else None
     message = transaction.transaction if isinstance(transaction, Staged) else transaction
@@ -115,7 +120,7 @@ def make_record(
 
 
 def too_large(record: StagedRecord, bytes_max: int) -> TransactionTooLarge:
-    """The error for a record that Kafka would not take, where nobody can put its bytes beside the table."""
+    """The error for a record that is too large for Kafka, if the client can't write its bytes beside the table."""
     return TransactionTooLarge(
         f"transaction {record.uuid} makes a record of {record.size} bytes, and {bytes_max} are allowed "
         "(max_record_bytes, claim_check_above). Let the client put large transactions beside the table: give it "
@@ -126,7 +131,7 @@ def too_large(record: StagedRecord, bytes_max: int) -> TransactionTooLarge:
 
 
 def constant_headers(*, dataset_uri: str | None, producer: str, outcome_partition: int) -> list[tuple[str, bytes]]:
-    """What each record of a client carries."""
+    """The headers that every record of a client has."""
     headers = [("producer", producer.encode()), ("outcome-partition", b"%d" % outcome_partition)]
     if dataset_uri is not None:
         headers.append(("dataset", dataset_uri.encode()))

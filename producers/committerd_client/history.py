@@ -1,4 +1,4 @@
-"""Whether a transaction stands in a table's history, as far as pylance can read it."""
+"""Looks for a transaction in a table's history, as far as pylance can read it."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 from committerd_common.messages import COMMITTED, Member, Members, Outcome, Refusal, Refusals
 
 VERSIONS_MAX = 1_000
-"""How far it looks back. Each is a read or two of the table's storage."""
+"""How many versions it reads at most. Each version is a read or two of the table's storage."""
 
 _MEMBERS, _REFUSED = "committerd.members", "committerd.refused"
-"""Transaction properties of a version that came from the queue."""
+"""Transaction properties of each version that came from the queue."""
 
 
 def find(uri: str | None, storage_options: Mapping[str, str] | None, uuid: str) -> tuple[Outcome | None, str]:
-    """What the latest 1,000 readable versions say of this uuid, and in words where that was looked for. Blocks."""
+    """The outcome of this uuid in the latest 1,000 readable versions, or None; and a phrase that names them. Blocks."""
     if uri is None:
         return None, "the table was not asked (the client has no dataset_uri)"
     if find_spec("lance") is None:
         return None, "the table was not asked (pylance is not installed: extra `lance`)"
-    import lance  # here: an import takes a third of a second
+    import lance  # imported here because it takes a third of a second
 
     try:
         table = lance.dataset(uri, storage_options=dict(storage_options or {}) or None)
-    except (OSError, ValueError) as error:  # pylance raises either for a table that isn't there
+    except (OSError, ValueError) as error:  # pylance raises either if the table does not exist
         return None, f"the table was not asked ({_first_line(error)})"
     latest = lowest = table.version
     while lowest > max(latest - VERSIONS_MAX, 0):
         try:
             transaction = table.read_transaction(lowest)
-        except (OSError, ValueError):  # cleaned up; gaps are not looked behind
+        except (OSError, ValueError):  # cleaned up; nothing before a gap is read
             break
         found = None if transaction is None else _settled(transaction, lowest, uuid)
         if found is not None:
@@ -44,7 +44,7 @@ def find(uri: str | None, storage_options: Mapping[str, str] | None, uuid: str) 
 
 
 def _settled(transaction: Any, version: int, uuid: str) -> Outcome | None:
-    """What one version says of the transaction."""
+    """The outcome that one version gives the transaction; None if it has none."""
     properties = transaction.transaction_properties or {}
     members = Members.FromString(base64.b64decode(properties.get(_MEMBERS, ""))).members
     for member in members:
@@ -53,7 +53,7 @@ def _settled(transaction: Any, version: int, uuid: str) -> Outcome | None:
     for refusal in Refusals.FromString(base64.b64decode(properties.get(_REFUSED, ""))).refusals:
         if refusal.uuid == uuid:
             return _refused(refusal)
-    if transaction.uuid == uuid:  # somebody committed it by hand
+    if transaction.uuid == uuid:  # committed by hand, not through the queue
         return _committed(Member(uuid=uuid, offset=-1), version, of=transaction, transactions=1)
     return None
 

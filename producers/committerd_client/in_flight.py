@@ -1,8 +1,8 @@
-"""What a client has submitted and not yet heard about. Everything here is touched in the event loop only.
+"""Submissions in flight: records without an outcome yet. Only the event loop uses this module.
 
-A submission is kept alive by whoever wants to know what becomes of it (a handle, a waiting `commit`) and, until Kafka
-has acknowledged it, by the sender. The table of submissions holds weak references: one that nobody waits for costs
-nothing, so a program that only submits may do so through any outage of the committer.
+A handle or a waiting `commit` keeps its submission alive, and so does the sender until Kafka has acknowledged the
+record. `Submissions` holds weak references: a submission that nobody waits for takes no memory, so a program that only
+submits may go on through an outage of the committer of any length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EARLY_MAX = 1_000
 
 
 class Submission:
-    """One staged record on its way to an answer."""
+    """One record, from its submission to its outcome."""
 
     __slots__ = (
         "__weakref__",
@@ -41,20 +41,20 @@ class Submission:
     def __init__(self, record: StagedRecord, size: int) -> None:
         self.uuid = record.uuid
         self.record: StagedRecord | None = record
-        """Until Kafka has it."""
+        """None once Kafka has acknowledged it."""
         self.size = size
-        """Of the record."""
+        """Size of the record in bytes."""
         self.wanted = True
         """False once the caller has given up; read by the sender's thread."""
         self.acknowledged = False
         self.offset: int | None = None
         self.answer: CommitResult | ClientError | None = None
         self.namesake: Submission | None = None
-        """An earlier one of the same uuid that may still be waited for."""
+        """An earlier submission with the same uuid whose caller may still wait."""
         self._waiters: list[tuple[bool, asyncio.Future[None]]] = []
 
     def stage(self, offset: int | None) -> None:
-        """Kafka holds the record; None where it doesn't say at which offset."""
+        """Note Kafka's acknowledgement. `offset`: None if Kafka does not return it."""
         self.record = None
         self.acknowledged = True
         if offset is not None:
@@ -62,21 +62,21 @@ class Submission:
         self._wake()
 
     def settle(self, answer: CommitResult | ClientError) -> None:
-        """The first answer counts; a repeated one says the same."""
+        """Note the outcome. The first one counts; later ones are equal."""
         if self.answer is None:
             self.answer = answer
             self._wake()
 
     async def wait_staged(self, seconds: float | None) -> bool:
-        """Until Kafka holds the record or there is an answer; False when the time is up first."""
+        """Wait until Kafka has acknowledged the record, or there is an outcome; False if the time is up first."""
         return self.acknowledged or self.answer is not None or await self._wait(seconds, for_answer=False)
 
     async def wait_answered(self, seconds: float | None) -> bool:
-        """Until there is an answer; False when the time is up first."""
+        """Wait until there is an outcome; False if the time is up first."""
         return self.answer is not None or await self._wait(seconds, for_answer=True)
 
     async def _wait(self, seconds: float | None, *, for_answer: bool) -> bool:
-        # A future for each waiter: cancelling one leaves the others alone.
+        # Each waiter has its own future, so cancelling one does not affect the others.
         return await wait_for_future(self._enlist(for_answer=for_answer), seconds)
 
     def _enlist(self, *, for_answer: bool) -> asyncio.Future[None]:
@@ -94,7 +94,10 @@ class Submission:
 
 
 async def wait_for_future(future: asyncio.Future[None], seconds: float | None) -> bool:
-    """False when the time is up first. Cheaper than a task or a timeout scope, and there are thousands."""
+    """Wait for the future; False if the time is up first.
+
+    It costs less than a task or a timeout scope, and thousands of futures wait at once.
+    """
     if seconds is None:
         await future
         return True
@@ -116,7 +119,7 @@ def _expire(future: asyncio.Future[None]) -> None:
 def timed_out(
     submission: Submission, *, seconds: float | None, topic: str, trouble: str, found: Cause | None = None
 ) -> CommitTimeout:
-    """The error for who has waited `seconds` for the answer; `found` is why it did not come."""
+    """The error for a caller that has waited `seconds` for the outcome. `found`: the cause, if it is known."""
     if submission.acknowledged:
         known = found is not None and found.why != "behind"
         where = f"Kafka holds it{_at(submission)} of {topic}{'' if known else ', and the committer will get to it'}"
@@ -135,7 +138,7 @@ def timed_out(
 
 
 def closed(submission: Submission) -> ClientClosed:
-    """The error for who still waits when the client is closed."""
+    """The error for a caller that still waits when the client is closed."""
     if submission.acknowledged:
         where = f"It is staged{_at(submission)} and may be committed"
     else:
@@ -154,7 +157,7 @@ def _at(submission: Submission) -> str:
 
 
 class Submissions:
-    """All that may still be answered, found by uuid or offset."""
+    """All submissions that may still get an outcome, by uuid and by offset."""
 
     def __init__(self) -> None:
         self._by_uuid: WeakValueDictionary[str, Submission] = WeakValueDictionary()
@@ -169,7 +172,7 @@ class Submissions:
                 submission = submission.namesake
 
     def add(self, submission: Submission) -> None:
-        """Before it is sent: the answer may come before Kafka's acknowledgement does."""
+        """Add a submission. Call it before the record is sent: the outcome may come before Kafka's acknowledgement."""
         earlier = self._by_uuid.get(submission.uuid)
         while earlier is not None and not earlier.wanted:
             earlier = earlier.namesake
@@ -177,7 +180,7 @@ class Submissions:
         self._by_uuid[submission.uuid] = submission
 
     def staged(self, submission: Submission, offset: int | None) -> None:
-        """Kafka holds it."""
+        """Note that Kafka has acknowledged the record."""
         submission.stage(offset)
         if offset is None:
             return
@@ -187,9 +190,9 @@ class Submissions:
             submission.settle(interpret(_named(early, submission.uuid)))
 
     def answered(self, outcome: Outcome) -> None:
-        """Give the answer to whom it concerns; most outcomes of a partition are for other clients.
+        """Give the outcome to its submission; most outcomes of a partition belong to other clients.
 
-        An answer without uuid is to a record that the committer could not read, and is matched by its offset.
+        An outcome without a uuid belongs to a record that the committer could not decode; its offset identifies it.
         """
         if outcome.uuid:
             submission = self._by_uuid.get(outcome.uuid)
@@ -216,7 +219,7 @@ def _named(outcome: Outcome, uuid: str) -> Outcome:
 
 
 class InFlightLimit:
-    """Bounds what was handed to Kafka and is not acknowledged, in records and bytes. First come, first served."""
+    """Bounds the records that wait for Kafka's acknowledgement, in number and bytes. First come, first served."""
 
     def __init__(self, *, records_max: int, bytes_max: int) -> None:
         self.records_max, self.bytes_max = records_max, bytes_max
@@ -224,7 +227,7 @@ class InFlightLimit:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int, seconds: float | None) -> None:
-        """Wait until there is room. Raises `InFlightFull` when the time is up first."""
+        """Wait until there is room. Raises `InFlightFull` if the time is up first."""
         if not self._waiting and self._fits(size):
             self._take(size)
             return
@@ -234,7 +237,7 @@ class InFlightLimit:
             got = await wait_for_future(future, seconds)
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give_back(size)  # the room and the cancellation came at once
+                self.give_back(size)  # there was room at the moment of the cancellation
             else:
                 self._admit()
             raise
@@ -247,21 +250,21 @@ class InFlightLimit:
             )
 
     def close(self) -> None:
-        """Who still waits gets `ClientClosed`."""
+        """Raise `ClientClosed` in all callers that still wait."""
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(ClientClosed("the client was closed before there was room; nothing was sent"))
         self._waiting.clear()
 
     def give_back(self, size: int) -> None:
-        """A record is acknowledged or given up."""
+        """Release the room of a record that is acknowledged or given up."""
         self._records -= 1
         self._bytes -= size
         self._admit()
 
     def _fits(self, size: int) -> bool:
         if self._records == 0:
-            return True  # one always fits
+            return True  # a single record always fits
         return self._records < self.records_max and self._bytes + size <= self.bytes_max
 
     def _take(self, size: int) -> None:

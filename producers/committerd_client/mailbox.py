@@ -1,4 +1,4 @@
-"""From threads into an event loop: whatever gathers until the loop gets to it is delivered in one call."""
+"""Passes items from threads to an event loop; one call delivers all items that have gathered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Items in the order in which they were posted."""
+    """Delivers items in the order in which they were posted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[T]], None]) -> None:
         self._loop = loop
@@ -21,7 +21,7 @@ class Mailbox(Generic[T]):
         self._items: list[T] = []
 
     def post(self, item: T) -> None:
-        """From any thread; never blocks. What arrives after the loop was closed is dropped."""
+        """Add an item, from any thread. Never blocks. Drops the item if the loop is closed."""
         with self._lock:
             self._items.append(item)
             if len(self._items) > 1:

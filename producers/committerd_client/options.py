@@ -1,4 +1,4 @@
-"""What a client is made with, and what one commit may ask for. Both faces of the client take the same."""
+"""Options of a client and of one commit; `CommitClient` and `SyncCommitClient` take the same ones."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class ClientTimeout:
 CLIENTS_TIMEOUT = ClientTimeout()
 
 Timeout = float | ClientTimeout | None
-"""Seconds; None waits for ever."""
+"""Seconds; None waits forever."""
 
 
 class CommitOptions(TypedDict, total=False):
-    """What the caller wants of one commit, beside the transaction; sent as headers of its record."""
+    """Options of one commit; they become headers of its record."""
 
     app: AppUnit | None
-    """(app_id, version, run) of a replayable source: a version at or below the one that is recorded is DUPLICATE."""
+    """(app_id, version, run) of a replayable source; a version at or below the recorded one gets DUPLICATE."""
     create_only: bool
-    """A table that exists is not overwritten: RETRYABLE `table_exists`."""
+    """Never overwrite an existing table: if it exists, the outcome is RETRYABLE `table_exists`."""
     create_options: Mapping[str, Any]
-    """How a new table is made, as in `Staged`."""
+    """Options for a new table, as in `Staged`."""
     read_uuid: str | None
-    """Of the transaction that made the read version."""
+    """The uuid of the transaction that made the read version."""
     deadline: datetime | None
-    """With a time zone; after it the committer must not commit any more."""
+    """The committer does not commit the transaction after this time. It must have a time zone."""
     attempt: int | None
-    """Number of a re-execution after `RetryableConflict`, the first execution being 1. Set by `reexecute`."""
+    """Number of the execution: 1 for the first, more after each `RetryableConflict`. `reexecute` sets it."""
     retry_of: str | None
-    """The uuid that was refused. Set by `reexecute`."""
+    """The uuid of the refused transaction. `reexecute` sets it."""
     traceparent: str | None
     """W3C trace context."""
 
 
 class ClientOptions(TypedDict, total=False):
-    """Arguments of `CommitClient` that have names; what each means and its default stands there."""
+    """Keyword arguments of `CommitClient`, which documents them and their defaults."""
 
     dataset: Required[str]
     topic_prefix: str

@@ -1,4 +1,4 @@
-"""From an outcome that the committer has published to a result to return or an error to raise."""
+"""Turns a published outcome into a result to return or an error to raise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from committerd_common.messages import (
 
 
 def interpret(outcome: Outcome) -> CommitResult | ClientError:
-    """The result to return, or the error to raise."""
+    """The result to return, or the error to raise, for an outcome."""
     if outcome.status in (COMMITTED, DUPLICATE):
         reserved = range(outcome.reserved_first, outcome.reserved_first + outcome.reserved_count)
         return CommitResult(
@@ -75,7 +75,7 @@ def _undecided(outcome: Outcome) -> Undecided:
 
 
 def _message(outcome: Outcome) -> str:
-    """One line that stands alone in a log: which transaction, what was said."""
+    """One line for a log: the transaction, its place, and the committer's message."""
     said = outcome.message or outcome.reason or "no reason given"
     what = f"{outcome.operation or 'transaction'} {outcome.uuid or 'without uuid'}"
     return f"{what} (offset {outcome.offset} of {outcome.topic}): {said}"

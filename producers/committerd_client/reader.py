@@ -1,11 +1,11 @@
 """The thread that reads the client's own partition of the outcomes topic.
 
-A kafka-python consumer belongs to one thread. It is assigned, not subscribed: no group, no rebalance, nothing
-acknowledged. It starts where the partition ends before the first record is sent, so it can miss no answer.
+A kafka-python consumer belongs to one thread. The partition is assigned, not subscribed to: no group, no rebalance, no
+offset commits. The consumer starts at the end of the partition before the first record is sent and misses no outcome.
 
-A broker answers every fetch within half a second, also when nothing is new. When none has said anything for some
-seconds, another consumer is connected. If that succeeds, it goes on in the place of the old one; if not, Kafka is away,
-and the next try follows.
+A broker responds to every fetch within half a second, also if there are no new records. If no broker has sent anything
+for some seconds, the thread connects another consumer. If that succeeds, it replaces the old one; if it fails, Kafka is
+away, and the next attempt follows.
 """
 
 from __future__ import annotations
@@ -27,63 +27,63 @@ from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcom
 
 _log = logging.getLogger(__name__)
 
-_POLL_MS = 200  # how long closing may take; new records are returned at once
+_POLL_MS = 200  # delays closing at most so long; new records are returned at once
 _AGAIN_SECONDS = 0.2
 _SILENCE_SECONDS = 4.0
-"""Without a word from Kafka, before another consumer is tried."""
+"""How long Kafka may send nothing before another consumer is tried."""
 _RECONNECT_MS = 5_000
 _RECONNECT_SECONDS = 1.0
-"""Between two tries."""
+"""The least time between two attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Answers can be taken from this partition from now on."""
+    """The thread reads outcomes from this partition from now on."""
 
     partition: int
 
 
 @dataclass(frozen=True, slots=True)
 class CannotRead:
-    """They can't."""
+    """The thread could not begin to read outcomes, and has ended."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomesRead:
-    """Some outcomes; others' as well as ours."""
+    """Some outcomes, for this client and for others."""
 
     outcomes: list[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingStopped:
-    """The thread is at its end."""
+    """The thread has ended."""
 
 
 ReadEvent = Reading | CannotRead | OutcomesRead | ReadingStopped
 
 
 class Reader:
-    """Owns the consumer."""
+    """Owns the consumer and its thread."""
 
     def __init__(self, connection: Connection, post: Callable[[ReadEvent], None]) -> None:
         self._connection = connection
         self._post = post
         self._stop = threading.Event()
         self.trouble = ""
-        """Why answers can't be read at the moment; empty while they can."""
+        """Why outcomes can't be read at the moment; empty while they can."""
         self.next_offset = 0
-        """All answers before this one have been read."""
+        """The next offset to read; all outcomes before it have been read."""
         config = connection.consumer_config()
         self._silence = max(_SILENCE_SECONDS, 3 * config.get("fetch_max_wait_ms", 500) / 1000)
         self._place: Any = None
         self._opened_at = self._tried_at = 0.0
         self._unusable = False
-        """Whether the consumer has failed in a way that repeating doesn't cure, such as a login that was refused."""
+        """Whether the consumer has failed with an error that a retry doesn't cure, such as a refused login."""
         self.replaced = 0
-        """Consumers that were given up so far."""
+        """Number of consumers that were replaced so far."""
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-reader", daemon=True)
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Post `ReadingStopped` soon; from any thread."""
+        """Ask the thread to end; it then posts `ReadingStopped`. May be called from any thread."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -99,7 +99,7 @@ class Reader:
         try:
             consumer = connect(KafkaConsumer, self._connection.consumer_config())
             partition = self._begin(consumer)
-        except Exception as error:  # noqa: BLE001  # whatever it is, whoever starts the client has to hear it
+        except Exception as error:  # noqa: BLE001  # whoever starts the client gets every error
             if consumer is not None:
                 consumer.close(autocommit=False, timeout_ms=1000)
             self._post(CannotRead(error))
@@ -114,7 +114,7 @@ class Reader:
         self._post(ReadingStopped())
 
     def _begin(self, consumer: Any) -> int:
-        """Choose a partition, and stand at its end."""
+        """Choose a partition, and seek to its end."""
         connection = self._connection
         deadline = time.monotonic() + connection.connect_timeout
         self._partitions(consumer, connection.staged_topic, deadline)
@@ -145,14 +145,14 @@ class Reader:
         return bool(time.monotonic() - max(heard_at(consumer), self._opened_at) > self._silence)
 
     def _replaced(self, consumer: Any) -> Any:
-        """Another consumer at the same place, if Kafka can be reached, else the same one."""
+        """A new consumer at the same offset, if Kafka can be reached, else the same one."""
         if time.monotonic() - self._tried_at < _RECONNECT_SECONDS:
             return consumer
         try:
             fresh = connect(
                 KafkaConsumer, {**self._connection.consumer_config(), "bootstrap_timeout_ms": _RECONNECT_MS}
             )
-        except Exception as error:  # noqa: BLE001  # an error here must not end the thread: nobody else would hear of it
+        except Exception as error:  # noqa: BLE001  # an error must not end the thread unnoticed
             self._note_trouble(error)
             return consumer
         finally:
@@ -174,7 +174,7 @@ class Reader:
     def _poll(self, consumer: Any) -> None:
         try:
             polled = consumer.poll(timeout_ms=_POLL_MS)
-        except Exception as error:  # noqa: BLE001  # an error here must not end the thread: nobody else would hear of it
+        except Exception as error:  # noqa: BLE001  # an error must not end the thread unnoticed
             self._note_trouble(error)
             self._unusable = not getattr(error, "retriable", False)
             self._stop.wait(_AGAIN_SECONDS)
@@ -194,7 +194,7 @@ class Reader:
         except DECODE_ERRORS as error:
             _log.warning("topic %s offset %d holds no outcome: %s", record.topic, record.offset, error)
             return None
-        # Without uuid it is known by its offset, which means something in one topic only.
+        # An outcome without a uuid is identified by its offset, which is valid in one topic only.
         here = outcome.uuid or outcome.topic == self._connection.staged_topic
         return outcome if here and outcome.status != STATUS_UNSPECIFIED else None
 

@@ -1,12 +1,12 @@
-"""Doing refused work again: who is asked for it, how often, and what the committer is told.
+"""Executes refused work again: calls the caller's function, counts the tries, and sets the headers for the committer.
 
-An upsert contradicts every Append since its read version, so under a stream of them its first try is often refused. A
-re-execution names the refused transaction (headers `attempt`, `retry-of`): the committer lets it go before waiting
-records, and from the second refusal on commits nothing else for a moment until it arrives.
+An upsert conflicts with every Append since its read version, so under a stream of Appends its first try is often
+refused. A re-execution names the refused transaction (headers `attempt`, `retry-of`). The committer puts it before
+waiting records; from the second refusal on it commits nothing else for a moment, the hold, until the next try arrives.
 
-While the first re-execution takes its time, more is committed that it contradicts. So work that can be brought up to
-date (`Staged.can_catch_up`) is handed back to the function before it is sent, when it took long: the next try then has
-little to look through, and is done while the hold lasts.
+While the first re-execution runs, more transactions are committed that it conflicts with. So if it took long, and its
+work can be brought up to date (`Staged.can_catch_up`), the function gets that work once more before it is sent. The
+next execution then has few new rows to read, and ends during the hold.
 """
 
 from __future__ import annotations
@@ -26,55 +26,56 @@ from committerd_client.results import CommitResult
 from committerd_common.messages import DECODE_ERRORS, Transaction
 
 ATTEMPTS_MAX = 10
-"""Tries of one commit, the first included, unless the caller says otherwise."""
+"""Default of the number of tries of one commit, the first included."""
 _SECONDS_SHORT = 0.3
-"""What an execution may take without being followed by another one: little is committed meanwhile."""
+"""An execution of at most this length is sent without another one: little is committed in that time."""
 _HELD_FROM = 3
-"""The attempt from which on nothing else is committed meanwhile: there is nothing to catch up with."""
+"""From this attempt on the committer commits nothing else during the execution, so nothing new has to be read."""
 
 Work = Transaction | bytes | Staged
-"""What can be committed."""
+"""A transaction to commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reexecution:
-    """What `reexecute` is asked: read the latest version, do the work again, return it under a new uuid."""
+    """The argument of `reexecute`, which reads the latest version, does the work again, and returns it under a new
+    uuid."""
 
     error: RetryableConflict
-    """Why the try before was refused: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
+    """The refusal of the try before: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
     work: Work
-    """What was refused, as it was given to `commit` or returned by `reexecute`; or what `reexecute` has just returned
-    and was not sent yet, since it took long and can be brought up to date."""
+    """The refused work, as it was given to `commit` or returned by `reexecute`. Or the work that `reexecute` has just
+    returned and that was not sent yet, because it took long and can be brought up to date."""
     attempt: int
-    """Number of the try that is wanted; the first execution was 1. Stays while work is brought up to date."""
+    """Number of the next try; the first execution is 1. It stays the same while work is brought up to date."""
     attempts_max: int
     seconds_left: float | None
-    """Until `timeout`; None = no limit."""
+    """Seconds until `timeout`; None = no limit."""
 
 
 Reexecute = Callable[[Reexecution], Work | None]
-"""Returns the work done again, None to give up."""
+"""Does the work again and returns it; returns None to give up."""
 AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
 
 
 class Attempts:
-    """The tries of one commit. Holds no clock and does no I/O: both faces of the client drive it."""
+    """The tries of one commit. Reads no clock and does no I/O; `CommitClient` and `SyncCommitClient` drive it."""
 
     def __init__(self, work: Work, asking: Asking, *, most: int) -> None:
         if most < 1:
             raise ValueError(f"attempts={most}: the first execution counts, so at least 1 is needed")
         self.work, self.asking = work, asking
-        """Of the try that is due."""
+        """The work and the options of the next try."""
         self._most = most
         self._count = 1
         self._first = asking.attempt or 1
 
     def counted(self, result: CommitResult) -> CommitResult:
-        """The result, with the number of tries in it."""
+        """The result, with the number of tries."""
         return result if self._count == 1 else replace(result, attempts=self._count)
 
     def after(self, error: ClientError, *, seconds_left: float | None) -> Reexecution:
-        """What to ask for next. Raises the error itself when no further try may follow it."""
+        """The next re-execution to ask for. Raises the error itself if no further try may follow."""
         if not isinstance(error, RetryableConflict):
             raise self._ended(error, "")
         if self._count >= self._most:
@@ -90,7 +91,7 @@ class Attempts:
         )
 
     def take(self, work: Work | None, asked: Reexecution, *, seconds_left: float | None) -> None:
-        """The next try is this work. Raises the refusal when there is none, or the time is up."""
+        """Make this work the next try. Raises the refusal if there is no work, or the time is up."""
         if work is None:
             raise self._ended(asked.error, f"; given up by reexecute after {self._count} attempts")
         if seconds_left is not None and seconds_left <= 0:
@@ -104,7 +105,7 @@ class Attempts:
                 "again on the latest version, under a new uuid"
             )
         self._count += 1
-        # How a table is made and at which version it was read belong to the transaction, and this is another one.
+        # The create options and the read uuid belong to one transaction, and this is another one.
         self.asking = Asking(
             app=self.asking.app,
             deadline=self.asking.deadline,
@@ -122,11 +123,11 @@ class Attempts:
 
 
 class Rounds:
-    """The executions of which one try is made: the one that is asked for, and those that bring it up to date.
+    """The executions behind one try: the re-execution itself, and those that bring its work up to date.
 
-    These go on while each takes at most half of the time of the one before, and a quarter of what was left until
-    `timeout`, so that half of it is left in the end. To be driven as `Attempts` is: `wanted` is what to ask for, until
-    it is None and `work` is to be sent.
+    They go on while each takes at most half the time of the one before, and at most a quarter of the time that was left
+    until `timeout`, so half of that time is left at the end. Drive it like `Attempts`: execute `wanted` until it is
+    None, then send `work`.
     """
 
     def __init__(self, wanted: Reexecution) -> None:
@@ -135,7 +136,7 @@ class Rounds:
         self._took_before: float | None = None
 
     def done(self, work: Work | None, *, took: float, seconds_left: float | None) -> None:
-        """It was executed, in so many seconds."""
+        """Note an execution: its work, how long it took, and the time left, both in seconds."""
         assert self.wanted is not None
         asked, before = self.wanted, self._took_before
         self.wanted, self.work, self._took_before = None, work, took
@@ -150,9 +151,10 @@ class Rounds:
 async def ask(
     function: Callable[[Reexecution], Any], wanted: Reexecution, left: Callable[[], float | None]
 ) -> Work | None:
-    """A coroutine function in the event loop, a plain one in a worker thread: it may read and write for seconds.
+    """Run the executions of one try; returns the work to send, or None if the function gives up.
 
-    `left`: seconds until `timeout`.
+    A coroutine function runs in the event loop, a plain one, which may take seconds, in a worker thread. `left`:
+    returns the seconds until `timeout`.
     """
     rounds = Rounds(wanted)
     while rounds.wanted is not None:
@@ -168,7 +170,7 @@ async def ask(
 
 
 def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float | None]) -> Work | None:
-    """As `ask`, of a plain function in this thread."""
+    """Like `ask`, for a plain function, in the calling thread."""
     rounds = Rounds(wanted)
     while rounds.wanted is not None:
         began = time.monotonic()
@@ -179,7 +181,7 @@ def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float 
 
 def _uuid(work: Work) -> str:
     if isinstance(work, bytes):
-        with contextlib.suppress(*DECODE_ERRORS):  # said better when it is submitted
+        with contextlib.suppress(*DECODE_ERRORS):  # `make_record` raises a better error
             return Transaction.FromString(work).uuid
     transaction = work.transaction if isinstance(work, Staged) else work
     return transaction.uuid if isinstance(transaction, Transaction) else ""

@@ -1,4 +1,4 @@
-"""What a commit returns."""
+"""The result of a commit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from committerd_common.backports import StrEnum
 
 
 class CommitStatus(StrEnum):
-    """How the transaction came to be in the table; both are success."""
+    """The status of a transaction that is in the table; both mean success."""
 
     COMMITTED = "COMMITTED"
     DUPLICATE = "DUPLICATE"
-    """It, or its app version, had been committed before; nothing was added."""
+    """The transaction, or its app version, was committed before; nothing was added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,26 +22,26 @@ class CommitResult:
     uuid: str
     status: CommitStatus
     version: int | None
-    """The table version that holds it; None where that is not known any more (DUPLICATE only)."""
+    """The table version that holds it; None if that is not known any more (DUPLICATE only)."""
     offset: int
-    """Of its record in the staged topic; -1 where `resume` found it committed without one, by hand."""
+    """The record's offset in the staged topic; -1 if `resume` found that it was committed by hand, without a record."""
     operation: str
-    """As in the Transaction message: `append`, `overwrite`, ..."""
+    """The operation's name in the Transaction message: `append`, `overwrite`, ..."""
     reason: str = ""
     """DUPLICATE: `uuid_seen` or `app_version_seen`."""
     message: str = ""
     transactions: int = 0
-    """How many transactions the version holds; 0 = not known."""
+    """Number of transactions in the version; 0 = not known."""
     reserved: range | None = None
-    """ReserveFragments: the fragment ids that are now the caller's."""
+    """ReserveFragments: the fragment ids that the caller may use now; else None."""
     queued_ms: int = 0
-    """From the record's timestamp until the committer looked at it; 0 = not known."""
+    """Milliseconds from the record's timestamp until the committer began to process it; 0 = not known."""
     commit_ms: int = 0
-    """From there until the version was durable; 0 = not known."""
+    """Milliseconds from there until the version was durable; 0 = not known."""
     attempts: int = 1
-    """How often it was tried, with `reexecute`."""
+    """Number of tries, re-executions included."""
 
     @property
     def duplicate(self) -> bool:
-        """Whether it had been committed before."""
+        """Whether it was committed before."""
         return self.status is CommitStatus.DUPLICATE

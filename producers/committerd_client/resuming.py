@@ -1,8 +1,8 @@
-"""What became of a transaction that another process, or this one before it stopped, has submitted.
+"""Finds the outcome of a transaction that another process submitted, or this one before a restart.
 
-Before it submits, a process writes down (in a file, a row, a checkpoint) what finds it again: the transaction's uuid
-and `client.bookmark()`. Uuid and time do as well where the client is made with a `producer` name that stays over
-restarts, because the name chooses the partition of the answers.
+Before a process submits a transaction, it saves (in a file, a row, a checkpoint) the transaction's uuid and
+`client.bookmark()`. The uuid and a time are enough if the client has a `producer` name that stays the same over
+restarts, because the name chooses the partition of the outcomes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from committerd_common.messages import COMMITTED, DECODE_ERRORS, DUPLICATE, STAT
 T = TypeVar("T")
 
 _CLOCKS_APART_MS = 60_000
-"""How far a producer's clock may be ahead of a broker's."""
+"""How far a producer's clock may be ahead of a broker's, in milliseconds."""
 _POLL_MS = 200
 
 
 class Bookmark(NamedTuple):
-    """A place in the outcomes topic: answers to whatever is submitted after it was taken come at it or later.
+    """A place in the outcomes topic. Records that are submitted after it was taken have their outcomes at it or later.
 
-    Two numbers, to be kept in any way; `Bookmark(*numbers)` is the same again.
+    It is two numbers, which can be stored in any form; `Bookmark(*numbers)` restores it.
     """
 
     partition: int
@@ -40,19 +40,19 @@ class Bookmark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """Where an answer was looked for."""
+    """The part of the outcomes topic that was searched."""
 
     topic: str
     partition: int
     first_offset: int
     lost: bool
-    """Whether answers at or after the bookmark are not kept any more."""
+    """Whether the topic has already dropped outcomes at or after the bookmark."""
 
 
 class OutcomeSearch:
-    """Reads one partition of the outcomes topic for the answer to one uuid, with a consumer of its own.
+    """Searches one partition of the outcomes topic for the outcome of one uuid, with its own consumer.
 
-    Its methods block, and are called one after the other.
+    The methods block. Call them one after the other, except `stop`.
     """
 
     def __init__(self, connection: Connection, uuid: str) -> None:
@@ -64,11 +64,14 @@ class OutcomeSearch:
         self.best: Outcome | None = None
 
     def stop(self) -> None:
-        """From any thread: what runs ends soon."""
+        """Make the running method end soon; may be called from any thread."""
         self._stopped.set()
 
     def read_backlog(self, since: Bookmark | datetime, partition: int) -> Searched:
-        """Read what is there now; `partition` is where to look from a time on. Raises `KafkaUnavailable`."""
+        """Read the outcomes that are there now. Raises `KafkaUnavailable`.
+
+        `partition`: the one to read if `since` is a time; a bookmark names its own.
+        """
         try:
             return self._read_backlog(since, partition)
         except KafkaUnavailable:
@@ -77,12 +80,12 @@ class OutcomeSearch:
             raise KafkaUnavailable(f"outcomes can't be read: {error!r}") from error
 
     def follow(self, until: float | None) -> None:
-        """Read on until the answer is there, or the time (monotonic seconds) is up."""
+        """Read on until the outcome is there, or until this time (monotonic clock, seconds)."""
         while self.best is None and not self._stopped.is_set() and (until is None or time.monotonic() < until):
             self._poll()
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the consumer."""
         if self._consumer is not None:
             self._consumer.close(autocommit=False, timeout_ms=1000)
 
@@ -142,16 +145,19 @@ class OutcomeSearch:
 
 
 def rank(outcome: Outcome) -> int:
-    """Which of several answers to one uuid counts: a dead letter may have been staged again and committed since."""
+    """The rank of an outcome among several of one uuid: the highest one counts.
+
+    There can be several because a dead letter may have been staged again and committed since.
+    """
     if outcome.status in (COMMITTED, DUPLICATE):
         return 2
     return 0 if outcome.status == UNDECIDED else 1
 
 
 def check_time(since: datetime, *, earliest: datetime | None) -> None:
-    """Raise `ValueError` where an answer since then need not be in this client's partition.
+    """Raise `ValueError` if `since` has no time zone, or if outcomes since then may be in another partition.
 
-    `earliest`: when a client whose partition was left to chance was started; None for one with a `producer` name.
+    `earliest`: the start of a client whose partition is random; None for a client with a `producer` name.
     """
     if since.tzinfo is None:
         raise ValueError(f"since {since.isoformat()} has no time zone: use datetime.now(UTC)")
@@ -170,9 +176,10 @@ async def find_answer(
     history: Callable[[], tuple[Outcome | None, str]],
     until: float | None,
 ) -> Outcome:
-    """The answers that are there, the table's history, answers still to come until then (monotonic seconds).
+    """The outcome from the outcomes that are there, from the table's history, or from the outcomes that still come.
 
-    `history` says what it found, and in words where it looked. Raises `OutcomeNotFound`, `KafkaUnavailable`.
+    `until`: when to stop waiting (monotonic clock, seconds). `history`: returns the outcome that it found, if any, and
+    a phrase for people that says where it looked. Raises `OutcomeNotFound`, `KafkaUnavailable`.
     """
     try:
         searched = await _in_thread(lambda: search.read_backlog(since, partition), search.stop)
@@ -190,7 +197,7 @@ async def find_answer(
 
 
 async def _in_thread(function: Callable[[], T], stop: Callable[[], None]) -> T:
-    """Run it in a worker thread; when the caller is cancelled, `stop` makes it end soon."""
+    """Run the function in a worker thread; if the caller is cancelled, `stop` makes it end soon."""
     running = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(running)
@@ -201,7 +208,7 @@ async def _in_thread(function: Callable[[], T], stop: Callable[[], None]) -> T:
 
 
 def not_found(uuid: str, searched: Searched, history: str) -> OutcomeNotFound:
-    """The error when nobody knows."""
+    """The error if neither the topic nor the table has the outcome."""
     lost = " (older answers are not kept any more)" if searched.lost else ""
     return OutcomeNotFound(
         f"no answer to transaction {uuid} is in {searched.topic} partition {searched.partition} from offset "

@@ -1,22 +1,21 @@
-"""The thread that hands records to Kafka and reports the results to the event loop.
+"""The thread that sends records to Kafka and reports the results to the event loop.
 
-kafka-python's producer may block its caller (for a topic's metadata, for a connection), so it is never called in the
-event loop. It batches by itself: records that are handed over while a batch is in flight make the next one.
+kafka-python's producer may block its caller (for a topic's metadata, for a connection), so the event loop never calls
+it. It batches by itself: records that arrive while a batch is in flight form the next one.
 
-A producer of kafka-python 3.0.12 can die, and some deaths are silent:
+A producer of kafka-python 3.0.12 can die, in some cases silently:
 
-* After an error that can't be retried it refuses all later records, whichever record was at fault.
-* A batch that was sent, failed and then ran into the delivery timeout makes it give up its producer id. It never asks
-  for another one, and without one it neither sends nor expires anything: all records in it wait for ever. This happens
-  when a broker is away for longer than `delivery_timeout_ms` while a batch is in flight; a producer that was idle when
-  the broker went away survives.
-* The broker's answer may be lost on a connection that stays open.
+* After an error that is not retriable it refuses all later records, whichever record caused the error.
+* After a batch was sent, failed and then reached the delivery timeout, the producer drops its producer id and never
+  requests another one. Without one it neither sends nor expires anything: all its records wait forever. This happens
+  if a broker is away for longer than `delivery_timeout_ms` while a batch is in flight; a producer that is idle when
+  the broker goes away survives.
+* The broker's response may be lost on a connection that stays open.
 
-So this module does not rely on the producer to notice. It keeps the records that are not acknowledged yet.
-When Kafka has acknowledged none of them for some seconds, another producer is connected. If that succeeds, Kafka is
-there and the old producer is at fault: the new one takes its place and sends all that was not acknowledged again. If
-it fails, Kafka is away, and the next try follows at once. A record that is sent twice keeps its uuid, and the
-committer counts it once.
+So this module does not rely on the producer to notice. It keeps all unacknowledged records. If Kafka has acknowledged
+none of them for some seconds, it connects another producer. If that succeeds, Kafka is there and the old producer is at
+fault: the new one replaces it and sends the unacknowledged records again. If it fails, Kafka is away, and the next
+attempt follows at once. A record that is sent twice keeps its uuid, and the committer commits it once.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ _AGAIN_SECONDS = 0.1
 _CLOSE_SECONDS = 1.0
 _RECONNECT_MS = 5_000
 _LOOK_SECONDS = 0.5
-"""Between two looks at whether the producer makes progress."""
+"""Time between two checks of the producer's progress."""
 _PATIENCE_SECONDS = 4.0
-"""So long may records wait without any acknowledgement before another producer is tried."""
+"""How long records may wait without any acknowledgement before another producer is tried."""
 _PATIENCE_SECONDS_MAX = 30.0
-"""Where Kafka is reachable and slow, each replaced producer doubles the patience with the next, up to this."""
+"""Upper bound of that time. If Kafka is reachable but slow, it doubles with each replaced producer."""
 _TOGETHER_MAX = 2
-"""So often is a record sent again with others after an error that may be the producer's own."""
+"""After an error that may be the producer's own, a record is sent again with others at most this many times."""
 _NOT_THE_RECORD = (AuthorizationError, SaslAuthenticationFailedError)
 _OF_A_RECORD = (
     MessageSizeTooLargeError,
@@ -73,24 +72,24 @@ _OF_A_RECORD = (
     CorruptRecordError,
     PolicyViolationError,
 )
-"""What a broker says of a record. kafka-python says it of all records in the producer."""
+"""A broker's errors about a single record. kafka-python reports them for all records in the producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Kafka answered, and took the login."""
+    """The producer is connected and logged in."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """It did not."""
+    """The first producer could not connect, and the thread has ended."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Kafka holds the record."""
+    """Kafka has acknowledged the record."""
 
     submission: Submission
     offset: int | None
@@ -98,7 +97,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It is not tried any more."""
+    """The sender has given the record up."""
 
     submission: Submission
     error: ClientError
@@ -106,7 +105,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The thread is at its end."""
+    """The thread has ended."""
 
 
 SendEvent = Ready | NotReady | Stored | Failed | Stopped
@@ -119,11 +118,11 @@ class _Handed:
     submission: Submission
     record: StagedRecord
     at: float
-    """When it was last handed over (monotonic clock)."""
+    """When a producer last got it (monotonic clock, seconds)."""
     producer: int = 0
-    """The number of the producer that it was last handed to."""
+    """The number of the producer that last got it."""
     together: int = 0
-    """How often it was sent again, with others, after an error."""
+    """How often it was sent again, together with others, after an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +139,11 @@ class _Stop:
 
 @dataclass(frozen=True, slots=True)
 class _Drained:
-    """Kafka has acknowledged everything."""
+    """Kafka has acknowledged all records."""
 
 
 class Sender:
-    """Owns the producer. `submit` and `stop` may be called from any thread."""
+    """Owns the producer and its thread. `submit` and `stop` may be called from any thread."""
 
     def __init__(self, connection: Connection, post: Callable[[SendEvent], None]) -> None:
         self._connection = connection
@@ -152,16 +151,16 @@ class Sender:
         self._queue: queue.SimpleQueue[Submission | _Refusal | _Stop | _Drained] = queue.SimpleQueue()
         self._producer: Any = None
         self._deadline: float | None = None
-        """Set by `stop`: when to give up (monotonic clock)."""
+        """When to give up (monotonic clock, seconds); `stop` sets it."""
         self._away = False
-        """Whether Kafka did not answer when a producer was last made."""
+        """Whether the last attempt to connect a producer failed."""
         self._producers = 0
-        """How many there have been: tells the refusals of one from those of the next."""
+        """Number of producers so far. It tells the errors of one producer from those of the next."""
         self._guard = threading.Lock()
         self._unacknowledged: dict[_Handed, None] = {}
-        """In the order in which they were first handed over."""
+        """Records that Kafka has not acknowledged, in the order of their first send."""
         self._progress_at = 0.0
-        """When Kafka last acknowledged a record, or the first was handed over."""
+        """When Kafka last acknowledged a record, or when the first waiting record was sent (monotonic clock)."""
         self._looked_at = 0.0
         self._away_was_said = False
         self._patience = _PATIENCE_SECONDS
@@ -169,7 +168,7 @@ class Sender:
 
     @property
     def replaced(self) -> int:
-        """Producers that were given up so far."""
+        """Number of producers that were replaced so far."""
         return max(self._producers - 1, 0)
 
     def start(self) -> None:
@@ -181,22 +180,22 @@ class Sender:
         self._queue.put(submission)
 
     def stop(self, seconds: float) -> None:
-        """Send what was submitted, wait at most so long for Kafka, close, and post `Stopped`."""
+        """Ask the thread to send all submitted records, wait at most `seconds` for Kafka, close, and post `Stopped`."""
         if self._deadline is None:
             self._deadline = time.monotonic() + seconds
         self._queue.put(_Stop(seconds))
 
     def leave_to_parent(self) -> None:
-        """In a forked process: the producer's sockets are the parent's, and must not be closed from here."""
+        """In a forked process, keep the producer from closing its sockets: they are the parent's."""
         producer = self._producer
         if producer is not None:
-            producer._unregister_cleanup()  # kafka-python 3.0.12: closes at the process's end
+            producer._unregister_cleanup()  # kafka-python 3.0.12 would close it at exit
             producer._closed = True
 
     def _run(self) -> None:
         try:
             self._connect()
-        except Exception as error:  # noqa: BLE001  # whatever it is, whoever starts the client has to hear it
+        except Exception as error:  # noqa: BLE001  # whoever starts the client gets every error
             self._post(NotReady(error))
             return
         self._post(Ready())
@@ -208,7 +207,10 @@ class Sender:
         self._post(Stopped())
 
     def _turn(self, seconds: float | None = None) -> bool:
-        """Take what is next, or look after the producer; returns whether the client is to stop."""
+        """Process the next item of the queue, then check the producer; returns whether to stop.
+
+        `seconds`: how long to wait for an item.
+        """
         if seconds is None and self._unacknowledged:
             seconds = _LOOK_SECONDS
         with contextlib.suppress(queue.Empty):
@@ -234,14 +236,14 @@ class Sender:
         return self._producer
 
     def _reconnect(self) -> Any:
-        """Another producer, in little time. Raises what kafka-python raises."""
+        """Connect another producer, within a short time. Raises what kafka-python raises."""
         left_ms = _RECONNECT_MS if self._deadline is None else int((self._deadline - time.monotonic()) * 1000)
         if left_ms <= 0:
             raise KafkaTimeoutError("the client is being closed and Kafka is away")
         return self._connect(bootstrap_timeout_ms=min(_RECONNECT_MS, left_ms))
 
     def _look_after_producer(self) -> None:
-        """Replace the producer if Kafka can be reached and yet acknowledges nothing."""
+        """Replace the producer if Kafka acknowledges nothing although it can be reached."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_SECONDS:
             return
@@ -276,19 +278,19 @@ class Sender:
         return bool(self._unacknowledged) and now - self._progress_at >= self._patience
 
     def _send_again(self) -> None:
-        """Hand everything that is not acknowledged to the present producer."""
+        """Send all unacknowledged records with the present producer."""
         with self._guard:
             waiting = list(self._unacknowledged)
         for handed in waiting:
             if handed not in self._unacknowledged:
                 continue
             if isinstance(handed.submission.answer, CommitResult):
-                self._acknowledged(handed, None)  # the committer has read it: Kafka has it
+                self._acknowledged(handed, None)  # the committer has read it, so Kafka holds it
             else:
                 self._send(handed)
 
     def _discard(self) -> None:
-        """Leave a producer that is dead; the next record makes another."""
+        """Abandon a dead producer; the next record connects another one."""
         producer, self._producer = self._producer, None
         if producer is not None:
             _abandon_producer(producer)
@@ -302,9 +304,9 @@ class Sender:
             self._unacknowledged[handed] = None
         try:
             future = self._hand_over(handed)
-        except Exception as error:  # noqa: BLE001  # an error here must not end the thread for all others
+        except Exception as error:  # noqa: BLE001  # an error must not end the thread
             handed.producer = self._producers
-            # What is not to be retried is of this record, or of the one before that the producer died of.
+            # An error that is not retriable concerns this record, or an earlier one that has killed the producer.
             if self._may_try_again(handed, error) or (isinstance(error, KafkaError) and not _retriable(error)):
                 self._queue.put(_Refusal(handed, error, self._producers))
             else:
@@ -333,7 +335,7 @@ class Sender:
             partition=0,
         )
 
-    # The next two are called in the producer's own thread: no work here.
+    # The producer's own thread calls the next two, so they must be quick.
 
     def _note_acknowledgement(self, handed: _Handed, metadata: Any) -> None:
         now = self._progress_at = time.monotonic()
@@ -345,12 +347,12 @@ class Sender:
         self._queue.put(_Refusal(handed, error, producer))
 
     def _acknowledged(self, handed: _Handed, offset: int | None) -> None:
-        """The first acknowledgement counts: a record that was sent twice has two."""
+        """Note an acknowledgement. The first one counts: a record that was sent twice has two."""
         if self._take(handed):
             self._post(Stored(handed.submission, offset))
 
     def _take(self, handed: _Handed) -> bool:
-        """Whether it still waited for Kafka."""
+        """Take the record off the unacknowledged ones; False if it was not among them any more."""
         with self._guard:
             if handed not in self._unacknowledged:
                 return False
@@ -363,14 +365,14 @@ class Sender:
     def _refused(self, refusal: _Refusal) -> None:
         handed, error = refusal.handed, refusal.error
         if handed not in self._unacknowledged or handed.producer != refusal.producer:
-            return  # it was sent again since
+            return  # it has been sent again since
         if _retriable(error):
             if handed.submission.wanted:
                 self._send(handed)
             else:
                 self._fail(handed, error)
             return
-        # The producer is dead. kafka-python gives the same error to everything in it.
+        # The producer is dead. kafka-python fails all its records with the same error.
         with self._guard:
             suspects = [other for other in self._unacknowledged if other.producer == refusal.producer]
         if refusal.producer == self._producers:
@@ -385,7 +387,7 @@ class Sender:
                 self._send(suspect)
 
     def _send_alone(self, handed: _Handed) -> None:
-        """With nothing else under way, so that an error is this record's own."""
+        """Send the record with no other in flight, so that an error is about this record."""
         patience = _PATIENCE_SECONDS
         while handed in self._unacknowledged:
             try:
@@ -400,10 +402,10 @@ class Sender:
             else:
                 self._note_acknowledgement(handed, metadata)
 
-    # The end
+    # Closing
 
     def _drain(self) -> None:
-        """Go on until Kafka has acknowledged everything or the time to close is over."""
+        """Go on until Kafka has acknowledged all records, or the time to close is over."""
         while self._unacknowledged or not self._queue.empty():
             assert self._deadline is not None
             left = self._deadline - time.monotonic()
@@ -457,9 +459,9 @@ def _retriable(error: Exception) -> bool:
 
 
 def _abandon_producer(producer: Any) -> None:
-    """Close it without waiting for Kafka; what it has not delivered is refused.
+    """Close the producer without waiting for Kafka; its undelivered records fail.
 
-    kafka-python 3.0.12: `close` alone would wait for deliveries, and leave its thread running if they don't come.
+    In kafka-python 3.0.12 `close` alone would wait for deliveries, and leave its thread running if there are none.
     """
     producer._sender.force_close()
     threading.Thread(target=_close_producer, args=(producer,), name="closes-a-producer", daemon=True).start()

@@ -3,8 +3,8 @@
     with SyncCommitClient("broker:9092", dataset="events") as client:
         result = client.commit(transaction)
 
-One thread in the background runs the event loop of a `CommitClient`. After a fork the child's first call starts a
-client of its own; what the parent has submitted stays the parent's.
+A background thread runs the event loop of a `CommitClient`. After a fork the child's first call starts its own client;
+submissions of the parent stay with the parent.
 """
 
 from __future__ import annotations
@@ -35,40 +35,43 @@ from committerd_common.backports import Self, Unpack
 T = TypeVar("T")
 
 _EXIT_SECONDS = 5.0
-"""For Kafka to take what was submitted, when the process ends and nobody has closed the client."""
+"""If the process ends without closing the client, it waits this long for Kafka to acknowledge submitted records."""
 
 
 class SyncCommitHandle:
-    """A transaction that Kafka holds. Dropping the handle does not take it back."""
+    """A transaction that Kafka has acknowledged. Dropping the handle does not withdraw the transaction."""
 
     __slots__ = ("_handle", "_owner", "_running")
 
     def __init__(self, owner: SyncCommitClient, running: _Running, handle: CommitHandle) -> None:
-        self._owner = owner  # which must not be closed for having no user while somebody waits
+        self._owner = owner  # keeps the client from being closed as unused while a caller waits
         self._running = running
         self._handle = handle
 
     @property
     def uuid(self) -> str:
-        """The transaction's."""
+        """The transaction's uuid."""
         return self._handle.uuid
 
     @property
     def offset(self) -> int | None:
-        """Of its record in the staged topic; None in the rare case that Kafka doesn't say."""
+        """The record's offset in the staged topic; None in the rare case that Kafka doesn't return it."""
         return self._handle.offset
 
     @property
     def bookmark(self) -> Bookmark:
-        """For `resume`: the answer comes at this place or later."""
+        """For `resume`: the outcome is at this place or after it."""
         return self._handle.bookmark
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the outcome is known."""
         return self._handle.done()
 
     def outcome(self, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
-        """Wait for the answer, from any thread and as often as wanted. Raises as `SyncCommitClient.commit` does."""
+        """Wait for the outcome. Raises the errors of `SyncCommitClient.commit`.
+
+        May be called several times, from any thread.
+        """
         if not self.done() and self._running.pid != os.getpid():
             raise RuntimeError(
                 f"transaction {self.uuid} was submitted before this process was forked, and its answer goes to the "
@@ -86,12 +89,12 @@ class SyncCommitHandle:
 
 
 class SyncCommitClient:
-    """Stages transactions for one dataset and learns what became of them. Safe to use from any number of threads."""
+    """Stages transactions for one dataset and awaits their outcomes. Safe to use from any number of threads."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
-        """Arguments and `ValueError` as of `CommitClient`. Connects at the first call, or in `start`."""
+        """Arguments and `ValueError` are those of `CommitClient`. Connects at the first call or in `start`."""
         self._make: Callable[[], CommitClient] = lambda: CommitClient(bootstrap_servers, **options)
-        self._make()  # so that what can't be right is said here
+        self._make()  # raises for invalid arguments here, not at the first call
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._closed = False
@@ -107,13 +110,13 @@ class SyncCommitClient:
         self.close()
 
     def start(self) -> None:
-        """Connect, if not done yet. Raises `KafkaUnavailable`; may be called again then."""
+        """Connect, unless connected. Raises `KafkaUnavailable`, after which it may be called again."""
         self._started()
 
     def close(self) -> None:
-        """Send what was submitted, wait for Kafka's acknowledgements (at most `close_timeout`), and stop.
+        """Send everything that was submitted, wait for Kafka's acknowledgements (at most `close_timeout` s), and stop.
 
-        Whoever still waits for an answer gets `ClientClosed`; what is staged stays staged. May be called twice.
+        Callers that still wait for an outcome get `ClientClosed`. Staged records stay staged. May be called twice.
         """
         with self._lock:
             self._closed = True
@@ -122,7 +125,7 @@ class SyncCommitClient:
             running.close(None)
 
     def bookmark(self) -> Bookmark:
-        """As `CommitClient.bookmark`: to be kept before submitting, for `resume`."""
+        """As `CommitClient.bookmark`: save it before you submit a transaction, for `resume`."""
         return self._started().client.bookmark()
 
     def commit(
@@ -134,7 +137,7 @@ class SyncCommitClient:
         attempts: int = ATTEMPTS_MAX,
         **asked: Unpack[CommitOptions],
     ) -> CommitResult:
-        """As `CommitClient.commit`. `reexecute` is a plain function and is called in this thread."""
+        """As `CommitClient.commit`, but `reexecute` is a plain function and runs in the calling thread."""
         running = self._started()
         seconds = running.client._seconds(timeout)
         until = None if seconds is None else time.monotonic() + seconds
@@ -152,7 +155,7 @@ class SyncCommitClient:
     def submit(
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
     ) -> SyncCommitHandle:
-        """As `CommitClient.submit`: returns when Kafka holds the transaction for good."""
+        """As `CommitClient.submit`: returns when Kafka has acknowledged the record."""
         running = self._started()
         handle = running.call(lambda client: client.submit(transaction, timeout=timeout, **asked))
         return SyncCommitHandle(self, running, handle)
@@ -178,14 +181,14 @@ class SyncCommitClient:
         timeout: Timeout = CLIENTS_TIMEOUT,
         return_exceptions: bool = False,
     ) -> list[CommitResult] | list[CommitResult | ClientError]:
-        """As `CommitClient.commit_many`; `transactions` is read to its end first."""
+        """As `CommitClient.commit_many`, but reads `transactions` to its end first."""
         every = list(transactions)
         if return_exceptions:
             return self._call(lambda client: client.commit_many(every, timeout=timeout, return_exceptions=True))
         return self._call(lambda client: client.commit_many(every, timeout=timeout))
 
     def resume(self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
-        """As `CommitClient.resume`: what became of a transaction that was submitted before, by any process."""
+        """As `CommitClient.resume`: find the outcome of a transaction that any process submitted earlier."""
         return self._call(lambda client: client.resume(uuid, since=since, timeout=timeout))
 
     def _call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
@@ -203,13 +206,13 @@ class SyncCommitClient:
             return self._running
 
     def _after_fork(self) -> None:
-        """In the child: the thread is not here, and the lock may have been held by a thread that isn't either."""
+        """Reset the state in a forked child: it has no background thread, and a missing thread may hold the lock."""
         self._lock = threading.Lock()
         self._running = None
 
 
 class _Running:
-    """A `CommitClient` and the thread in which its event loop turns."""
+    """A `CommitClient` and the thread that runs its event loop."""
 
     def __init__(self, client: CommitClient) -> None:
         self.client = client
@@ -222,7 +225,7 @@ class _Running:
         self._thread = threading.Thread(target=self._run, name="committerd-client-loop", daemon=True)
 
     def start(self) -> None:
-        """Returns when the client is connected; raises what its start raises."""
+        """Start the thread and the client; returns when it is connected. Raises the errors of its `start`."""
         self._thread.start()
         try:
             self._ready.result()
@@ -235,11 +238,11 @@ class _Running:
             raise
 
     def call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
-        """Run it in the loop, and wait for what comes of it."""
+        """Run the coroutine in the loop, and wait for its result."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a synchronous client can't be used in its own event loop")
         with self._gate:
-            # Whatever is scheduled before the end is either done or cancelled there, never forgotten.
+            # A coroutine that is scheduled before the end is done or cancelled, never lost.
             if self._closing or self._loop is None:
                 raise ClientClosed("the client is closed: make another one")
             future = asyncio.run_coroutine_threadsafe(make(self.client), self._loop)
@@ -248,18 +251,18 @@ class _Running:
         except concurrent.futures.CancelledError:
             raise ClientClosed("the client was closed meanwhile: unknown, not failed") from None
         except BaseException:
-            future.cancel()  # Ctrl-C: what was submitted stays submitted
+            future.cancel()  # Ctrl-C: submitted records stay submitted
             raise
 
     def close(self, seconds: float | None) -> None:
-        """Close the client, within so many seconds where given, and end the thread. May be called twice."""
+        """Close the client, within `seconds` if given, and end the thread. May be called twice."""
         ending = self._wind_up(seconds)
         if ending is not None:
             ending.result()
             self._thread.join()
 
     def drop(self) -> None:
-        """Nobody uses the client any more. Never blocks: a garbage collector may call it, in any thread."""
+        """Close an unused client. Never blocks: the garbage collector calls it, in any thread."""
         self._wind_up(None)
 
     def _wind_up(self, seconds: float | None) -> concurrent.futures.Future[None] | None:
@@ -280,7 +283,7 @@ class _Running:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  # whatever it is, whoever starts the client has to hear it
+        except BaseException as error:  # noqa: BLE001  # whoever starts the client gets every error
             if not self._ready.done():
                 self._ready.set_exception(error)
 
@@ -292,7 +295,7 @@ class _Running:
         ending = asyncio.ensure_future(self._end.wait())
         starting = asyncio.ensure_future(self.client.start())
         await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():  # whoever started it has given up
+        if not starting.done():  # the caller that started it has given up
             starting.cancel()
             await asyncio.wait([starting])
         await starting
