@@ -1,1 +1,1 @@
-"""Was anything lost, doubled or answered falsely? Decided from a table's versions and its topics."""
+"""The audit: it finds lost records, doubled records and false outcomes, from a table's versions and its topics."""

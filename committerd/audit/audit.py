@@ -22,48 +22,52 @@ from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.messages import Status as StatusNumber
 
 OUTCOME_CLOCK_MS = 60 * 60 * 1000
-"""How far the clock of a committer, which dates outcomes, may be from that of the broker, which dates records."""
+"""The largest difference, in milliseconds, between a committer's clock, which dates outcomes, and the broker's, which
+dates records.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBounds:
-    """What was asked of the queue."""
+    """The state of the queue when the audit began."""
 
     identity: TopicIdentity
     log_start: int
     log_end: int
     acknowledged: int | None
-    """The group's offset, read before anything else; None = it has none."""
+    """The offset that the group has committed, read before anything else; None = it has committed none."""
     acknowledged_era: int | None = None
-    """The era that it names; None where it doesn't."""
+    """The era that the metadata of that offset names; None if it names none."""
     outcomes_since_ms: int = 0
-    """Unix time from which on no outcome has expired; 0 = none has."""
+    """Unix milliseconds since when no outcome has expired; 0 = no outcome ever has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What came of it."""
+    """The result of an audit."""
 
     findings: Sequence[Finding]
-    """The first of them, `Findings.KEPT_MAX` at most."""
+    """The first findings, at most `Findings.KEPT_MAX`."""
     by_code: Mapping[str, int]
-    """How many there are of each code."""
+    """The number of findings of each code, all counted."""
     counts: Mapping[str, int]
-    """What was looked at."""
+    """The numbers of versions, records and outcomes that were checked, by kind."""
     unchecked: Mapping[str, int]
-    """What could not be checked, by cause."""
+    """The numbers of versions, records and outcomes that could not be checked, by cause."""
 
 
 @dataclass(slots=True)
 class Audit:
-    """Takes facts in and collects what doesn't fit together."""
+    """Compares outcomes and staged records with the history of the table, one after another, and collects findings."""
 
     bounds: QueueBounds
     history: AuditedHistory
     _counts: Counter[str] = field(default_factory=Counter)
     _unchecked: Counter[str] = field(default_factory=Counter)
     told: NumberMap[int] = field(default_factory=NumbersInMemory)
-    """Offsets of the present topic that have an outcome; what it says, where no version is left to say it."""
+    """The offsets of the present topic that have an outcome, each with a hash of the outcome if its version was not
+    read, and else 0.
+    """
     _next: int = -1
     """The offset after the last staged record."""
 
@@ -72,12 +76,12 @@ class Audit:
         return self.history.findings
 
     def undecodable_outcome(self, partition: int, offset: int) -> None:
-        """A record of the outcomes topic that is no outcome."""
+        """Note a record of the outcomes topic that is not an outcome."""
         text = f"the record at offset {offset} of partition {partition} of the outcomes topic is no outcome"
         self.findings.add("outcome_undecodable", text)
 
     def outcome(self, outcome: Outcome) -> None:
-        """The next outcome, of any partition."""
+        """Check the next outcome, from any partition."""
         self._counts["outcomes"] += 1
         present = outcome.topic_id == self.bounds.identity.topic_id
         if present and self.told.get(outcome.offset) is None:
@@ -105,7 +109,7 @@ class Audit:
             self._compare_told(outcome, present=present)
 
     def record(self, record: Record) -> None:
-        """The next record of the staged topic; after all outcomes."""
+        """Check the next record of the staged topic. The caller passes all outcomes before the first record."""
         offset = record.offset
         self._missing_until(offset)
         self._next = offset + 1
@@ -134,7 +138,7 @@ class Audit:
         self._is_told(record)
 
     def report(self) -> AuditReport:
-        """The result; after everything."""
+        """The result. The caller asks for it once, after the last record."""
         position, bounds = self.history.position, self.bounds
         if position is not None and position.identity != bounds.identity:
             self.findings.add(
@@ -172,13 +176,13 @@ class Audit:
         return position is not None and position.identity == self.bounds.identity and position.passes(offset)
 
     def _earlier(self, outcome: Outcome) -> None:
-        """Told before an operator set the position: it may not be true any more, and need not."""
+        """Count an outcome of an earlier era if the table does not confirm it: it need not be true any more."""
         entry = self.history.entry(outcome.topic_id, outcome.offset)
         if entry is None or disagreement(entry, outcome):
             self._unchecked["outcomes of an earlier era that the table does not confirm"] += 1
 
     def _compare_told(self, outcome: Outcome, *, present: bool) -> None:
-        """Where no version says it any more, at least all outcomes must say the same."""
+        """Compare the outcomes of one record with each other, as the version that settled it was not read."""
         if not present:
             return
         said = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
@@ -236,7 +240,7 @@ class Audit:
             )
 
     def _missing_until(self, offset: int) -> None:
-        """Offsets without a record are Kafka's own; a version can't name one."""
+        """Check the offsets from the last record up to this one: Kafka has no record there, so no version names one."""
         topic_id = self.bounds.identity.topic_id
         first = max(self._next, self.bounds.log_start)
         for missing in range(first, offset):
@@ -262,7 +266,7 @@ class Audit:
 
 
 def disagreement(entry: Entry, outcome: Outcome) -> str:
-    """What a version says otherwise than an outcome of the same record; empty when they agree."""
+    """The difference between a version's entry and an outcome of the same record, as text; empty if they agree."""
     said = (entry.status, entry.version, entry.reason, entry.uuid)
     if said == (outcome.status, outcome.version, outcome.reason, outcome.uuid):
         return ""

@@ -1,7 +1,7 @@
-"""Are the data files that an Append brings in its version, each exactly once?
+"""Checks that a version holds each data file of its own Append exactly once.
 
-A version of 90,000 fragments begins with those of the version before it, if that was an Append too: then only what
-follows them is decoded, and of the others a hash of each file is known.
+A manifest may list 90,000 fragments. If it begins with the fragments of the version before, only the fragments behind
+those are decoded; the files of the others are known by their hashes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ Place = tuple[int, str]
 
 
 class HeldFiles:
-    """The data files of the version that was looked at last."""
+    """The data files of the last version that was checked."""
 
     def __init__(self) -> None:
         self.fragments = b""
-        """Of that version, in their wire form."""
+        """The fragments of that version, as protobuf encodes them."""
         self._places: set[int] | None = set()
-        """Hashes of its files; None = not known."""
+        """The hashes of the places of that version's files; None = not known."""
 
     def misplaced(self, transaction: Transaction | None, fragments: bytes) -> tuple[str, ...]:
-        """Paths of data files that an Append brings and that its version does not hold exactly once; the next version.
+        """The paths of the data files that the next version's Append adds but the version does not hold exactly once.
 
-        Raises `CorruptTable` (`manifest_bytes`) for new fragments that can't be decoded.
+        `fragments` are the version's fragments, as protobuf encodes them. Raises `CorruptTable` (`manifest_bytes`) for
+        new fragments that can't be decoded.
         """
         before, self.fragments = self.fragments, fragments
         follows = fragments.startswith(before)
@@ -45,7 +46,7 @@ class HeldFiles:
         return tuple(sorted(path for base, path in brought if held[base, path] != 1))
 
     def _held(self, before: bytes, fragments: bytes, brought: set[Place]) -> Counter[Place]:
-        """How often these are among the fragments, which begin with those before."""
+        """The number of times that each file of `brought` is in `fragments`, which begin with `before`."""
         if not before or self._places is None:
             self._places = {hash(place) for place in _places(before)}
         once_before = not self._places.isdisjoint(map(hash, brought))
@@ -75,5 +76,5 @@ def _places(fragments: bytes) -> Iterator[Place]:
 
 
 def _place(file: DataFile) -> Place:
-    """The base that it lies in (-1 = the table itself), and its path there."""
+    """The id of the file's base (-1 = the table itself), and its path below that base."""
     return file.base_id if file.HasField("base_id") else -1, file.path

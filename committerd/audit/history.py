@@ -1,7 +1,7 @@
-"""The table's half of an audit: what its versions say of the queue, and whether they contradict each other.
+"""The table's half of an audit: the records that its versions settle, and contradictions between versions.
 
-Versions are taken in ascending order, as far as they can be read. Where some are missing, what they settled is gone:
-the next position tells how far that reaches.
+The readable versions are added in ascending order. If some are missing, the records that they settled are unknown; the
+next position tells which records those can be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = TypeVar("Key", contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that does not fit."""
+    """One contradiction that an audit found."""
 
     code: str
     """Stable snake case."""
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """All of them counted, the first kept."""
+    """The findings of an audit: it counts all, and keeps the first `KEPT_MAX`."""
 
     KEPT_MAX: ClassVar[int] = 1000
 
@@ -48,43 +48,43 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedVersion:
-    """What an audit needs of one version."""
+    """The parts of one version that an audit needs."""
 
     settled: Settled
     position: Position | None
-    """As the version carries it, its own or handed down."""
+    """The position that the version carries, its own or one that a foreign version has copied."""
     marks: Mapping[str, AppMark] = field(default_factory=dict)
     misplaced: tuple[str, ...] = ()
-    """Data files of its own Append that it does not hold exactly once."""
+    """The paths of the data files of its own Append that it does not hold exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How a version answers a record."""
+    """The outcome of a record, as a version has it."""
 
     at: int
-    """The version that says it."""
+    """The version that settles the record."""
     era: int
     status: StatusNumber.ValueType
     version: int
-    """As the outcome has it: where the transaction is; 0 = nowhere, or unknown."""
+    """The version that holds the transaction, as in the outcome; 0 = none, or unknown."""
     reason: str
     uuid: str
 
 
 class EntryMap(Protocol):
-    """How versions answer records, by topic id and offset; of several eras the last."""
+    """The entries of records, by topic id and offset; each has the entry that was put last."""
 
     def get(self, topic_id: str, offset: int) -> Entry | None:
-        """The entry that was put last."""
+        """The record's entry; None if it has none."""
         ...
 
     def put(self, topic_id: str, offset: int, entry: Entry) -> None:
-        """Keep an entry in place of what was there."""
+        """Set the record's entry, in place of an earlier one."""
         ...
 
     def count_below(self, topic_id: str, offset: int) -> int:
-        """How many entries there are below an offset."""
+        """The number of entries below an offset of a topic."""
         ...
 
 
@@ -92,11 +92,11 @@ class NumberMap(Protocol[Key]):
     """A number for each key."""
 
     def get(self, key: Key, /) -> int | None:
-        """The number that was put last."""
+        """The number of this key; None if it has none."""
         ...
 
     def put(self, key: Key, value: int, /) -> None:
-        """Keep a number in place of what was there."""
+        """Set the number of this key, in place of an earlier one."""
         ...
 
 
@@ -131,35 +131,35 @@ class NumbersInMemory(Generic[Key]):
 
 @dataclass(slots=True)
 class AuditedHistory:
-    """What the versions say together."""
+    """The history of a table, as far as its versions can be read."""
 
     findings: Findings = field(default_factory=Findings)
     counts: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(default_factory=Counter)
     read: set[int] = field(default_factory=set)
-    """Versions that could be read."""
+    """The versions that were read."""
     latest: int = 0
     position: Position | None = None
-    """The highest that any of them carries."""
+    """The position that the versions of the queue have reached; None if no version carries one."""
     entries: EntryMap = field(default_factory=EntriesInMemory)
     uuids: NumberMap[str] = field(default_factory=NumbersInMemory)
-    """In which version each transaction is."""
+    """The version that holds each transaction, by uuid."""
     _apps: dict[tuple[str, int, str], tuple[int, int]] = field(default_factory=dict)
-    """By application, life of its mark, and run: the last version of its work, and the table version with it."""
+    """The last unit of work and its table version, by (app-id, life of the mark, run)."""
     _starts: list[Position] = field(default_factory=list)
-    """Where an operator has set the position."""
+    """The positions that an operator has set."""
     _gone: list[tuple[Position | None, Position]] = field(default_factory=list)
-    """Positions before and after versions that can't be read."""
+    """The positions before and after each gap in the readable versions."""
     _hole: bool = False
-    """Versions were missing, and none of the queue was seen since."""
+    """Whether there is a gap with no version of the queue behind it yet."""
 
     @property
     def era(self) -> int:
-        """Of the position."""
+        """The era of the position."""
         return self.position.era if self.position is not None else 0
 
     def add(self, found: AuditedVersion) -> None:
-        """The next version that could be read."""
+        """Add the next version, in ascending order."""
         version = found.settled.version
         if version != self.latest + 1:
             self._hole = True
@@ -180,18 +180,18 @@ class AuditedHistory:
                 )
 
     def unreadable(self, version: int, message: str) -> None:
-        """A version whose manifest is there and can't be read."""
+        """Note a version whose manifest exists but can't be read."""
         self.findings.add("version_unreadable", message, version=version)
 
     def entry(self, topic_id: str, offset: int) -> Entry | None:
-        """The answer that counts for a record; None when no version that was read has one."""
+        """The entry that counts for a record; None if no version that was read has one."""
         entry = self.entries.get(topic_id, offset)
         if entry is None or entry.era < self._era_of(topic_id, offset):
             return None
         return entry
 
     def is_gone(self, topic_id: str, offset: int) -> bool:
-        """Whether a version that can't be read may have settled it."""
+        """Whether a version that was not read may have settled the record."""
         era = self._era_of(topic_id, offset)
         return any(
             after.topic_id == topic_id
@@ -202,16 +202,16 @@ class AuditedHistory:
         )
 
     def by_hand(self, topic_id: str, offset: int) -> bool:
-        """Whether an operator has passed it by setting the position."""
+        """Whether an operator has passed the record by setting the position."""
         era = self._era_of(topic_id, offset)
         return any(s.topic_id == topic_id and s.era >= era and s.passes(offset) for s in self._starts)
 
     def count_below(self, topic_id: str, offset: int) -> int:
-        """How many records below an offset have an answer."""
+        """The number of records below an offset that have an entry."""
         return self.entries.count_below(topic_id, offset)
 
     def _era_of(self, topic_id: str, offset: int) -> int:
-        """The era in which the record must have been answered, or later: the last that began below it."""
+        """The lowest era that counts for a record: the last one that began with a position that did not pass it."""
         return max((s.era for s in self._starts if s.topic_id == topic_id and not s.passes(offset)), default=0)
 
     def _learn_position(self, found: AuditedVersion) -> None:
@@ -222,7 +222,7 @@ class AuditedHistory:
             return
         if self._hole:
             self._gone.append((before, position))
-            # A foreign version may show less than was reached; only one of the queue tells.
+            # A foreign version may carry a lower position than was reached; a version of the queue never does.
             self._hole = not found.settled.ours
         if before is not None and not found.settled.ours:
             return  # handed down from before, or made up: versions of the queue don't go by it either
@@ -233,7 +233,7 @@ class AuditedHistory:
         self.position = highest(p for p in (before, position) if p is not None)
 
     def _check_position(self, version: int, before: Position, position: Position) -> None:
-        """Our own versions never go back; foreign ones may show an older state."""
+        """Check that the position of a version of the queue does not go back."""
         if position.era > before.era:
             return
         if position.era < before.era:
@@ -252,7 +252,7 @@ class AuditedHistory:
             )
 
     def _check_entries(self, found: AuditedVersion, before: Position | None) -> None:
-        """A version of the queue settles what its position newly passes, and each record once."""
+        """Check that a version of the queue settles only records that its position newly passes, and each once."""
         settled, position = found.settled, found.position
         if position is None:
             return
@@ -285,7 +285,7 @@ class AuditedHistory:
         self.findings.add("settled_twice", text, version=version, offset=offset)
 
     def _check_duplicate(self, refusal: Refusal, version: int) -> None:
-        """What is called a duplicate must be there, or it is lost."""
+        """Check that the version that a duplicate names holds the transaction; otherwise its data is lost."""
         if refusal.status != StatusNumber.DUPLICATE or refusal.reason != "uuid_seen":
             return
         if refusal.version not in self.read:
@@ -299,7 +299,10 @@ class AuditedHistory:
             )
 
     def _commit_uuids(self, settled: Settled) -> None:
-        """Of a version of the queue its members count: the uuid of one that has several, or none, is nobody's."""
+        """Note the uuids that a version commits: those of its members, or its own if it is foreign.
+
+        A version of the queue with several members, or none, has a uuid that no record has.
+        """
         uuids = [member.uuid for member in settled.members] if settled.ours else [settled.uuid]
         for uuid in filter(None, uuids):
             before = self.uuids.get(uuid)
@@ -332,10 +335,10 @@ class AuditedHistory:
 def audited_version(
     outline: Manifest, transaction: Transaction | None, misplaced: tuple[str, ...] = ()
 ) -> AuditedVersion:
-    """What an audit needs of a version that was made by `transaction` (None = that can't be read).
+    """The parts of a version that an audit needs. `transaction` made the version; None = it can't be read.
 
-    Raises `CorruptTable` for keys of the queue that can't be read in a version of the queue, `RefusedToRun` for those
-    of a newer format. What a foreign writer has spoilt counts as dropped: the next version of the queue puts it back.
+    Raises `CorruptTable` if a version of the queue has queue keys that can't be read, `RefusedToRun` for keys of a
+    newer format. Keys that a foreign version has damaged count as missing: the next version of the queue restores them.
     """
     settled, metadata = decode_settled(transaction, version=outline.version), outline.table_metadata
     if settled.ours:
@@ -355,5 +358,5 @@ def _entry(one: Member | Refusal, *, version: int, era: int) -> Entry:
 
 
 def _had_passed(before: Position | None, after: Position, offset: int) -> bool:
-    """Whether the position before a hole, of the same era, had passed it already."""
+    """Whether the position before a gap, if it is of the same era and topic, had passed the offset already."""
     return before is not None and (before.era, before.identity) == (after.era, after.identity) and before.passes(offset)

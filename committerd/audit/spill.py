@@ -1,6 +1,6 @@
-"""A temporary file for what an audit knows of each record: about 1 GiB for ten million records.
+"""A temporary file for an audit's facts about each record: about 1 GiB for ten million records.
 
-It is an SQLite database without a journal, because nobody needs the file after the process has ended.
+It is an SQLite database without a journal, because nobody needs the file after the process ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from committerd_common.messages import Status as StatusNumber
 
 _CACHE_KIB = 4 * 1024
 _WRITTEN_AT_ONCE = 4000
-"""Rows that wait in memory, so that they are written in the order of their keys."""
+"""The number of rows that are collected in memory, to be written in the order of their keys."""
 
 _SCHEMA = """
 CREATE TABLE entries (
@@ -31,9 +31,9 @@ CREATE TABLE told (key INTEGER PRIMARY KEY, value INTEGER);
 
 
 class Spill:
-    """A temporary file, which is gone when the context manager ends. Used by one thread.
+    """A temporary file, which exists until the context manager exits. For use by one thread.
 
-    Raises `CommitterError` where no file can be made.
+    Raises `CommitterError` (`no_temporary_file`) if the file can't be created.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Spill:
             handle, self._path = tempfile.mkstemp(prefix="committerd-audit-", suffix=".sqlite")
             os.close(handle)
             self._database = sqlite3.connect(self._path, isolation_level=None)
-            # The settings of the file come before its first table, and all is one transaction.
+            # SQLite wants the pragmas before the first table. Everything is one transaction.
             self._database.executescript(
                 f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -{_CACHE_KIB};"
                 f"PRAGMA locking_mode = EXCLUSIVE; {_SCHEMA} BEGIN;"
@@ -65,7 +65,7 @@ class Spill:
 
 
 class SpilledEntries:
-    """How versions answer records, by topic id and offset."""
+    """An `EntryMap` in the file."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -74,7 +74,7 @@ class SpilledEntries:
         self._texts: list[str] = []
 
     def get(self, topic_id: str, offset: int) -> Entry | None:
-        """The entry that was put last."""
+        """The record's entry; None if it has none."""
         topic = self._number(topic_id)
         waiting = self._waiting.get((topic, offset))
         if waiting is not None:
@@ -95,13 +95,13 @@ class SpilledEntries:
         )
 
     def put(self, topic_id: str, offset: int, entry: Entry) -> None:
-        """Keep an entry in place of what was there."""
+        """Set the record's entry, in place of an earlier one."""
         self._waiting[self._number(topic_id), offset] = entry
         if len(self._waiting) >= _WRITTEN_AT_ONCE:
             self._write()
 
     def count_below(self, topic_id: str, offset: int) -> int:
-        """How many entries there are below an offset."""
+        """The number of entries below an offset of a topic."""
         self._write()
         (count,) = self._database.execute(
             "SELECT count(*) FROM entries WHERE topic = ? AND offset < ?", (self._number(topic_id), offset)
@@ -117,7 +117,7 @@ class SpilledEntries:
         self._waiting.clear()
 
     def _number(self, text: str) -> int:
-        """That stands for a text: there are few reasons and topics."""
+        """The number that stands for a text in the file; there are few different reasons and topics."""
         if text not in self._numbers:
             self._numbers[text] = len(self._texts)
             self._texts.append(text)
@@ -125,14 +125,14 @@ class SpilledEntries:
 
 
 class Uuids:
-    """In which version a transaction is, by a hash of its uuid that no two of them share."""
+    """The version that holds each transaction, by a 128-bit hash of its uuid; two uuids never share one in practice."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._waiting: dict[bytes, int] = {}
 
     def get(self, uuid: str) -> int | None:
-        """The version that was put last."""
+        """The version of this uuid; None if it has none."""
         key = _digest(uuid)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -141,7 +141,7 @@ class Uuids:
         return None if row is None else int(row[0])
 
     def put(self, uuid: str, version: int) -> None:
-        """Keep a version in place of what was there."""
+        """Set the version of this uuid, in place of an earlier one."""
         self._waiting[_digest(uuid)] = version
         if len(self._waiting) >= _WRITTEN_AT_ONCE:
             self._database.executemany("INSERT OR REPLACE INTO uuids VALUES (?, ?)", sorted(self._waiting.items()))
@@ -149,14 +149,14 @@ class Uuids:
 
 
 class Told:
-    """What outcomes say, by the offset of their record: a number of 64 bits with a sign."""
+    """A signed 64-bit number for each record that has an outcome, by offset (`Audit.told`)."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._waiting: dict[int, int] = {}
 
     def get(self, offset: int) -> int | None:
-        """The number that was put last."""
+        """The number of this offset; None if it has none."""
         waiting = self._waiting.get(offset)
         if waiting is not None:
             return waiting
@@ -164,7 +164,7 @@ class Told:
         return None if row is None else int(row[0])
 
     def put(self, offset: int, said: int) -> None:
-        """Keep a number in place of what was there."""
+        """Set the number of this offset, in place of an earlier one."""
         self._waiting[offset] = said
         if len(self._waiting) >= _WRITTEN_AT_ONCE:
             self._database.executemany("INSERT OR REPLACE INTO told VALUES (?, ?)", sorted(self._waiting.items()))

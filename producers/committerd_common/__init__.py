@@ -1,9 +1,11 @@
-"""What the client and the committer have in common. Comes with `committerd-client`; the committer depends on that.
+"""Code that the client and the committer share. The distribution `committerd-client` contains it; the committer depends
+on that distribution.
 
-`messages` has the protobuf messages of Lance and of committerd, which are the model of everything. `request` decodes a
-staged record. `paths` and `uris` say where files and tables lie. `row_ids` and `index_details` read and write what
-fragments and indices carry, and `unknown_fields` finds the fields of a message that committerd does not know. `errors`
-has the exceptions that both raise, `repeats` the filter for repeated log lines.
+`messages` has the protobuf messages of Lance and of committerd, which are the data model. `request` decodes a staged
+record. `paths` makes the keys of a table's files, `uris` compares the URIs of tables. `row_ids` and `index_details`
+read and write the encoded parts of fragments and indices; `row_runs` is arithmetic on row ids. `unknown_fields` finds
+the fields of a message that committerd does not know. `errors` has the exceptions that both sides raise, `malformed`
+turns undecodable bytes into them, `repeats` filters repeated log lines, `backports` has names for Python 3.10.
 
 Nothing here opens a file or a connection. Everything runs on Python 3.10, which Spark clusters have.
 """

@@ -19,7 +19,7 @@ else:
     UTC = timezone.utc
 
     class StrEnum(str, Enum):
-        """A member is its value, in a text too."""
+        """Each member is a string equal to its value, and formats as that value."""
 
         __str__ = str.__str__
 

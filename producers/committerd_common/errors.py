@@ -2,10 +2,10 @@
 
     CommitterError                  .code is stable snake_case: metric label and outcome reason; append-only
     ├── RequestError                this record can never be committed
-    │   ├── InvalidRequest            it is wrong
+    │   ├── InvalidRequest            it is malformed, or contradicts itself or the table
     │   └── UnsupportedRequest        it asks for something that committerd does not do
     ├── UnsupportedTable            the table needs a feature that committerd does not write
-    └── CorruptTable                what is stored contradicts the format
+    └── CorruptTable                the stored table violates the format
 
 The client's own errors are in `committerd_client.errors`, the committer's in `committerd.errors`.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 
 class CommitterError(Exception):
-    """Base of all; `code` is for machines, the message for people."""
+    """Base class of all these errors. `code` is for machines, the message for people."""
 
     code: str = "error"
 
@@ -29,13 +29,13 @@ class RequestError(CommitterError):
 
 
 class InvalidRequest(RequestError):
-    """It does not parse, or contradicts itself or the table."""
+    """The request can't be decoded, or contradicts itself or the table."""
 
     code = "invalid"
 
 
 class UnsupportedRequest(RequestError):
-    """It is well-formed, but asks for something that committerd does not do."""
+    """The request is well-formed, but asks for something that committerd does not do."""
 
     code = "unsupported"
 
@@ -47,6 +47,6 @@ class UnsupportedTable(CommitterError):
 
 
 class CorruptTable(CommitterError):
-    """What is stored breaks the format, or what we were about to store would."""
+    """The stored table violates the format, or the version that committerd was about to store would."""
 
     code = "corrupt_table"

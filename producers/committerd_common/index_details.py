@@ -1,4 +1,4 @@
-"""What the metadata of an index says: type URLs and bitmaps are read and written here only."""
+"""Index metadata: the only module that reads and writes the type URLs and bitmaps of indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from committerd_common.messages import Any, DecodeError, IndexMetadata, Message
 from committerd_common.unknown_fields import unknown_fields
 
 FRAGMENT_ID_MAX = 2**32 - 2
-"""Ids are the upper half of 64-bit row addresses; all ones marks a row that is gone."""
+"""The highest fragment id. Ids are the upper half of 64-bit row addresses; all ones marks a deleted row."""
 _UPPER_HALF_BYTES = 12
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
 MEM_WAL_INDEX = "__lance_mem_wal"
@@ -23,10 +23,10 @@ Details = TypeVar("Details", bound=Message)
 
 
 def pack_details(details: Message) -> Any:
-    """Wrap as Lance does: the type URL has no host, and names the message as Lance calls it.
+    """Pack index details into an `Any` as Lance does: the type URL has no host, and uses Lance's name of the message.
 
-    Raises `UnsupportedTable` with code `index_details_fields` for details with unknown fields,
-    which would say something that is no longer true.
+    Raises `UnsupportedTable` with code `index_details_fields` for details with unknown fields: after a change of the
+    others, those may no longer be true.
     """
     unknown = unknown_fields(details)
     if unknown:
@@ -39,11 +39,11 @@ def pack_details(details: Message) -> Any:
 
 
 def unpack_details(index: IndexMetadata, kind: type[Details], *, staged: bool = False) -> Details:
-    """Decode an index's details as `kind`. They may have unknown fields.
+    """Decode an index's details as a message of type `kind`. It may have unknown fields.
 
-    Only the last segment of the type's name is compared, as Lance does: writers disagree on the
-    package. Raises `InvalidRequest` when staged, else `CorruptTable`, with code `index_details`,
-    when it is of another type or can't be decoded.
+    Like Lance, it compares only the last part of the type's name, because writers use different packages. Raises
+    `InvalidRequest` (if `staged`) or else `CorruptTable`, with code `index_details`, if the details are of another
+    type or can't be decoded.
     """
     wanted = kind.DESCRIPTOR.name
     with blamed(f"index {index.name!r}", code="index_details", staged=staged):
@@ -58,27 +58,25 @@ def unpack_details(index: IndexMetadata, kind: type[Details], *, staged: bool = 
 
 
 def type_name(index: IndexMetadata) -> str:
-    """Name of the details' message without its package, such as `BTreeIndexDetails`.
-
-    Empty when there are no details.
-    """
+    """The name of the details' message without its package, such as `BTreeIndexDetails`; empty if there are none."""
     return index.index_details.type_url.rpartition("/")[2].rpartition(".")[2]
 
 
 def is_vector_index(index: IndexMetadata) -> bool:
-    # Lance: it looks at the end of the type URL, and at nothing else.
+    # Lance decides by the end of the type URL alone.
     return index.index_details.type_url.endswith("VectorIndexDetails")
 
 
 def is_system_index(index: IndexMetadata) -> bool:
-    """Whether Lance keeps it for itself: it indexes no column."""
+    """Whether this is one of Lance's own indices, which index no column."""
     return index.name in SYSTEM_INDICES
 
 
 def covered_fragments(index: IndexMetadata, *, staged: bool) -> BitMap | None:
-    """Ids of the fragments that the index covers, gone ones included; None = unknown.
+    """The ids of the fragments that the index covers, even if they no longer exist; None = unknown.
 
-    Raises `InvalidRequest` when staged, else `CorruptTable`, with code `index_bitmap`.
+    Raises `InvalidRequest` (if `staged`) or else `CorruptTable`, with code `index_bitmap`, for a bitmap that can't be
+    decoded.
     """
     if not index.fragment_bitmap:
         return None
@@ -90,20 +88,22 @@ def covered_fragments(index: IndexMetadata, *, staged: bool) -> BitMap | None:
 
 
 def covers_any(covered: AbstractBitMap | None, fragments: Collection[int]) -> bool:
-    """Whether one of these fragments is covered; not where it is unknown. Takes as long as there are fragments given,
-    however many are covered.
+    """Whether at least one of these fragments is covered; False if `covered` is None (unknown).
+
+    The time grows with the number of fragments given, not with the number covered.
     """
     return covered is not None and any(one in covered for one in fragments if one <= FRAGMENT_ID_MAX)
 
 
 def narrow(ids: BitMap64) -> BitMap:
-    """The same in the form that the fragments of an index have; ids fit it. Nothing is listed.
+    """The same set as a 32-bit bitmap, as `IndexMetadata.fragment_bitmap` has it; all ids must be below 2^32.
 
-    What has 64 bits is a count (u64) and, for each upper half (u32), what has 32.
+    It cuts the bytes and lists no ids: a serialized 64-bit bitmap is a count (u64) and then, for each upper half (u32),
+    a serialized 32-bit bitmap.
     """
     return BitMap.deserialize(ids.serialize()[_UPPER_HALF_BYTES:]) if ids else BitMap()
 
 
 def encode_fragments(fragments: BitMap) -> bytes:
-    """For `IndexMetadata.fragment_bitmap`. Never empty bytes, which would mean unknown."""
+    """Encode for `IndexMetadata.fragment_bitmap`. The result is never empty, because empty bytes mean unknown."""
     return bytes(fragments.serialize())

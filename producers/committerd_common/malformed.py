@@ -1,9 +1,8 @@
-"""Whose fault it is that bytes can't be decoded.
+"""Errors for bytes that can't be decoded.
 
-The same bytes mean different things by where they come from. In the table they stop the table
-(`CorruptTable`); in a staged transaction or a file that it brings they are the producer's, who
-gets an answer while the next record goes on (`InvalidRequest`). So decoders of such bytes take
-`staged`.
+The error depends on where the bytes are from. In the table they stop its committer (`CorruptTable`). In a staged
+transaction, or a file that it adds, they are the producer's fault: the record is refused (`InvalidRequest`), and the
+next one goes on. So decoders of such bytes have a parameter `staged`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from committerd_common.errors import CorruptTable, InvalidRequest
 
 
 class MalformedError(ValueError):
-    """What is wrong with the bytes. Never leaves the decoder: see `blamed`."""
+    """The fault in the bytes. It never leaves the decoder; `blamed` replaces it."""
 
 
 @contextmanager
 def blamed(what: str, *, code: str, staged: bool) -> Iterator[None]:
-    """Turn `MalformedError` into `InvalidRequest` (staged) or `CorruptTable` (not).
+    """Raise `InvalidRequest` (if `staged`) or else `CorruptTable` in place of `MalformedError`.
 
     The message is `what`, a colon and the fault.
     """

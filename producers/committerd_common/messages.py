@@ -1,13 +1,11 @@
 """The protobuf messages: the only module from which others import them.
 
-They are the model. What the rules decide on and what is stored are the same objects; a function
-that changes one copies it first (`CopyFrom`) and leaves its inputs alone. Nested messages and
-enums are reached through these classes: `Transaction.Append`, `Transaction.REWRITE_COLUMNS`,
-`DeletionFile.BITMAP`, `Manifest.WriterVersion`.
+They are the data model: the rules decide on the same objects that are stored. A function that changes a message copies
+it first (`CopyFrom`) and leaves its input as it is. Nested messages and enums are attributes of these classes:
+`Transaction.Append`, `Transaction.REWRITE_COLUMNS`, `DeletionFile.BITMAP`, `Manifest.WriterVersion`.
 
-Their protobuf names begin with `committerd.` (see `scripts/generate_protos.py`), which shows in
-one place only: pack and unpack an index's `Any` with `committerd_common.index_details`, never with
-`Any.Pack`.
+Their protobuf names begin with `committerd.` (see `scripts/generate_protos.py`). This matters in one place only: pack
+and unpack an index's `Any` with `committerd_common.index_details`, never with `Any.Pack`.
 """
 
 from __future__ import annotations
@@ -75,8 +73,9 @@ from committerd_common.table_pb2 import (
 from committerd_common.transaction_pb2 import Transaction
 
 DECODE_ERRORS = (DecodeError, UnicodeDecodeError)
-"""What `FromString` raises for bytes that are no such message. Protobuf in pure Python raises the second where a string
-is no UTF-8."""
+"""The exceptions that `FromString` raises for bytes that are not such a message. Protobuf in pure Python raises the
+second if a string is not UTF-8.
+"""
 
 __all__ = [
     "COMMITTED",

@@ -1,4 +1,4 @@
-"""Where things lie in a table's folder. Keys are relative to it, with `/` between segments.
+"""The keys of a table's files. Keys are relative to the table's folder, with `/` between segments.
 
     data/{path}                                     data files
     _deletions/{fragment}-{read version}-{id}.bin   deletion files, or .arrow
@@ -6,13 +6,12 @@
     _transactions/{read version}-{uuid}.txn         transaction files
     _versions/{name}.manifest                       one manifest for each version
 
-Two schemes name manifests. V1 is the decimal version. V2 is 2^64 - 1 - version with 20 digits, so
-that a listing in byte order begins with the latest. A table has one scheme, that of its latest
-manifest. Detached versions have bit 63 set and names of their own; they are no part of the
-history.
+There are two naming schemes for manifests. V1 is the version in decimal. V2 is 2^64 - 1 - version with 20 digits, so
+that a listing in byte order begins with the latest version. A table has one scheme, that of its latest manifest.
+Detached versions have bit 63 set and names of another form; they are not part of the history.
 
-The path of a data file is one segment of an object's key, as Lance's readers take it (object_store: PathPart): they
-percent-encode what must not be in a segment, `/` and `%` too. Every key of such a file is made here.
+Lance's readers treat the path of a data file as one segment of a key (object_store: PathPart): they percent-encode the
+characters that a segment must not have, `/` and `%` too. This module makes every key of such a file.
 """
 
 from __future__ import annotations
@@ -33,43 +32,43 @@ INDICES = "_indices/"
 DATA = "data/"
 
 KEY_BYTES_MAX = 1024
-"""Of an object's key on S3, the table's own path in the bucket included."""
+"""The length limit of a key on S3, which includes the table's own path in the bucket."""
 COMPONENT_BYTES_MAX = 255
-"""Of a file name on nearly all file systems, and on some S3 servers."""
+"""The length limit of a file name on nearly all file systems, and of a key's segment on some S3 servers."""
 
 VERSION_MAX = 2**63 - 1
-"""The highest version of a history; above it they are detached."""
+"""The highest version number of a history; higher ones are detached versions."""
 
 _U64_MAX = 2**64 - 1
 _SUFFIX = {DeletionFile.ARROW_ARRAY: "arrow", DeletionFile.BITMAP: "bin"}
-# Canonical decimals only: nothing writes others, and a name that we can't write back would be a
-# version twice.
+# Canonical decimals only: no writer uses other forms, and a second name for a number would be a second manifest of one
+# version.
 _MANIFEST = re.compile(r"(?:(?P<v1>0|[1-9][0-9]{0,18})|(?P<v2>[0-9]{20}))\.manifest")
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _STAGING = re.compile(rf"(?P<name>[^-]+)-(?P<uuid>{_UUID})")
 _ENCODED = re.compile(r"""[^ -~]|[/\\{^}%`\]">\[~<#|*?]""")
-"""Characters of which object_store encodes the bytes: those that are not ASCII or don't print, and some others."""
+"""The characters that object_store percent-encodes: those that are not printable ASCII, and some others."""
 _DECODINGS_MAX = 4
-"""Of one name. What is still encoded then was made to hide something."""
+"""The number of times that a name is decoded. One that is still encoded then was made to hide something."""
 _SEPARATING = frozenset({"/", "\\", *map(chr, range(0x20)), "\x7f"})
 
 
 class NamingScheme(StrEnum):
-    """How a table names its manifests."""
+    """The scheme by which a table names its manifests."""
 
     V1 = "v1"
     V2 = "v2"
 
 
 class ManifestName(NamedTuple):
-    """What a manifest's name says."""
+    """The version and the scheme in a manifest's name."""
 
     version: int
     scheme: NamingScheme
 
 
 def manifest_name(version: int, scheme: NamingScheme) -> str:
-    """File name of a version's manifest; `version` is at most `VERSION_MAX`."""
+    """The file name of a version's manifest. Raises `ValueError` for a version above `VERSION_MAX` or below 0."""
     if not 0 <= version <= VERSION_MAX:
         raise ValueError(f"{version} is no version of a history")
     if scheme is NamingScheme.V1:
@@ -82,9 +81,9 @@ def manifest_key(version: int, scheme: NamingScheme) -> str:
 
 
 def parse_manifest_name(name: str) -> ManifestName | None:
-    """Version and scheme of a file in `_versions`; None for all that is no version of the history.
+    """The version and scheme of a file in `_versions`; None for a file that is not a version of the history.
 
-    That is: detached versions, staged manifests, leftovers of interrupted writes, the version hint.
+    Such files are detached versions, staged manifests, leftovers of interrupted writes, and the version hint.
     """
     found = _MANIFEST.fullmatch(name)
     if found is None:
@@ -97,15 +96,15 @@ def parse_manifest_name(name: str) -> ManifestName | None:
 
 
 def staging_name(version: int, scheme: NamingScheme, uuid: str) -> str:
-    """Name under which a manifest waits until the external manifest store has its entry.
+    """The name of a staged manifest, before the external manifest store has its entry.
 
-    It does not end in `manifest`, so listings pass over it.
+    It does not end in `manifest`, so listings of versions skip it.
     """
     return f"{manifest_name(version, scheme)}-{uuid}"
 
 
 def parse_staging_name(name: str) -> ManifestName | None:
-    """Version and scheme of a staged manifest; None when the name is none."""
+    """The version and scheme of a staged manifest; None if the name is not one of a staged manifest."""
     found = _STAGING.fullmatch(name)
     return parse_manifest_name(found["name"]) if found else None
 
@@ -115,7 +114,7 @@ def is_detached(version: int) -> bool:
 
 
 def transaction_name(read_version: int, uuid: str) -> str:
-    """What `Manifest.transaction_file` holds."""
+    """The name of a transaction file, as in `Manifest.transaction_file`."""
     return f"{read_version}-{uuid}.txn"
 
 
@@ -124,9 +123,9 @@ def transaction_key(name: str) -> str:
 
 
 def object_name(name: str) -> str:
-    """What Lance's readers call the object of this name: the name as one segment of a key.
+    """The name as one segment of a key, encoded as Lance's readers do.
 
-    object_store: `impl From<&[u8]> for PathPart`.
+    Source: object_store, `impl From<&[u8]> for PathPart`.
     """
     if name in (".", ".."):
         return name.replace(".", "%2E")
@@ -134,10 +133,10 @@ def object_name(name: str) -> str:
 
 
 def leaves_its_folder(name: str) -> bool:
-    """Whether someone who decodes this name of a file could look for it elsewhere than in its folder.
+    """Whether a reader that decodes this file name could look for the file outside of its folder.
 
-    That is: `.`, `..`, a name with a separator or a control character, nothing at all; plain, or percent-encoded any
-    number of times.
+    True for the empty name, `.`, `..`, and names with a separator or a control character, whether plain or
+    percent-encoded any number of times.
     """
     for _ in range(_DECODINGS_MAX):
         if name in ("", ".", "..") or not _SEPARATING.isdisjoint(name):
@@ -150,18 +149,21 @@ def leaves_its_folder(name: str) -> bool:
 
 
 def data_key(path: str) -> str:
-    """Key of `DataFile.path`."""
+    """The key of the data file with this `DataFile.path`."""
     return DATA + object_name(path)
 
 
 def index_file_key(uuid: bytes, path: str) -> str:
-    """Key of `IndexFile.path`: relative to the index's folder, and already as its object is called."""
+    """The key of the index file with this `IndexFile.path`, which is relative to the index's folder and not encoded
+    further.
+    """
     return index_prefix(uuid) + path
 
 
 def deletion_key(fragment_id: int, file: DeletionFile, *, staged: bool) -> str:
-    """Raises when the file is of a type that we don't know: `InvalidRequest` when it is staged,
-    `CorruptTable` when it is in the table.
+    """The key of a fragment's deletion file.
+
+    Raises `InvalidRequest` (if `staged`) or else `CorruptTable`, with code `deletion_file_type`, for an unknown type.
     """
     suffix = _SUFFIX.get(file.file_type)
     with blamed(f"fragment {fragment_id}", code="deletion_file_type", staged=staged):
@@ -171,12 +173,15 @@ def deletion_key(fragment_id: int, file: DeletionFile, *, staged: bool) -> str:
 
 
 def index_prefix(uuid: bytes) -> str:
-    """Folder of an index, by the 16 bytes of `IndexMetadata.uuid`."""
+    """The folder of an index; `uuid` are the 16 bytes of `IndexMetadata.uuid`."""
     return f"{INDICES}{UUID(bytes=uuid)}/"
 
 
 def unstorable(path: str, room: int = KEY_BYTES_MAX) -> str:
-    """Why no store has a file of this name; empty when one may. `room` is what is left of a key's bytes for it."""
+    """The reason why no store can hold a file with this path; empty if one can.
+
+    `room` is the number of bytes that the path may have in a key (`key_room`).
+    """
     if not path.isprintable():
         return "it has characters that can't be printed, which stores and listings don't take"
     if len(path.encode()) > room:
@@ -188,7 +193,7 @@ def unstorable(path: str, room: int = KEY_BYTES_MAX) -> str:
 
 
 def key_room(uri: str) -> int:
-    """Bytes that a table at this URI leaves of a key for what lies below its folder."""
+    """The number of bytes of a key that a table at this URI leaves for paths below its folder."""
     _, _, rest = uri.partition("://")
     _, _, prefix = rest.partition("/")
     return KEY_BYTES_MAX - len(prefix.encode()) - 1 if prefix else KEY_BYTES_MAX

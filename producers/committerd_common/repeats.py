@@ -1,8 +1,7 @@
-"""Repeated log lines: the same line is written once in ten seconds, with the number of lines that were left out.
+"""Repeated log lines: each line is written at most once in ten seconds, with the number of repeats that were left out.
 
-While a broker or a store is away, a library may log the same sentence many times a second. Warnings and errors count as
-the same if they differ only in numbers or names of objects; other lines only if they are equal. Every line that is left
-out is counted.
+While a broker or a store is unavailable, a library may log the same line many times a second. Warnings and errors count
+as the same line if they differ only in numbers or object names; other lines only if they are equal.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 SECONDS = 10.0
-"""Least time between two lines that are the same."""
+"""The shortest time between two equal lines, in seconds."""
 _LINES_MAX = 1000
-"""Number of different lines that are remembered."""
+"""The number of different lines that are remembered."""
 _COUNTED = "suppressed"
 _VARYING = re.compile(r"<[^<>]*>|0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d+(?:\.\d+)?")
-"""Names of objects, addresses, uuids and numbers."""
+"""The parts of a line that may vary: object names, addresses, uuids and numbers."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", _COUNTED}
 
 
@@ -31,20 +30,20 @@ class _Said:
     since: float
     left_out: int = 0
     last: logging.LogRecord | None = None
-    """The last one that was left out."""
+    """The last repeat that was left out."""
 
 
 class Repeats:
-    """The lines that were written lately. Safe to use from any thread."""
+    """The lines that were written in the last ten seconds. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._said: OrderedDict[Hashable, _Said] = OrderedDict()
-        """The longest ago first."""
+        """Oldest line first."""
         self._guard = threading.Lock()
 
     def admit(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
-        """The lines to write now: summaries that are due, then the record unless it repeats a recent one."""
+        """The lines to write now: the summaries that are due, then the record unless it repeats a recent line."""
         now, key = self._clock(), _key(record)
         if key is None:
             yield record
@@ -61,13 +60,13 @@ class Repeats:
             yield record
 
     def rest(self) -> list[logging.LogRecord]:
-        """At the end of the process: a summary of each line that was left out and not written since."""
+        """A summary of each line that was left out and not written since, for the end of the process."""
         with self._guard:
             said, self._said = self._said, OrderedDict()
         return [_counted(one) for one in said.values() if one.left_out]
 
     def _due(self, now: float) -> list[logging.LogRecord]:
-        """Forget lines that are older than `SECONDS`; return a summary of those that were repeated since."""
+        """Forget the lines older than `SECONDS`; return a summary of each of them that was repeated."""
         due: list[logging.LogRecord] = []
         while self._said:
             key, oldest = next(iter(self._said.items()))
@@ -83,10 +82,10 @@ class Repeats:
 
 
 class RepeatFilter(logging.Filter):
-    """A filter for a logger: lets the same line through once in ten seconds, with the number of those left out."""
+    """A filter for a logger: passes each line once in ten seconds, with the number of repeats that were left out."""
 
     def __init__(self, concerns: Callable[[], bool] = lambda: True, *, clock: Callable[[], float] = time.monotonic):
-        """`concerns`: whether the line that is being written is one to be looked at."""
+        """`concerns` says whether to filter the current line; the filter passes all others."""
         super().__init__()
         self._concerns = concerns
         self._clock = clock
@@ -121,11 +120,11 @@ def _counted(said: _Said) -> logging.LogRecord:
 
 
 def _key(record: logging.LogRecord) -> Hashable | None:
-    """What is the same for lines that are; None for a record that can't be made a text."""
+    """A key that equal lines share; None for a record that can't be formatted."""
     try:
         extra = [(name, str(value)) for name, value in record.__dict__.items() if name not in _STANDARD]
         text, error = record.getMessage(), str(record.exc_info[1]) if record.exc_info is not None else ""
-    except Exception:  # noqa: BLE001  # whoever logs must not meet it; handlers report it, and go on
+    except Exception:  # noqa: BLE001  # logging must not fail: handlers report the error and go on
         return None
     if record.levelno < logging.WARNING:
         return record.name, record.levelno, text, tuple(extra)

@@ -1,8 +1,8 @@
-"""A record of the staged topic, decoded: what a producer asks for.
+"""Requests: records of the staged topic, decoded.
 
-The value is one `lance.table.Transaction`, exactly what a `.txn` file holds; everything about the asking is in optional
-UTF-8 headers (`docs/wire-contract.md`). Decoding has two steps, because the bytes may lie beside the table (claim
-check): `decode_envelope` reads the headers, `decode_transaction` the bytes, wherever they came from.
+A record's value is one `lance.table.Transaction`, exactly as in a `.txn` file. Everything else is in optional UTF-8
+headers (`docs/wire-contract.md`). Decoding has two steps, because the transaction may be in a file of the table instead
+(claim check): `decode_envelope` reads the headers, `decode_transaction` the bytes, wherever they came from.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LENGTHS_BYTES = 10
-"""What the two length words of a header take at most."""
+"""The largest size of the two length fields of a header."""
 _REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
-"""Of headers whose envelope is kept for the next record that has them."""
+"""Envelopes are cached for records with at most so many headers, of so many bytes in all."""
 _TEXT_CHARS_MAX = 1024
-"""Of a header that is copied into outcomes and logs."""
+"""The length at which a header is cut that is copied into outcomes and logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppUnit:
-    """One unit of work of a replayable source."""
+    """One unit of work of a replayable source (headers `app-id`, `app-version`, `app-run`)."""
 
     app_id: str
     version: int
@@ -43,7 +43,7 @@ class AppUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCheck:
-    """The transaction's bytes are in `_transactions/` under this name."""
+    """The transaction's bytes are in the file of this name in `_transactions/`."""
 
     name: str
     sha256: str
@@ -70,13 +70,13 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One record that asks for a commit, decoded."""
+    """A staged record, decoded."""
 
     offset: int
     envelope: Envelope
     transaction: Transaction
     size: int
-    """Of the transaction, in bytes."""
+    """Size of the transaction in bytes."""
     timestamp_ms: int = 0
 
     @property
@@ -85,17 +85,17 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """Name in the Transaction's oneof, `""` when none is set."""
+        """The operation's name in the Transaction's oneof; `""` if none is set."""
         return self.transaction.WhichOneof("operation") or ""
 
 
 def sent_size(key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> int:
-    """What a record takes in Kafka, in bytes, or a little more; what its batch adds not counted."""
+    """An upper estimate of a record's size in Kafka, in bytes, without the overhead of its batch."""
     return len(value) + len(key or b"") + headers_size(headers) + _LENGTHS_BYTES * (len(headers) + 1)
 
 
 def headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
-    """Bytes of all names and values."""
+    """The size of all names and values, in bytes."""
     size = 0
     for name, value in headers:
         size += (len(name) if name.isascii() else len(name.encode("utf-8", "replace"))) + len(value)
@@ -103,7 +103,10 @@ def headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
 
 
 def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
-    """Producer and outcome partition, as far as they can be read: enough to answer a record that is wrong elsewhere."""
+    """Producer, outcome partition and traceparent, as far as they can be read. Never raises.
+
+    They suffice to publish the outcome of a record whose other headers are wrong.
+    """
     last = dict(headers)
     partition, traceparent = last.get("outcome-partition", b"0"), last.get("traceparent")
     return Envelope(
@@ -114,9 +117,9 @@ def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 
 
 def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
-    """The headers; of one that stands twice the last counts, unknown ones are left alone.
+    """Decode the headers. If a header occurs twice, the last one counts; unknown headers are ignored.
 
-    Raises `InvalidRequest` with code `header_invalid` and the header's name in the message.
+    Raises `InvalidRequest` with code `header_invalid`, and the header's name in the message.
     """
     if len(headers) > _REMEMBERED_MAX or headers_size(headers) > _REMEMBERED_BYTES_MAX:
         return _decode_envelope(headers)
@@ -132,7 +135,7 @@ def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
             except UnicodeDecodeError as error:
                 raise _wrong(name, repr(value[:60]), "UTF-8 text") from error
     known = who_asked(headers)
-    if _ASKING.isdisjoint(texts):  # as of most: nothing is asked for beside the transaction
+    if _ASKING.isdisjoint(texts):  # most records have no other headers
         return Envelope(
             dataset=texts.get("dataset"),
             producer=known.producer,
@@ -157,14 +160,14 @@ def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 
 
 _remembered = lru_cache(maxsize=256)(_decode_envelope)
-"""Most records of a producer have the headers of the one before."""
+"""The cached decoder: most records of a producer have the same headers as the one before."""
 
 
 def decode_transaction(body: bytes, *, bytes_max: int) -> Transaction:
-    """The transaction in `body`, with a canonical uuid.
+    """Decode the transaction in `body`, and check that its uuid is canonical. The operation is not checked.
 
-    What the operation says is not looked at. Raises `InvalidRequest`: `record_empty`, `record_too_large`,
-    `record_undecodable`, `uuid_invalid`.
+    Raises `InvalidRequest` with code `record_empty`, `record_too_large` (more than `bytes_max` bytes),
+    `record_undecodable` or `uuid_invalid`.
     """
     if not body:
         raise InvalidRequest(

@@ -1,7 +1,7 @@
-"""Sequences that a fragment holds for its rows: stable row ids, and versions.
+"""The stable row ids and the row versions of a fragment.
 
-Both have one entry for each physical row, in the order of the rows. A new fragment's million row
-ids are one range, and stay one here: what is decoded are the segments, never a list of all values.
+Both have one value for each physical row, in the order of the rows. The million row ids of a new fragment are one
+range, and stay one here: decoding yields segments, never a list of all values.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 # `row_runs` is imported where it is needed: numpy takes memory and time, and few commands come here.
 
 ROW_ID_MAX = 2**64 - 2
-"""All ones marks a row that is gone."""
+"""The highest row id; all ones marks a deleted row."""
 _ROWS_MAX = 2**32
-"""In a fragment: the lower half of a row address is the offset in it."""
+"""The largest number of rows in a fragment: the lower half of a row address is the row's offset in it."""
 # Bytes of unsigned integers.
 _U16, _U32, _U64 = 2, 4, 8
 _JOINED_MAX = 2**20
-"""Rows that are put behind others in one segment, for which their ids have to be listed."""
+"""The largest number of rows for which two segments are joined into one, because that lists their ids."""
 _LISTED_BYTES_MAX = 4096
-"""Runs of versions that take up to so many bytes are quicker decoded one by one."""
+"""Runs of versions of up to so many bytes are faster to decode one by one."""
 _DECODED_BYTES_MAX = 2**24
-"""Decoding all at once takes 50 times as much memory."""
+"""Runs of versions of up to so many bytes are decoded all at once, which takes 50 times as much memory."""
 _RUNS_LISTED_MAX = 256
-"""So many runs are quicker encoded one by one."""
+"""Up to so many runs are faster to encode one by one."""
 _NO_FORM = "a segment has no form that we know"
 _NO_WIDTH = "an array has no width that we know"
 
@@ -76,10 +76,10 @@ class RowIds:
         return runs_of_all(self.segments)
 
     def followed_by(self, added: range) -> RowIds:
-        """With `added` at the end, as one segment.
+        """These ids with `added` at the end, as one segment.
 
-        pylance reads any number of segments, but itself makes one when it tops up a fragment whose
-        new rows came without ids. Of very many new rows it would have to list the ids; those stay apart.
+        pylance reads any number of segments, but writes one when it completes a fragment whose new rows came without
+        ids. If one segment would have to list very many ids, the segments stay separate.
         """
         from committerd_common.row_runs import array_of, bitmap_of, joined_numbers, runs_of_all
 
@@ -102,16 +102,16 @@ class RowIds:
 
 
 class VersionRun(NamedTuple):
-    """So many rows, one after another, with one version."""
+    """A number of consecutive rows that have the same version."""
 
     rows: int
     version: int
 
 
 def decode_row_ids(body: bytes, *, fragment: int, staged: bool) -> RowIds:
-    """From `DataFragment.inline_row_ids`; `fragment` is its id.
+    """Decode `DataFragment.inline_row_ids`; `fragment` is the fragment's id.
 
-    Raises `InvalidRequest` when staged, else `CorruptTable`, with code `row_ids`.
+    Raises `InvalidRequest` (if `staged`) or else `CorruptTable`, with code `row_ids`.
     """
     with blamed(f"row ids of fragment {fragment}", code="row_ids", staged=staged):
         segments = _parsed(RowIdSequence, body).segments
@@ -125,15 +125,15 @@ def count_row_ids(body: bytes, *, fragment: int, staged: bool) -> int:
 
 
 def encode_row_ids(row_ids: RowIds) -> bytes:
-    """For `DataFragment.inline_row_ids`: each segment in the form that Lance would give it."""
+    """Encode for `DataFragment.inline_row_ids`, each segment in the form that Lance would choose."""
     sequence = RowIdSequence(segments=[_encode_segment(segment) for segment in row_ids.segments])
     return sequence.SerializeToString(deterministic=True)
 
 
 def decode_versions(body: bytes, *, fragment: int, staged: bool) -> list[VersionRun]:
-    """From `inline_created_at_versions` or `inline_last_updated_at_versions` of a fragment.
+    """Decode `inline_created_at_versions` or `inline_last_updated_at_versions` of a fragment.
 
-    Raises `InvalidRequest` when staged, else `CorruptTable`, with code `row_versions`.
+    Raises `InvalidRequest` (if `staged`) or else `CorruptTable`, with code `row_versions`.
     """
     with blamed(f"row versions of fragment {fragment}", code="row_versions", staged=staged):
         runs = _parsed(RowDatasetVersionSequence, body).runs
@@ -141,7 +141,7 @@ def decode_versions(body: bytes, *, fragment: int, staged: bool) -> list[Version
 
 
 def versions_in(body: bytes, *, fragment: int, staged: bool) -> Versions:
-    """As `decode_versions`, for arithmetic. Raises as that."""
+    """Decode like `decode_versions`, but into arrays for arithmetic. Raises the same errors."""
     from committerd_common.row_runs import decoded_runs, versions_of_pairs
 
     if _LISTED_BYTES_MAX < len(body) <= _DECODED_BYTES_MAX:
@@ -153,13 +153,13 @@ def versions_in(body: bytes, *, fragment: int, staged: bool) -> Versions:
 
 
 def check_versions(body: bytes, *, fragment: int, staged: bool) -> None:
-    """Return when `decode_versions` can. Raises as that."""
+    """Check that the bytes can be decoded. Raises the same errors as `decode_versions`."""
     read = decode_versions if len(body) <= _LISTED_BYTES_MAX else versions_in
     read(body, fragment=fragment, staged=staged)
 
 
 def encode_joined(versions: Versions) -> bytes:
-    """As `encode_versions`, for what is joined already."""
+    """Encode like `encode_versions`, for versions that `row_runs.joined` has joined."""
     from committerd_common.row_runs import encoded_runs
 
     if len(versions.rows) > _RUNS_LISTED_MAX:
@@ -168,7 +168,7 @@ def encode_joined(versions: Versions) -> bytes:
 
 
 def encode_versions(runs: Iterable[VersionRun]) -> bytes:
-    """The reverse. Neighbours with one version are joined; runs without rows are left out."""
+    """The reverse of `decode_versions`. Joins neighbouring runs of one version, and leaves out runs without rows."""
     sequence = RowDatasetVersionSequence()
     end = 0
     for rows, version in runs:
@@ -239,7 +239,7 @@ def _encode_segment(segment: Segment) -> U64Segment:
         return U64Segment(range=U64Segment.Range(start=segment.start, end=segment.stop))
     if isinstance(segment, array):
         return U64Segment(array=_encode_array(segment))
-    # Lance: rowids/segment.rs, sizes in bytes that it compares; the first of equals is taken.
+    # Lance compares these sizes in bytes (rowids/segment.rs); of equal sizes it takes the first.
     start, end = segment[0], segment[-1] + 1
     holes = end - start - len(segment)
     sizes = {
@@ -275,7 +275,7 @@ def numbers_in(segment: Segment) -> Numbers:
 
 
 def _shortest(ascending: BitMap64) -> Segment:
-    """As a range where it has no gaps."""
+    """The values as a range if they have no gaps, else unchanged."""
     if not ascending:
         return range(0)
     first, last = ascending[0], ascending[-1]
@@ -299,7 +299,7 @@ def _without(values: range, holes: array[int]) -> Segment:
 
 
 def _masked(values: range, bitmap: bytes) -> Segment:
-    """Those of `values` whose bit is set, least significant bit first."""
+    """The values whose bits are set, least significant bit first."""
     from committerd_common.row_runs import bits_set
 
     if len(bitmap) != (len(values) + 7) // 8:
@@ -334,7 +334,7 @@ def _decode_array(encoded: EncodedU64Array) -> array[int]:
 
 
 def _integers(width: int, body: bytes, base: int) -> array[int]:
-    """Little-endian integers, each added to `base`."""
+    """Decode little-endian integers of `width` bytes, and add `base` to each."""
     from committerd_common.row_runs import array_of, unpacked
 
     _whole(body, width)
@@ -346,14 +346,14 @@ def _integers(width: int, body: bytes, base: int) -> array[int]:
 
 
 def _whole(body: bytes, width: int) -> int:
-    """How many integers of so many bytes these bytes are."""
+    """The number of integers of `width` bytes in `body`. Raises `MalformedError` if bytes are left over."""
     if len(body) % width:
         raise MalformedError(f"{len(body)} bytes are no whole integers of {width}")
     return len(body) // width
 
 
 def _encode_array(values: array[int]) -> EncodedU64Array:
-    """In the narrowest width that holds the distances from the lowest value."""
+    """Encode in the narrowest width that holds the differences from the lowest value."""
     from committerd_common.row_runs import numbers_of, packed
 
     numbers = numbers_of(values)

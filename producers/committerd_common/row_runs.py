@@ -1,7 +1,7 @@
 """Arithmetic on row ids and row versions, a whole array at a time.
 
-Ids are handled as runs: consecutive ids, first and stop. A range of four billion is one run, and a million ids in no
-order are a million, so time and memory go with the bytes in which a sequence is written and not with its rows.
+Ids are handled as runs of consecutive ids. A range of four billion ids is one run, and a million unordered ids are a
+million runs, so time and memory grow with the encoded size of a sequence and not with its number of rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Segment: TypeAlias = "range | BitMap64 | array[int]"
 _CONTAINER_BITS = 2**16
 _CONTAINER_BYTES = _CONTAINER_BITS // 8
 _ARRAY_VALUES_MAX = 4096
-"""A container of a Roaring bitmap lists up to so many values, and has a bit for each above that."""
+"""A container of a Roaring bitmap lists its values up to this number of them, and is a bit mask above it."""
 _COOKIE = 12346
-"""Of a serialized bitmap without run containers."""
+"""The first number of a serialized 32-bit Roaring bitmap without run containers."""
 _SHIFT_MAX = 2**62
 _LAST = np.uint64(2**64 - 1)
 _VARINT_BYTES_MAX = 10
@@ -33,21 +33,21 @@ _NONE = np.empty(0, np.uint64)
 
 
 class Runs(NamedTuple):
-    """Consecutive values, from each of `firsts` to below that of `stops`."""
+    """Runs of consecutive values: run n goes from `firsts[n]` to below `stops[n]`."""
 
     firsts: Numbers
     stops: Numbers
 
 
 class Versions(NamedTuple):
-    """So many rows, one after another, with one version each."""
+    """Runs of rows with the same version: run n is the next `rows[n]` rows, of version `versions[n]`."""
 
     rows: Numbers
     versions: Numbers
 
 
 class Known(NamedTuple):
-    """The version of each id of a set: that of the last of `firsts` that is not above it."""
+    """The version of each id of a set: `versions[n]`, where `firsts[n]` is the last one that is not above the id."""
 
     firsts: Numbers
     """Ascending."""
@@ -80,17 +80,17 @@ def ascends(values: array[int]) -> bool:
 
 
 def unpacked(body: bytes, width: int) -> Numbers:
-    """Little-endian integers of so many bytes each."""
+    """Decode little-endian integers of `width` bytes each."""
     return np.frombuffer(body, f"<u{width}").astype(np.uint64)
 
 
 def packed(numbers: Numbers, base: int, width: int) -> bytes:
-    """The reverse, of the distances from `base`."""
+    """Encode the differences from `base` as little-endian integers of `width` bytes each."""
     return (numbers - np.uint64(base)).astype(f"<u{width}").tobytes()
 
 
 def versions_of_pairs(pairs: Sequence[tuple[int, int]]) -> Versions:
-    """From numbers of rows, and their versions."""
+    """Make `Versions` from pairs (number of rows, version)."""
     rows = np.fromiter((rows for rows, _ in pairs), np.uint64, len(pairs))
     return Versions(rows, np.fromiter((version for _, version in pairs), np.uint64, len(pairs)))
 
@@ -105,7 +105,7 @@ def runs_of(segment: Segment) -> Runs:
         kept = slice(0, 1 if segment else 0)
         return Runs(np.array([segment.start], np.uint64)[kept], np.array([segment.stop], np.uint64)[kept])
     if isinstance(segment, BitMap64):
-        # A value where a run begins or has just ended is in one of both, but not in the other.
+        # A value at which a run begins, or just behind its end, is in exactly one of the two bitmaps.
         bounds = numbers_of((segment ^ segment.shift(1)).to_array())
         return Runs(bounds[0::2], bounds[1::2])
     values = numbers_of(segment)
@@ -116,7 +116,7 @@ def runs_of(segment: Segment) -> Runs:
 
 
 def runs_of_all(segments: tuple[Segment, ...]) -> Runs:
-    """The runs of segments that follow one another; neighbours that continue each other are one."""
+    """The runs of consecutive segments. A run that continues the one before is joined with it."""
     each = [runs_of(segment) for segment in segments]
     if not each:
         return Runs(_NONE, _NONE)
@@ -131,15 +131,16 @@ def runs_of_all(segments: tuple[Segment, ...]) -> Runs:
 
 def bitmap_of(segment: Segment) -> BitMap64:
     if isinstance(segment, array):
-        # In order they are added five times as fast.
+        # Sorted values are added five times as fast.
         return BitMap64(array_of(np.sort(numbers_of(segment))))
     return segment if isinstance(segment, BitMap64) else BitMap64(segment)
 
 
 def bits_set(mask: bytes, start: int) -> BitMap64:
-    """Which bits are set, the first standing for `start`; the least significant bit of a byte comes first.
+    """The values whose bits are set in `mask`. The first bit stands for `start`; in a byte, the least significant bit
+    comes first.
 
-    Put together from the bytes of the mask as they are: a bitmap holds long stretches in the same form.
+    It copies dense parts of the mask unchanged, because a Roaring bitmap stores them in the same form.
     """
     heads, bodies = [], []
     for key in range((len(mask) + _CONTAINER_BYTES - 1) // _CONTAINER_BYTES):
@@ -162,7 +163,7 @@ def bits_set(mask: bytes, start: int) -> BitMap64:
 
 
 def mask_of(values: BitMap64) -> bytes:
-    """The reverse of `bits_set`, from the lowest value to the highest."""
+    """The reverse of `bits_set`: a mask from the lowest value to the highest. `values` is not empty."""
     offsets = numbers_of(values.to_array()) - np.uint64(values.min())
     bits = np.zeros(int(offsets[-1]) + 1, np.uint8)
     bits[offsets.astype(np.intp)] = 1
@@ -170,7 +171,7 @@ def mask_of(values: BitMap64) -> bytes:
 
 
 class Search:
-    """Finds out in which version each id of a set was created, from one fragment after the other."""
+    """Finds the version in which each id of a set was created, by looking into one fragment after another."""
 
     def __init__(self, wanted: BitMap64) -> None:
         self._wanted = wanted
@@ -179,17 +180,17 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is missing any more."""
+        """Whether all ids are found."""
         return not self._missing
 
     def may_find(self, segments: Iterable[Segment]) -> bool:
-        """Whether ids that are missing may be in these segments."""
+        """Whether these segments may hold missing ids."""
         return any(self._may_find(segment) for segment in segments)
 
     def look_into(self, segments: Iterable[Segment], created: Versions, default: int) -> None:
-        """Take the versions of the ids that are missing from a fragment with these segments of ids.
+        """Look for the missing ids in a fragment with these segments of row ids, and note their versions.
 
-        `created` are the versions of its rows; those behind them have `default`.
+        `created` are the created-at versions of the fragment's rows; further rows have version `default`.
         """
         ends = np.cumsum(created.rows, dtype=np.uint64)
         versions = Versions(ends, np.append(created.versions, np.uint64(default)))
@@ -203,7 +204,7 @@ class Search:
             start += len(segment)
 
     def take(self, segments: Iterable[Segment]) -> BitMap64:
-        """The missing ids that are in these segments; they are not missing any more."""
+        """The missing ids in these segments. They then count as found."""
         here = BitMap64()
         for segment in segments:
             if self._may_find(segment):
@@ -212,7 +213,7 @@ class Search:
         return here
 
     def known(self, version: int) -> Known:
-        """The versions of all ids of the set; `version` for those that were not found."""
+        """The versions of all ids of the set; `version` for those that are still missing."""
         rest = runs_of(self._missing).firsts
         each = [*self._found, Known(rest, np.full(len(rest), version, np.uint64))]
         firsts = np.concatenate([one.firsts for one in each])
@@ -232,7 +233,7 @@ class Search:
         return bool(self._missing.range_cardinality(int(values.min()), int(values.max()) + 1))
 
     def _clipped(self, segment: Segment) -> Segment:
-        """Without most of what is not looked for: the bitmap of a long range is long."""
+        """A range cut to where missing ids can be, because a bitmap of a long range is large. Others are unchanged."""
         if isinstance(segment, range):
             return range(max(segment.start, self._missing.min()), min(segment.stop, self._missing.max() + 1))
         return segment
@@ -240,7 +241,8 @@ class Search:
     def _known_in(self, segment: Segment, here: BitMap64, ends: Versions, start: int) -> Known:
         """The versions of the ids `here`, which are in a segment whose first row is at offset `start`.
 
-        `ends` has the offset at which each version ends, and one version more.
+        `ends.rows` has the offset at which each run of rows ends; `ends.versions` has the version of each, and one more
+        for the rows behind the last.
         """
         if isinstance(segment, array):
             values = numbers_of(segment)
@@ -255,7 +257,7 @@ class Search:
         cuts = limits[(limits > first) & (limits <= last)]
         begins = np.array([first], np.uint64)
         if self._wanted.range_cardinality(first, last + 1) > len(here):
-            # Others that are looked for lie between these: each run of these begins anew.
+            # Other wanted ids lie between these, so each run of these needs an entry of its own.
             begins, stops = runs_of(here)
             cuts = cuts[cuts < stops[np.searchsorted(begins, cuts, "right") - 1]]
         firsts = np.union1d(begins, cuts)
@@ -263,7 +265,7 @@ class Search:
 
 
 def versions_of(runs: Runs, known: Known) -> Versions:
-    """The version of each row, for rows that have these ids, all of which are known."""
+    """The versions of the rows with these ids, in their order. `known` has all of the ids."""
     begin = np.searchsorted(known.firsts, runs.firsts, "right")
     cells = np.searchsorted(known.firsts, runs.stops, "left") - begin + 1
     run = np.repeat(np.arange(len(begin)), cells)
@@ -274,7 +276,7 @@ def versions_of(runs: Runs, known: Known) -> Versions:
 
 
 def with_changed(before: Versions, offsets: BitMap, version: int) -> Versions:
-    """The versions with `version` at these offsets. There are rows, and the offsets are theirs."""
+    """The versions, with `version` at these offsets. There is at least one row, and all offsets are below the end."""
     ends = np.cumsum(before.rows, dtype=np.uint64)
     bounds = np.frombuffer((offsets ^ offsets.shift(1)).to_array(), np.uint32).astype(np.uint64)
     cuts = np.union1d(np.append(np.uint64(0), ends[:-1]), bounds)
@@ -285,7 +287,7 @@ def with_changed(before: Versions, offsets: BitMap, version: int) -> Versions:
 
 
 def joined(versions: Versions) -> Versions:
-    """Neighbours of one version as one, and without those that have no rows."""
+    """The same versions, with neighbouring runs of one version joined and runs without rows left out."""
     some = versions.rows > 0
     rows, values = versions.rows[some], versions.versions[some]
     if not len(rows):
@@ -295,9 +297,9 @@ def joined(versions: Versions) -> Versions:
 
 
 def encoded_runs(versions: Versions) -> bytes:
-    """Runs of a `RowDatasetVersionSequence`, each with a range as its span, as protobuf writes them.
+    """Encode as the runs of a `RowDatasetVersionSequence`, byte for byte as protobuf does, each span a range from 0 on.
 
-    For joined ones; the rows before them are 0.
+    `versions` must be joined (`joined`).
     """
     stops = np.cumsum(versions.rows, dtype=np.uint64)
     starts = stops - versions.rows
@@ -308,9 +310,9 @@ def encoded_runs(versions: Versions) -> bytes:
 
 
 def decoded_runs(body: bytes, *, rows_max: int) -> Versions | None:
-    """The reverse of `encoded_runs`; None for bytes that it can't have written, which have to be decoded otherwise.
+    """The reverse of `encoded_runs`; None for bytes of another form, which need the general decoder.
 
-    All bytes of such runs are varints: tags, lengths of messages, numbers.
+    All bytes of such runs are varints: tags, message lengths, numbers. `rows_max` is the most rows that a run may have.
     """
     octets = np.frombuffer(body, np.uint8)
     last = np.flatnonzero(octets < 0x80)
@@ -325,7 +327,7 @@ def decoded_runs(body: bytes, *, rows_max: int) -> Versions | None:
         longer = np.flatnonzero(width > place)
         values[longer] |= (octets[first[longer] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
     if len(values) % len(_RUN) == len(_RUN) - 2:
-        # The first run begins at 0, which is left out.
+        # The first run starts at 0, and protobuf leaves out a 0.
         values, width = np.insert(values, 6, (0x08, 0)), np.insert(width, 6, (0, 0))
     if len(values) % len(_RUN):
         return None
@@ -341,12 +343,14 @@ def decoded_runs(body: bytes, *, rows_max: int) -> Versions | None:
 
 
 _RUN = (0x0A, 0, 0x0A, 0, 0x0A, 0, 0x08, 0, 0x10, 0, 0x10, 0)
-"""Tags of a run, its span, the range in it, start, end, version; and between them lengths and numbers."""
+"""The varints of one run: the tags of run, span, range, start, end and version; a 0 stands for each length or number
+between them.
+"""
 _TAGS = [place for place, tag in enumerate(_RUN) if tag]
 
 
 def _encoded(starts: Numbers, stops: Numbers, versions: Numbers) -> bytes:
-    """The fields of each run side by side, as wide as they can be; then those bytes that are there."""
+    """Lay out the fields of each run at their full width, then keep only the bytes that are in use."""
     start, start_there = _field(0x08, starts)
     stop, stop_there = _field(0x10, stops)
     value, value_there = _field(0x10, versions)
@@ -360,7 +364,7 @@ def _encoded(starts: Numbers, stops: Numbers, versions: Numbers) -> bytes:
 
 
 def _field(tag: int, values: Numbers) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """A field with a varint for each value, and which of its bytes are there; 0 is left out."""
+    """The bytes of a varint field for each value at full width, and a mask of those in use; a 0 uses none."""
     shifts = np.arange(_VARINT_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
     groups = values[:, None] >> shifts
     there = groups > 0
@@ -378,8 +382,9 @@ def _shifted(values: BitMap64, by: int) -> BitMap64:
 
 
 def _ids_at(segment: range | BitMap64, offsets: Numbers, start: int) -> Numbers:
-    """For each offset the id of the row there; the first id for those before the segment, the highest number for those
-    behind it.
+    """The id of the row at each offset. An offset before the segment gets its first id, one behind it the highest u64.
+
+    `start` is the offset of the segment's first row.
     """
     firsts, stops = runs_of(segment)
     counts = np.cumsum(stops - firsts, dtype=np.uint64)

@@ -1,8 +1,8 @@
-"""URIs of tables and of base paths: when two of them name the same place.
+"""URIs of tables and of base paths: whether two of them name the same place.
 
-A producer says which table it meant (header `dataset`); the committer knows which one it serves. Spark, pylance and
-people spell one place in several ways. What is compared is always the canonical spelling, as Lance's readers resolve
-it. Every function here takes any text.
+A producer names its table (header `dataset`), and the committer knows which one it serves. Spark, pylance and people
+spell one place in several ways, so URIs are compared in a canonical form, which follows Lance's readers. Every function
+here accepts any text.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from urllib.parse import unquote
 from committerd_common.paths import leaves_its_folder
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3"}
-_LOCAL_SCHEMES = ("file", "file-object-store")  # Lance: both are the local file system
+_LOCAL_SCHEMES = ("file", "file-object-store")  # in Lance both are the local file system
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")
-"""Of at least two characters: one letter would be a drive."""
+"""At least two characters: one letter would be a drive."""
 
 
 def canonical_uri(uri: str) -> str:
-    """One spelling of a table's URI: `s3a` and `s3n` are `s3`, `file:` forms are paths, decoded, no slash at the
-    end. A text that is no URI is a path.
+    """The canonical form of a table's URI: `s3a` and `s3n` become `s3`, `file:` forms become paths, percent-encoding is
+    decoded, a slash at the end is cut. A text that is not a URI counts as a path.
     """
     scheme, place, query = _split(uri.strip())
     return f"{scheme}://{place}{query}" if scheme else place
 
 
 def canonical_base(uri: str) -> str | None:
-    """One spelling of a full path or URI outside the table, as `canonical_uri`; None when it is none.
+    """The canonical form (`canonical_uri`) of an absolute path or a URI outside the table; None for any other text.
 
-    That is: a relative path, one with `.` or `..` among its segments, percent-encoded or not (Lance's readers resolve
-    `%2e%2e` as `..`), one that is encoded more than once, and one with a character that does not print.
+    None too for a relative path, one with a segment `.` or `..`, percent-encoded or not (Lance's readers resolve
+    `%2e%2e` as `..`), one that is encoded more than once, and one with a character that is not printable.
     """
     if not uri or not uri.isprintable() or uri != uri.strip() or "\\" in uri:
         return None
@@ -44,17 +44,17 @@ def canonical_base(uri: str) -> str | None:
 
 
 def is_below(uri: str, base: str) -> bool:
-    """Whether a canonical URI is that of `base`, which any spelling names, or of something in it."""
+    """Whether the canonical URI `uri` is that of `base` or lies below it. `base` may be in any form."""
     folder = canonical_uri(base)
     return uri == folder or uri.startswith(folder.rstrip("/") + "/")
 
 
 @functools.lru_cache(maxsize=256)
 def names_same_table(meant: str, *, served: str, aliases: tuple[str, ...]) -> bool:
-    """Whether `meant` is the table at `served`, or one of its other names.
+    """Whether `meant` names the table at `served`, by its URI or one of the aliases.
 
-    A table with an external manifest store is meant by the plain URI of its objects too, but not the other way round:
-    who names a manifest store would not see what is committed without it.
+    The plain URI of its objects names a table with an external manifest store too. The reverse is not true: a producer
+    that names a manifest store would not see versions that are committed without it.
     """
     return canonical_uri(meant) in {name for uri in (served, *aliases) for name in _names(canonical_uri(uri))}
 
@@ -67,7 +67,7 @@ def _names(uri: str) -> tuple[str, ...]:
 
 
 def _split(uri: str) -> tuple[str, str, str]:
-    """(scheme, place, query with its `?`) of a URI; the scheme is empty for a path of this machine."""
+    """(scheme, place, query with its `?`) of a URI; the scheme is empty for a local path."""
     scheme, colon, rest = uri.partition(":")
     scheme = _SAME_SCHEME.get(scheme.lower(), scheme.lower())
     local = scheme in _LOCAL_SCHEMES
@@ -76,7 +76,7 @@ def _split(uri: str) -> tuple[str, str, str]:
     host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
     if local:
         path = _trim(unquote(slash + path))
-        # Another machine's files are not those of this one.
+        # A file on another host is not a local path.
         return ("", path, "") if host.lower() in ("", "localhost") else (scheme, host + path, "")
     path, mark, query = (slash + path).partition("?")
     path = _trim(unquote(path))
