@@ -1,6 +1,6 @@
-"""The command line. What each command does is in `committerd.commands`; here they meet, and errors become exit codes.
+"""The command line: collects the commands of `committerd.commands`, and turns errors into exit codes.
 
-Exit codes: 0 done, 1 failed, 2 bad usage or settings.
+Exit codes: 0 success, 1 failure, 2 wrong usage or settings.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from committerd import __version__
 from committerd.errors import CommitterError, SettingsError
 
 _COMMANDS = ("run", "commit", "status", "audit", "dead", "topics", "probe", "heartbeat", "position", "app")
-"""Each is what its module in `committerd.commands` has under the same name, in the order of their use."""
+"""Names of modules in `committerd.commands`, each with a command of that name; `--help` lists them in this order."""
 
 
 class _Commands(click.Group):
-    """Commands whose modules are imported when they are asked for: what one does not need takes no memory of it."""
+    """Imports the module of a command only when the command is used, which saves memory."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _unwrapped() -> None:
-    """Run the command line; an error that a task group wrapped is raised itself."""
+    """Run the command line, and raise the single error of an exception group instead of the group."""
     try:
         cli.main(standalone_mode=False)
     except BaseExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""Calls at the same time: for each of many items, or one beside another; and how much memory they may take together."""
+"""Concurrent calls: one for each of many items, or one alongside another; and a bound on the memory of tasks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _Own = TypeVar("_Own")
 async def for_each(
     items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int = _AT_ONCE_MAX
 ) -> None:
-    """Do `work` for every item, `at_once` items at a time at most.
+    """Call `work` for every item, at most `at_once` at a time.
 
-    When work fails with a `CommitterError`, no more is begun. The first such error is raised, by itself and not in a
-    group, as soon as all work under way has ended.
+    After a `CommitterError` no further call starts. When all running calls have ended, the first such error is raised,
+    not wrapped in an exception group.
     """
     errors: list[CommitterError] = []
     given = list(items)
@@ -47,7 +47,7 @@ async def for_each(
 
 
 class Beside(Generic[_Own]):
-    """A call that is made at the same time as another one. Its error doesn't end the other; both are waited for."""
+    """A call that runs concurrently with another one. Its error does not cancel the other call."""
 
     def __init__(self, call: Callable[[], Awaitable[_Own]]) -> None:
         self._call = call
@@ -56,24 +56,27 @@ class Beside(Generic[_Own]):
 
     @property
     def done(self) -> bool:
-        """Whether it has returned."""
+        """Whether the call has returned a result."""
         return bool(self._results)
 
     @property
     def result(self) -> _Own:
-        """What it returned. Only for a call that is `done`."""
+        """The call's result. Valid only if `done`."""
         return self._results[0]
 
     async def of(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Make both calls; returns what `call` returns, or raises what it raises, by itself and not in a group."""
+        """Run both calls and wait for both; return the result of `call`, or raise its error.
+
+        A `CommitterError` is not wrapped in an exception group. The concurrent call's error is in `failed`.
+        """
         results: list[_T] = []
         error: CommitterError | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)
             try:
-                await anyio.lowlevel.checkpoint()  # it begins first: `call` may have much to do before it waits
+                await anyio.lowlevel.checkpoint()  # starts the other first: `call` may compute long before it awaits
                 results.append(await call())
-            except CommitterError as raised:  # not as a group
+            except CommitterError as raised:  # raised below, outside the group
                 error = raised
         if error is not None:
             raise error
@@ -87,7 +90,7 @@ class Beside(Generic[_Own]):
 
 
 class ByteBudget:
-    """Bytes that tasks may have in memory together. A task that needs more than all of them runs when no other does."""
+    """A bound on the memory of concurrent tasks, in bytes. A task that needs more than the bound runs alone."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -96,7 +99,7 @@ class ByteBudget:
 
     @asynccontextmanager
     async def taking(self, size: int) -> AsyncIterator[None]:
-        """Wait until `size` bytes are free, and hold them for the time of the block."""
+        """Wait until `size` bytes are free, and reserve them while the block runs."""
         while self._taken and self._taken + size > self._bytes_max:
             await self._given_back.wait()
         self._taken += size

@@ -1,20 +1,20 @@
-"""Exceptions, grouped by what whoever catches them does next.
+"""Exceptions, grouped by the handler's next step.
 
     CommitterError                  .code is stable snake_case: metric label and outcome reason; append-only
-    ├── RequestError                this record can never be committed: refuse it, go on with the next
+    ├── RequestError                this record can never be committed: refuse it, continue with the next
     │   ├── InvalidRequest            wrong: status INVALID, dead letter
-    │   └── UnsupportedRequest        not ours to do: status UNSUPPORTED, dead letter
-    ├── Unavailable                 nothing happened: back off and try again, keep the offset
+    │   └── UnsupportedRequest        not supported: status UNSUPPORTED, dead letter
+    ├── Unavailable                 nothing happened: back off and retry, keep the offset
     │   ├── StoreUnavailable
-    │   │   └── ObjectUnreadable      perhaps only this object: its record's fault if the table can be read meanwhile
+    │   │   └── ObjectUnreadable      may concern only this object: the record's fault if the table itself is readable
     │   └── QueueUnavailable
     ├── OutcomeUnknown              a put may have landed: read back before anything else
-    ├── UnsupportedTable            the table needs a feature that we do not write: write nothing, say so, wait
-    ├── CorruptTable                what is stored contradicts the format or our invariants: stop, page
-    ├── RefusedToRun                table and topic contradict each other: stop, name the way out
+    ├── UnsupportedTable            the table needs a feature that we do not support: write nothing, report, wait
+    ├── CorruptTable                stored data contradicts the format or our invariants: stop, page
+    ├── RefusedToRun                table and topic contradict each other: stop, tell the operator how to resolve it
     └── SettingsError               the operator's input is wrong: exit code 2
 
-`OutcomeUnknown` is no `Unavailable` on purpose: a handler that retries blindly must not catch it.
+`OutcomeUnknown` is deliberately not an `Unavailable`: a handler that retries blindly must not catch it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Unavailable(CommitterError):
-    """The other side did not answer and nothing happened there."""
+    """A service failed or did not respond, and nothing changed there."""
 
     code = "unavailable"
 
@@ -58,7 +58,7 @@ class StoreUnavailable(Unavailable):
 
 
 class ObjectUnreadable(StoreUnavailable):
-    """The store refuses to read one object: it may not be read, or is no regular file. Others may be readable."""
+    """The store refuses to read one object: no permission, or not a regular file. Others may be readable."""
 
 
 class QueueUnavailable(Unavailable):
@@ -68,18 +68,18 @@ class QueueUnavailable(Unavailable):
 
 
 class OutcomeUnknown(CommitterError):
-    """The answer to a put was lost; the object may exist."""
+    """The response to a put was lost; the object may exist."""
 
     code = "outcome_unknown"
 
 
 class RefusedToRun(CommitterError):
-    """Going on would lose, double or contradict something that was told. The code is the cause."""
+    """To continue would lose a record, commit one twice, or contradict a published outcome. The code is the cause."""
 
     code = "refused"
 
 
 class SettingsError(CommitterError):
-    """A setting is missing, misspelt or contradicts another."""
+    """A setting or argument is missing, misspelt, or contradicts another."""
 
     code = "settings"

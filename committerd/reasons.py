@@ -1,7 +1,7 @@
-"""Every reason that a dead letter and every cause that a refusal to run can have: part of the interface.
+"""All reasons of dead letters and all causes of a refusal to run: part of the public interface.
 
-Append-only: producers branch on them, dashboards count them. They are the codes of the errors that are raised; a test
-finds the code that is raised and not listed here.
+Append-only: producers branch on them, and dashboards count them. They are the codes of the exceptions; a test checks
+that every code in use is listed here.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ INVALID_REASONS = (
     "uuid_invalid",
     "wrong_dataset",
 )
-"""Of records that are wrong: `InvalidRequest`, status INVALID."""
+"""Reasons of invalid records: `InvalidRequest`, status INVALID."""
 
 UNSUPPORTED_REASONS = (
     "base_not_allowed",
@@ -102,7 +102,7 @@ UNSUPPORTED_REASONS = (
     "unsupported",
     "writer_version_missing",
 )
-"""Of records that ask for what committerd does not do: `UnsupportedRequest`, status UNSUPPORTED."""
+"""Reasons of records that need a feature which committerd does not have: `UnsupportedRequest`, status UNSUPPORTED."""
 
 REFUSAL_CAUSES = (
     "format_newer",
@@ -118,4 +118,4 @@ REFUSAL_CAUSES = (
     "topic_id",
     "topic_partitions",
 )
-"""Of table and topic contradicting each other: `RefusedToRun`."""
+"""Causes of a refusal to run: `RefusedToRun`, where table and topic contradict each other or the store is unsafe."""

@@ -1,8 +1,8 @@
-"""What operators see in Prometheus: every metric with its unit, its labels and a sentence.
+"""The Prometheus metrics: names, labels, and a sentence of documentation for each.
 
-Names and labels are an API; `docs/metrics.md` is generated from here. A label takes its values from
-a closed set, anything else becomes `other`, so no request can make the number of series grow: no
-uuid, no path, no text from outside.
+Names and labels are a public interface; `docs/metrics.md` is generated from this module. The values of a label are a
+closed set, and any other value becomes `other`. So requests can't increase the number of time series: a label never
+holds a uuid, a path or text from outside.
 
 The registry is an argument: two committers in one process, or two tests, share nothing.
 """
@@ -66,7 +66,7 @@ DEAD_LETTER_REASONS = tuple(dict.fromkeys((*INVALID_REASONS, *UNSUPPORTED_REASON
 CAUSES = (*REFUSAL_CAUSES, UnsupportedTable.code, CorruptTable.code)
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-"""From a local put to the patience of a caller."""
+"""Buckets from the duration of a local put up to a caller's timeout."""
 TRANSACTIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 _M = TypeVar("_M", Counter, Gauge, Histogram)
@@ -74,26 +74,26 @@ _M = TypeVar("_M", Counter, Gauge, Histogram)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """One metric, as the documentation shows it."""
+    """The documentation of one metric."""
 
     name: str
     kind: str
     """Counter, gauge or histogram."""
     unit: str
     labels: Mapping[str, Sequence[str]]
-    """Label to its values, of which `other` is always one more."""
+    """By label, its values; `other` is always one more."""
     meaning: str
 
 
 class _Family(Generic[_M]):
-    """A metric whose labels are closed sets."""
+    """A metric with labels, each with a closed set of values."""
 
     def __init__(self, metric: _M, labels: Mapping[str, Sequence[str]]) -> None:
         self._metric: _M = metric
         self._values = {label: frozenset(values) for label, values in labels.items()}
         self._children: dict[tuple[tuple[str, str], ...], _M] = {} if labels else {(): metric}
-        """Those of known values: no more than there are combinations."""
-        if len(labels) == 1:  # so that a rate is 0, and not missing, until the first one happens
+        """Cache by label values; holds at most one entry per combination of known values."""
+        if len(labels) == 1:  # so that a rate is 0 instead of missing until the first event
             for value in next(iter(labels.values())):
                 metric.labels(value)
 
@@ -112,32 +112,32 @@ class _Family(Generic[_M]):
 
 
 class Count(_Family[Counter]):
-    """Only grows."""
+    """A counter."""
 
     def add(self, amount: float = 1, /, **labels: str) -> None:
         self._child(labels).inc(amount)
 
 
 class Level(_Family[Gauge]):
-    """Goes up and down."""
+    """A gauge."""
 
     def set(self, value: float, /, **labels: str) -> None:
         self._child(labels).set(value)
 
     def track(self, value: Callable[[], float], /, **labels: str) -> None:
-        """Ask for the value at each scrape: right even while nothing else happens."""
+        """Call `value` at each scrape, so that the metric is current even while the process is idle."""
         self._child(labels).set_function(value)
 
 
 class Spread(_Family[Histogram]):
-    """How values are spread over buckets."""
+    """A histogram."""
 
     def observe(self, value: float, /, **labels: str) -> None:
         self._child(labels).observe(value)
 
     @contextmanager
     def timed(self, **labels: str) -> Iterator[None]:
-        """Observe the seconds that the block takes on the event loop's clock, failed or not."""
+        """Observe the duration of the block in seconds, on the event loop's clock, also when it raises."""
         start = anyio.current_time()
         try:
             yield
@@ -146,7 +146,7 @@ class Spread(_Family[Histogram]):
 
 
 class _Catalogue:
-    """Makes the metrics and remembers their descriptions."""
+    """Creates the metrics and collects their descriptions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -172,7 +172,7 @@ class _Catalogue:
 
 
 class Telemetry:
-    """The metrics of one committer; those of the process (`process_*`) stand beside them."""
+    """The metrics of one committer, and those of the process (`process_*`)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         catalogue = _Catalogue(registry)

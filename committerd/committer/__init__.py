@@ -1,4 +1,4 @@
-"""One queue into one table: intake, Start, forming a version, putting it, answering.
+"""Commits the records of one queue to one table: intake, Start, forming versions, putting them, publishing outcomes.
 
 `committer` has the loop; read it first.
 """

@@ -1,7 +1,7 @@
-"""Kafka's time. The clock of this machine may be wrong by hours; the brokers' clock dates every record.
+"""Kafka's time. This machine's clock may be wrong by hours, and the brokers' clock dates every record.
 
-A broker's answer says what time it was at some moment between question and answer. The timestamp of each record is a
-lower bound. Both give bounds, which the monotonic clock carries on; within them this machine's clock counts.
+A broker's response gives its time at some moment between request and response, and the timestamp of each record is a
+lower bound. The monotonic clock extends both bounds to now, and this machine's clock is clamped between them.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from datetime import UTC, datetime
 from committerd.queue.port import Queue
 
 _SUSPENDED_SECONDS_MAX = 600.0
-"""A process that was suspended for longer is no member of the group any more, and asks again."""
+"""A process that was suspended for longer has left the consumer group, and asks the broker again."""
 
 
 class QueueClock:
-    """Kafka's time: this machine's clock, kept within the bounds that are known."""
+    """Kafka's time: this machine's clock, clamped to the known bounds."""
 
     def __init__(self, wall_clock: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._least = -math.inf
-        """Lower bound of Kafka's time minus the monotonic clock, in seconds; `_most` is the upper bound."""
+        """Lower bound, in seconds, of Kafka's time minus the monotonic clock; `_most` is the upper bound."""
         self._most = math.inf
 
     async def ask(self, queue: Queue) -> None:
-        """Ask a broker for its time, if it provides that. Raises `QueueUnavailable`."""
+        """Ask a broker for its time, if brokers provide it, and reset the bounds. Raises `QueueUnavailable`."""
         asked_at = self._monotonic()
         told = await queue.time_ms()
         if told is not None:
             self._least, self._most = told / 1000 - self._monotonic(), told / 1000 - asked_at
 
     def note(self, timestamp_ms: int) -> None:
-        """Note the timestamp of a record that the broker has dated: the time is now at least that."""
+        """Note the timestamp of a record, which the broker set: Kafka's time is at least that now."""
         least = timestamp_ms / 1000 - self._monotonic()
-        if least > self._most + _SUSPENDED_SECONDS_MAX:  # dated by a producer
+        if least > self._most + _SUSPENDED_SECONDS_MAX:  # a producer set it
             return
         self._least = max(self._least, least)
-        # The process may have been suspended, and the monotonic clock with it: the newest timestamp counts.
+        # The process may have been suspended, and its monotonic clock may have stopped: the newest timestamp wins.
         if self._most < self._least:
             self._most = self._least
 
     def now(self) -> datetime:
-        """Kafka's time, in UTC."""
+        """Return Kafka's time, in UTC."""
         at, ours = self._monotonic(), self._wall_clock()
         seconds = ours.timestamp()
         bounded = min(max(seconds, self._least + at), self._most + at)
         return ours if bounded == seconds else datetime.fromtimestamp(bounded, UTC)
 
     def now_ms(self) -> int:
-        """The same, in milliseconds of Unix time."""
+        """Return Kafka's time, in Unix milliseconds."""
         return int(self.now().timestamp() * 1000)

@@ -1,9 +1,9 @@
-"""One queue into one table.
+"""The loop that commits the records of one queue to one table.
 
-    assigned -> Start -> { form a group -> put it -> answer what it settled } until revoked, stopped or proven wrong
+    assigned -> Start -> { form a version -> put it -> publish its outcomes } until revoked, stopped or contradicted
 
-Everything that was told stands in the table before it is told, so this loop may die between any two lines. It waits
-while there is no table, and while it refuses to run; it never skips a record and never resets a position.
+Every outcome is stored in the table before it is published, so this loop may crash between any two lines. It waits
+while there is no table, and while it refuses to run. It never skips a record and never resets a position.
 """
 
 from __future__ import annotations
@@ -41,19 +41,18 @@ _log = logging.getLogger(__name__)
 _WAITING_LOG_SECONDS = 60.0
 _LOOK_FOR_CREATES_SECONDS = 1.0
 _REFUSALS_WAIT_SECONDS_MAX = 30.0
-"""Refusals wait no longer for each other, however long the last put took: it may have waited for a store that was down.
-"""
+"""Longest time for which refusals are collected, even if the last put took very long because the store was down."""
 _CREATES_MAX = 256
 _CREATES_BYTES_MAX = 32 * 1024 * 1024
-"""Refused creates that are kept while there is no table: files of theirs may still come. The oldest go first."""
+"""Bounds on failed creates kept while there is no table; the oldest are dropped first. Their files may still appear."""
 _TRY_CREATES_SECONDS = 10.0
-"""Between two looks at the creates that are kept."""
+"""Interval between retries of the kept creates."""
 _READ_CREATES_AGAIN_SECONDS = 60.0
-"""After so long without a table the log is read from its start once more, if creates had to go."""
+"""Time without a table after which the log is read from its start again, if creates were dropped."""
 
 
 class _Creates:
-    """Creates that could not be committed when they arrived: each is looked at again now and then."""
+    """Transactions that create a table and could not be committed when they arrived; retried at intervals."""
 
     def __init__(self) -> None:
         self._kept: deque[Pending] = deque()
@@ -62,14 +61,14 @@ class _Creates:
         self._lost = False
 
     def due(self) -> list[Pending]:
-        """Those that are to be looked at again."""
+        """Return all kept creates when their retry is due, else none."""
         if anyio.current_time() - self._tried < _TRY_CREATES_SECONDS:
             return []
         self._tried = anyio.current_time()
         return list(self._kept)
 
     def keep(self, create: Pending) -> None:
-        """One more; the oldest go where there are too many."""
+        """Keep a create; drop the oldest ones beyond the bounds."""
         self._kept.append(create)
         self._bytes += create.size
         while len(self._kept) > _CREATES_MAX or (self._bytes > _CREATES_BYTES_MAX and len(self._kept) > 1):
@@ -77,20 +76,20 @@ class _Creates:
             self._lost = True
 
     def read_again(self) -> bool:
-        """Whether it is time to look at those again that had to go."""
+        """Whether creates were dropped and the log is due to be read again."""
         return self._lost and anyio.current_time() - self._began >= _READ_CREATES_AGAIN_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a committer is made of."""
+    """The parts of a committer."""
 
     queue: Queue
     intake: Intake
     publisher: Publisher
     answerer: Answerer
     prove_store: Callable[[], Awaitable[None]]
-    """Raises `RefusedToRun` for a store that must not be used; costs nothing once it was found sound."""
+    """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
     starter: Starter
     former: Former
     lookout: Lookout
@@ -101,7 +100,7 @@ class Parts:
 
 
 class Committer:
-    """The loop. `run` owns intake and publisher; `stop` ends it after the commit in flight."""
+    """The loop. `run` runs the intake, the publisher and the lookout as tasks."""
 
     def __init__(self, parts: Parts, pace: Pace) -> None:
         self._parts = parts
@@ -116,19 +115,19 @@ class Committer:
         self._waiting_since_ms: int | None = None
         self.state = State()
         self.view: View | None = None
-        """What was known of the table when it was last looked at."""
+        """The view of the current or last assignment; None before the first Start."""
         telemetry = parts.telemetry
         telemetry.queue_depth_records.track(lambda: len(parts.intake.pending))
         telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in parts.intake.pending))
         telemetry.oldest_pending_age.track(self._oldest_pending_seconds)
 
     def stop(self) -> None:
-        """Finish the commit in flight, publish its answers, then end."""
+        """Finish the commit in flight, publish its outcomes, then let `run` return."""
         self._stopping = True
         self._parts.intake.notify()
 
     async def run(self) -> None:
-        """Serve every assignment until stopped."""
+        """Serve every assignment until `stop` is called."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._parts.intake.run)
             tasks.start_soon(self._parts.publisher.run)
@@ -144,7 +143,7 @@ class Committer:
             tasks.cancel_scope.cancel()
 
     async def _stand_by(self) -> None:
-        """Wait for the partition. Kafka gives that of a topic that is gone to nobody: then say so."""
+        """Wait for the partition, and check that the topic exists: Kafka assigns no partition of a deleted topic."""
         try:
             await self._parts.prove_store()
         except RefusedToRun as error:
@@ -156,7 +155,7 @@ class Committer:
             await self._parts.intake.changed(timeout=self._pace.refused_retry)
             return
         self._show("standby", "waits for the partition")
-        if self._parts.intake.generation is not None:  # it came meanwhile
+        if self._parts.intake.generation is not None:  # assigned during the probe
             return
         try:
             if self._refused_code or not await self._parts.intake.changed(timeout=self._pace.refused_retry):
@@ -165,10 +164,10 @@ class Committer:
         except RefusedToRun as error:
             await self._refuse(error, None)
         except Unavailable:
-            self._refused_code = ""  # asked again when the time is over
+            self._refused_code = ""  # the next call asks again
 
     async def _serve(self, generation: int) -> None:
-        """One assignment: Start, then commit; Start again whenever what we know stops holding together."""
+        """Serve one assignment: Start, then commit. Start again whenever our state contradicts table or queue."""
         backoff = self._parts.backoff()
         while self._goes_on(generation):
             self._show("starting", "reads the table and the queue")
@@ -200,7 +199,7 @@ class Committer:
         self._parts.telemetry.active.set(0)
 
     async def _commit_groups(self, generation: int, view: View) -> None:
-        """Commit what waits, group by group."""
+        """Commit waiting records, run by run."""
         parts, backoff = self._parts, self._parts.backoff()
         self._parts.telemetry.active.set(1)
         while self._goes_on(generation):
@@ -224,7 +223,7 @@ class Committer:
                 await backoff.wait()
 
     async def _next_run(self, view: View, generation: int) -> Run | None:
-        """The next groups once their time has come; None to look around again."""
+        """Form the next run when it is due; None when the caller must check its state and call again."""
         intake = self._parts.intake
         wait = self._last_put + self._pace.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
@@ -246,14 +245,14 @@ class Committer:
         few = group.settles < self._parts.former.options.limits.records
         if few and not group.members and not turn.promised:
             wait = self._last_refusals + self._refusal_interval - anyio.current_time()
-            # Refusals alone are worth a version only now and then; under load they ride along with the next commit.
-            # During a hold there is none, and whoever is refused then is to come back while it lasts.
+            # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
+            # such commits, and a producer that is refused in it must be able to retry before it ends.
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
         return run
 
     async def _commit(self, run: Run, view: View, generation: int) -> None:
-        """Put versions, learn what came of them, and answer every record that they or another's settled."""
+        """Put a run, and publish the outcomes of all records that its versions, or another committer's, settled."""
         parts, started = self._parts, anyio.current_time()
         before = view.head.version
         settlement = await self._pipeline.put(run, view)
@@ -267,18 +266,18 @@ class Committer:
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
         if not settlement.made or view.head.manifest is not settlement.made[-1].prepared.file:
-            vet(view.head.manifest)  # another writer made it, or it was read back
+            vet(view.head.manifest)  # another writer created it, or it was read back
         if settlement.race is not Race.OURS:
             _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": settlement.race.value})
 
     async def _answer(self, settlement: Settlement, view: View, generation: int, *, seconds: float) -> None:
-        """Publish what the new versions settled, and make room."""
+        """Publish the outcomes that the new versions contain, and free the room of their records in the queue."""
         parts = self._parts
         entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
         refusals = [refusal for found in settlement.found for refusal in found.settled.refusals]
         records = parts.intake.records({entry.offset for _, entry in entries})
         if any(status_of(one).is_dead_letter and one.offset not in records for one in refusals):
-            # Settled by another committer, or taken from us meanwhile: Start reads them again and answers them all.
+            # Another committer settled it, or it was revoked: Start reads such records again and publishes all.
             raise StartAgain("a dead letter needs its record, which is not here")
         started_ms, commit_ms = self._now_ms() - int(seconds * 1000), int(seconds * 1000)
         timings = {
@@ -311,20 +310,20 @@ class Committer:
         )
 
     async def _tell(self, untold: Sequence[Answers], generation: int) -> None:
-        """Give answers that were kept back, and acknowledge what waited for them."""
+        """Publish outcomes that were held back, and acknowledge the offsets that waited for them."""
         for place, answers in enumerate(untold, start=1):
             upto = self._holding.acknowledgeable() if place == len(untold) else None
             await self._parts.answerer.give(answers, generation=generation, acknowledge=upto)
 
     async def _let_go(self, generation: int, view: View) -> None:
-        """Make room for records that were delivered although another committer had settled them."""
+        """Drop records that were delivered although another committer had settled them, and free their room."""
         intake = self._parts.intake
         if intake.pending and view.head.position.passes(intake.pending[0].offset):
             room = intake.settle(view.head.position)
             await self._parts.queue.done(generation, room.records, room.bytes)
 
     async def _look_for_foreign(self, view: View) -> None:
-        """While idle: take in versions of other writers, so that metrics are true and lost keys are put back."""
+        """While idle: read versions of other writers, so that metrics are current and dropped keys are put back."""
         news = await view.peek()
         found = news.found
         if not found:
@@ -336,9 +335,9 @@ class Committer:
             raise StartAgain("another committer has committed")
 
     async def _wait_for_table(self, generation: int, view: View) -> None:
-        """Nothing can be answered before there is a table: wait for one, or for a create that can be committed.
+        """Wait for a table, or for a create that can be committed: without a table no record can have an outcome.
 
-        Records are looked at and let go; once there is a table, Start has them delivered again.
+        Records are checked for creates and dropped. Once there is a table, Start makes the queue deliver them again.
         """
         parts = self._parts
         parts.telemetry.waiting_for_table.set(1)
@@ -387,7 +386,7 @@ class Committer:
         return getattr(request, "operation", "") in ("overwrite", "clone")
 
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
-        """Say why, once, and look again later: an operator may have set it right."""
+        """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""
         self._parts.telemetry.active.set(0)
         cause = error.code if isinstance(error, RefusedToRun) else type(error).code
         self._parts.telemetry.refused_to_run.set(1, cause=cause)

@@ -1,6 +1,6 @@
-"""From a delivered record to a request: headers, the transaction's bytes wherever they lie, and what they must be.
+"""Decodes a delivered record into a request: headers, and the transaction from the value or a claim check's file.
 
-Nothing here depends on what the table holds, except for the file of a claim check.
+Decoding does not depend on the table's versions; only the file of a claim check is read from the table's folder.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from committerd_common.uris import names_same_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """Decodes records of one table's topic. May raise `StoreUnavailable` while it fetches a claim check's file."""
+    """Decodes the records of one table's topic."""
 
     aliases: tuple[str, ...] = ()
-    """Other names of the table."""
+    """Other URIs of the table that a record's header may name."""
     transaction_bytes_max: int = 64 * 1024 * 1024
     containment: Containment = UNCOUNTED
 
     async def decode(self, pending: Pending, table: Table) -> Request | Refused:
-        """The request in a record, or why it is none; remembered with the record."""
+        """Return the request in a record, or its refusal, and cache it in `pending`.
+
+        Raises `StoreUnavailable` when the file of a claim check can't be read.
+        """
         if pending.decoded is None:
             try:
                 pending.decoded = await self._decode(pending, table)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
+            except Exception as error:  # noqa: BLE001  # any error refuses this record
                 pending.decoded = self.containment.refuse(error, stage="decode", offset=pending.offset)
         return pending.decoded
 
@@ -68,7 +71,7 @@ class Decoder:
         )
 
     async def _claimed(self, claim: ClaimCheck, value: bytes, table: Table) -> bytes:
-        """The transaction's bytes from the file beside the table."""
+        """Read the transaction's bytes from the file that a claim check names, and verify them."""
         if value:
             raise InvalidRequest(
                 "header transaction-file asks for a file, but the record has a value too: leave it empty",

@@ -1,7 +1,7 @@
-"""From waiting records to the next version: judge each, take what fits together, build once.
+"""Forms the next version from waiting records: judges each, groups those that fit together, and builds one version.
 
-Records are looked at in the order of their offsets. What can't be committed is refused and rides along; the group ends
-before the first record that can't share its version.
+Records are judged in the order of their offsets. The version also holds the refusals of records that can't be
+committed. The group ends before the first record that can't share its version.
 """
 
 from __future__ import annotations
@@ -59,26 +59,28 @@ from committerd_common.request import Envelope, Request, who_asked
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
-"""Records that are judged without a pause: some milliseconds."""
+"""Records to judge between two checkpoints of the event loop: some milliseconds of work."""
 _CULPRITS_MAX = 4
-"""Records that one attempt to form a version may refuse because a group with them can't be built."""
+"""Most records that one attempt to form a version may refuse because a group with them can't be built."""
 _TURNS = 4
-"""Of the event loop, in which whoever looks at files begins with what has just arrived."""
+"""Iterations of the event loop to wait for the lookout to begin with a record that has just arrived."""
 _LOOKED_SECONDS_MAX = 300.0
-"""How long a file that was found counts as being there."""
+"""How long the result of a file check is valid."""
 STALE_MS = 5 * 24 * 3600 * 1000
-"""Lance's cleanup deletes files that no version names after 7 days; a record older than 5 is looked at closely."""
+"""Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 
 
 Looking = Literal["early", "together", "alone"]
-"""early: while records wait (`Lookout`), for a store that takes its time. together: all of a version when it is formed,
-for one that answers at once. alone: each when it is judged.
+"""When the files of records are checked.
+
+early: while the records wait (`Lookout`), for a store with a round trip. together: all files of a version in one go
+when it is formed, for a local store. alone: the files of each record when it is judged.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormingOptions:
-    """What the operator allows."""
+    """The operator's settings for forming versions."""
 
     limits: GroupLimits = field(default_factory=GroupLimits)
     verify_files: Literal["always", "stale", "never"] = "always"
@@ -87,55 +89,59 @@ class FormingOptions:
     app_marks_max: int = 1000
 
     def verifies(self, *, age_ms: int) -> bool:
-        """Whether the files of a record of this age are looked at."""
+        """Whether the files of a record of this age, in milliseconds, are checked."""
         return self.verify_files == "always" or (self.verify_files == "stale" and age_ms > STALE_MS)
 
 
 @dataclass(slots=True)
 class _Forming:
-    """A group while it grows."""
+    """A group that is being formed."""
 
     marks: dict[str, AppMark]
     now_ms: int
-    """When it was begun, Unix time."""
+    """When forming began, in Unix milliseconds."""
     requests: list[Request] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     refused: dict[str, list[Refusal]] = field(default_factory=dict)
-    """The same by uuid."""
+    """The refusals by uuid."""
     uuids: set[str] = field(default_factory=set)
+    """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
     newest: int = 0
-    """Number of the record that arrived last of those that the group settles."""
+    """`Pending.number` of the last record to arrive among those that the group settles."""
 
     def offsets(self) -> list[int]:
-        """Of the records that the group settles."""
+        """Return the offsets of the records that the group settles."""
         return [*(r.offset for r in self.requests), *(r.offset for r in self.refusals)]
 
 
 @dataclass(slots=True)
 class _Caution:
-    """How many records may share a version after a group of them could not be built.
+    """A reduced limit of records per version, after a group could not be built.
 
-    The limit keeps the search for culprits cheap, however many there are.
+    It keeps the search for the records at fault cheap, however many there are.
     """
 
     most: int | None = None
-    """None = as many as the limits say."""
+    """Most records in a version; None = as many as the settings allow."""
 
     def failed(self, buildable: int) -> None:
-        """So many records can share a version, and one more could not."""
+        """Reduce the limit: `buildable` records can share a version, one more can't."""
         self.most = max(1, buildable)
 
     def built(self, count: int, *, limit: int) -> None:
-        """So many did share one."""
+        """Raise the limit again after `count` records shared a version. `limit`: as many as the settings allow."""
         if self.most is not None and count >= self.most:
             self.most = None if self.most * 2 >= limit else self.most * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """Forms groups for one table. Changes nothing; may raise an `Unavailable`, `UnsupportedTable` or `CorruptTable`."""
+    """Forms versions of one table without writing them.
+
+    Methods may raise an `Unavailable`, `UnsupportedTable` or `CorruptTable`.
+    """
 
     options: FormingOptions
     decoder: Decoder
@@ -144,17 +150,17 @@ class Former:
     containment: Containment
     caution: _Caution = field(default_factory=_Caution)
     looking: Looking = "alone"
-    """When the files of records are looked at, where they are."""
+    """When the files of records are checked, if they are."""
 
     async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> FormedVersion | None:
-        """The next version, None when nothing waits.
+        """Form the next version; None when no record waits.
 
-        `held_for`: during a hold, the refused uuids whose next tries alone may be committed. Other re-executions that
-        can't be are refused even then, so that their next tries come in the same hold.
+        `held_for`: during a hold, the uuids of the refused transactions whose re-executions alone may be committed.
+        Other re-executions that conflict are refused during the hold too, so that their next attempt comes in it.
         """
         limits, caution = self.options.limits, self.caution
         unbuildable: dict[int, Refused] = {}
-        # As they are now: more may arrive, or the assignment end, while we read.
+        # A snapshot: while we read, more records may arrive, or the assignment may end.
         records = limits.records if limits.coalesce_appends else min(limits.records, _AT_ONCE)
         waiting = intake.first(records + 1, behind=head.position)
         retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
@@ -171,7 +177,7 @@ class Former:
             count = len(forming.requests)
             try:
                 draft = await self._build(forming, head, waiting)
-            except Exception as error:  # whatever it is, it is that of one of the records
+            except Exception as error:  # any error is the fault of one of the records
                 require_contained(error)
                 if not count:
                     raise _nothing_can_follow(head, error) from error
@@ -181,14 +187,14 @@ class Former:
                     if len(unbuildable) == _CULPRITS_MAX:
                         turns = _up_to(turns, offset)
                 else:
-                    # Each passed on its own and together they can't be built: find out which one it is.
+                    # Each was accepted by itself, but they can't be built together: find the one at fault.
                     caution.failed(await self._buildable(forming, head))
             else:
                 caution.built(count, limit=limits.records)
                 return draft
 
     async def _buildable(self, forming: _Forming, head: Head) -> int:
-        """How many of the requests, from the first on, can be built together; all of them can't."""
+        """Return how many of the requests, from the first on, can be built together; fewer than all, by bisection."""
         low, high = 0, len(forming.requests)
         while high - low > 1:
             middle = (low + high) // 2
@@ -211,7 +217,7 @@ class Former:
         return low
 
     async def form_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | None:
-        """Version 1 from a create that goes ahead of the waiting records; None when it can't be committed now.
+        """Form version 1 from a create, ahead of the waiting records; None when it can't be committed now.
 
         `is_first`: no record waits before it.
         """
@@ -225,12 +231,12 @@ class Former:
                 return None
             self._take(forming, pending, answer, head)
             return await self._build(forming, head, [pending] if is_first else [])
-        except Exception as error:  # noqa: BLE001  # it is answered once there is a table
+        except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
             pending.decoded = self.containment.refuse(error, stage="create", offset=pending.offset)
             return None
 
     async def form_keys(self, head: Head) -> FormedVersion:
-        """A version that puts our keys back, which a foreign one lowered or dropped."""
+        """Form a version that puts back position and marks, which a foreign version lowered or dropped."""
         return await self._build(_Forming(marks=dict(head.marks), now_ms=self._now_ms()), head, [])
 
     async def _gather(
@@ -241,13 +247,13 @@ class Former:
         unbuildable: Mapping[int, Refused],
         held: Container[int],
     ) -> _Forming:
-        """Judge waiting records, in this order, until one can't join. Those `held` may only be refused."""
+        """Judge the records `turns` in order, until one can't join the group. Offsets in `held` can only be refused."""
         limits, most = self.options.limits, self.caution.most
         forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms())
         full = len(turns) >= limits.records
         for number, pending in enumerate(turns, start=1):
             if number % _AT_ONCE == 0:
-                await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
+                await anyio.lowlevel.checkpoint()  # lets other tasks run
             if len(forming.requests) + len(forming.refusals) >= limits.records:
                 break
             if self.looking == "early" and not await self._looked(pending, forming, full=full):
@@ -262,16 +268,16 @@ class Former:
                 answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
                 if not isinstance(answer, Refused) and pending.offset not in held:
                     self._take(forming, pending, answer, head)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
+            except Exception as error:  # noqa: BLE001  # any error refuses this record
                 answer = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(answer, Refused):
                 self._refuse(forming, pending, answer)
         return forming
 
     async def _look_at_all(self, turns: Sequence[Pending], head: Head) -> None:
-        """Look at the files of all records that may join the version, in one go.
+        """Check the files of all records that may join the version, in one go.
 
-        Nothing is decided: what goes wrong is met again where the record is judged.
+        Refuses nothing: an error shows again when its record is judged.
         """
         now_ms = self._now_ms()
         wanted = [
@@ -285,19 +291,19 @@ class Former:
             return
         try:
             await look_at(wanted, head.table, decoder=self.decoder, limits=self.options.file_limits)
-        except Exception as error:  # noqa: BLE001  # the judge meets it again
+        except Exception as error:  # noqa: BLE001  # judging the record raises it again
             _log.debug("files.not_looked_at", extra={"error": repr(error)})
 
     async def _looked(self, pending: Pending, forming: _Forming, *, full: bool) -> bool:
-        """Whether it is time to judge a record: its files were looked at, or nobody will. False: it joins a later one.
+        """Whether a record can be judged now: its files were checked, or won't be. False: it joins a later version.
 
-        Nothing waits for it but a version that would be empty, or one that is going to be full.
+        Waits for the check only if the version would otherwise be empty, or is going to be full.
         """
         is_first = not forming.requests and not forming.refusals
         for _ in range(_TURNS):
             if pending.looking is not None or not is_first:
                 break
-            await anyio.lowlevel.checkpoint()  # it has just arrived
+            await anyio.lowlevel.checkpoint()  # it has just arrived: lets the lookout begin with it
         if pending.looking is None:
             return is_first
         if not pending.looking.is_set():
@@ -307,7 +313,7 @@ class Former:
         return True
 
     async def _judge(self, request: Request, pending: Pending, forming: _Forming, head: Head) -> Judged | Refused:
-        """Steps of one request against the latest version and the group that it may join."""
+        """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict."""
         envelope, version = request.envelope, head.version + 1
         asked = Asked(
             uuid=request.uuid,
@@ -358,7 +364,10 @@ class Former:
         )
 
     async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
-        """Whether `version`, that it was read at, is of another table of that name now: made by another than `uuid`."""
+        """Refuse a request whose read version this table does not have: transaction `uuid` did not create `version`.
+
+        None when it did, or when the creator of that version is unknown.
+        """
         if not 0 < version <= head.version:
             return None
         made = await head.history.committed(version)
@@ -378,7 +387,7 @@ class Former:
         if request.envelope.app is not None:
             used_ms = pending.record.timestamp_ms
             marks = mark_of(request, forming.marks, version=head.version + 1, used_ms=used_ms, era=head.position.era)
-        # All of it or nothing: what raises is refused.
+        # All that may raise is done above, so a request is taken as a whole or not at all.
         forming.weight.add(request)
         forming.newest = max(forming.newest, pending.number)
         forming.requests.append(request)
@@ -395,7 +404,7 @@ class Former:
                 envelope=request.envelope if request else who_asked(pending.record.headers),
                 transaction=request.transaction if request else None,
             )
-        except Exception as error:  # noqa: BLE001  # even its headers can't be repeated
+        except Exception as error:  # noqa: BLE001  # not even its headers can be copied into the refusal
             refused = self.containment.refuse(error, stage="judge", offset=pending.offset)
             refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
         forming.newest = max(forming.newest, pending.number)
@@ -403,12 +412,12 @@ class Former:
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
     async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> FormedVersion:
-        """Everything that the version will hold; `waiting` are the first records without an answer.
+        """Build the version that holds this group. `waiting`: the first records without an outcome.
 
         Raises a `RequestError` when the content can't be built.
         """
         settled = forming.offsets()
-        passable = waiting[: len(settled) + 1]  # one more than can be passed
+        passable = waiting[: len(settled) + 1]  # one more than the position can pass
         offsets = [pending.offset for pending in passable]
         position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
         marks = kept_marks(forming.marks, most=self.options.app_marks_max)
@@ -455,7 +464,7 @@ class Former:
     def _transaction(
         self, forming: _Forming, head: Head, position: Position, marks: Mapping[str, AppMark]
     ) -> tuple[Transaction, list[Member]]:
-        """The transaction that the version stores, and its members."""
+        """Return the transaction that the version stores, and its members."""
         uuid = str(self.world.new_uuid())
         if not forming.requests:
             only = position_only(position, marks, forming.refusals, read_version=head.version, uuid=uuid)
@@ -488,7 +497,7 @@ class Former:
 
 
 def _nothing_can_follow(head: Head, error: Exception) -> Exception:
-    """The error to raise when not even a version without a record can be built: the table is at fault."""
+    """Return the error to raise when not even a version without transactions can be built: the table is at fault."""
     if isinstance(error, RequestError) or not isinstance(error, CommitterError):
         return CorruptTable(
             f"nothing can be built upon version {head.version}: {error}",
@@ -498,7 +507,7 @@ def _nothing_can_follow(head: Head, error: Exception) -> Exception:
 
 
 def _up_to(turns: Sequence[Pending], offset: int) -> Sequence[Pending]:
-    """Those up to the record at this offset."""
+    """Return the records up to and including the one at this offset."""
     place = next(place for place, pending in enumerate(turns, start=1) if pending.offset == offset)
     return turns[:place]
 
@@ -517,7 +526,7 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
 async def _in_turn(
     head: Head, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
 ) -> Sequence[Pending]:
-    """Waiting records in the order in which they are judged: re-executions first, else by offset."""
+    """Return the waiting records in the order in which they are judged: re-executions first, then by offset."""
     first: list[Pending] = []
     for pending in retries:
         if pending.retry_of is None:
@@ -534,11 +543,11 @@ async def _in_turn(
 
 
 async def look_at(records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits) -> None:
-    """Look at the files of records, all at once, and keep what was found with each. Raises `StoreUnavailable`."""
+    """Check the files of records, all at once, and keep the result with each record. Raises `StoreUnavailable`."""
     requests: list[tuple[Pending, Request]] = []
     for number, pending in enumerate(records, start=1):
         if number % _AT_ONCE == 0:
-            await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
+            await anyio.lowlevel.checkpoint()  # lets other tasks run
         request = await decoder.decode(pending, table)
         if isinstance(request, Request):
             requests.append((pending, request))

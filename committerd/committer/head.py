@@ -1,7 +1,8 @@
-"""What the next version is built on: the latest version, and what the history up to it says of the queue.
+"""The head: the version that the next one is built on, and the state of the queue in the history up to it.
 
-A head never changes. `then` makes the head that follows it: of versions that were read, of one that was created, and of
-one that is only formed. Whoever forms ahead forms on such a head and drops it when the version is not created.
+A head is immutable. `then` returns the head that follows it: after versions that were read, after one that was created,
+or after one that is only formed. Versions formed ahead are formed on such a head, which is dropped if its version is
+not created.
 """
 
 from __future__ import annotations
@@ -18,48 +19,50 @@ from committerd.table.versions import Committed, Table
 
 
 class StartAgain(Exception):
-    """What this committer knows no longer holds together: read group offset, outcomes and table anew."""
+    """This committer's state is outdated or contradicts itself: read group offset, outcomes and table again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The table as one version leaves it. Position and marks never go down, whatever a foreign version carries."""
+    """The table's state after one version. Position and marks never go down, whatever a foreign version carries."""
 
     version: int
     """The latest version; 0 = there is no table."""
     manifest: ManifestFile | None
-    """Of that version."""
+    """The manifest of that version."""
     history: History
     ledger: Ledger
     position: Position
-    """The highest that any readable version carries, or where Start begins when none carries one."""
+    """The highest position that any readable version carries; the position that Start chose when none carries one."""
     marks: Mapping[str, AppMark]
     is_carried: bool
     """Whether any readable version carries a position."""
     carried: Position | None
-    """What the latest version itself carries."""
+    """The position that the latest version itself carries; None = it carries none."""
     carried_marks: Mapping[str, AppMark]
+    """The marks that the latest version itself carries."""
 
     @property
     def table(self) -> Table:
         return self.history.table
 
     def then(self, versions: Sequence[Found], manifest: ManifestFile, *, formed: Committed | None = None) -> Head:
-        """The head after these versions, which follow it in ascending order; `manifest` is that of the last one.
+        """Return the head after these versions, which follow this head, ascending; `manifest` is the last one's.
 
-        `formed`: the one version, where it is not known to exist. Raises `StartAgain` where an operator has set the
-        position.
+        `formed`: the facts about the version, when it is a single one that is formed and not created. Raises
+        `StartAgain` when an operator has set the position.
         """
         ledger, position, marks, is_carried = self.ledger, self.position, self.marks, self.is_carried
         for one in versions:
             ledger = ledger.then(one.settled)
             if one.settled.ours:
-                # It carries what counts of all before it. A mark that it has dropped is gone, as after a restart.
+                # It carries all that counts of the versions before it. A mark that it dropped is gone, as after a
+                # restart.
                 marks = one.marks
             elif not is_carried:
                 marks = dict(marks)
                 merge_marks(marks, one.marks)
-            # Other writers hand down what they found, or less. A higher position of theirs was made up.
+            # Other writers copy the position that they found, or drop it. Ignore a higher one, which is made up.
             if one.position is not None and (one.settled.ours or not is_carried):
                 if one.position.era != position.era:
                     raise StartAgain(f"version {one.settled.version} sets the position by hand")
@@ -78,21 +81,22 @@ class Head:
         )
 
     def without_what_is_gone(self) -> Head:
-        """This head, which calls nothing unknown any more once the versions that the ledger has dropped are gone.
+        """Return this head, without the ledger's floor if the versions that the ledger has dropped are deleted.
 
-        The readable history goes from the latest version down to the first number that is missing. Once a cleanup has
-        removed the newest dropped version, neither it nor those below it belong to the history, as after a restart.
+        The readable history extends from the latest version down to the first missing number. Once a cleanup has
+        deleted the newest dropped version, that one and all below it are outside the history, as after a restart. No
+        uuid is unknown on their account any more.
         """
         if self.ledger.floor == 0 or not self.table.is_known_gone(self.ledger.floor):
             return self
         return replace(self, ledger=self.ledger.with_nothing_dropped())
 
     def created(self) -> Head:
-        """This head, once all its versions exist."""
+        """Return this head after all its versions were created."""
         return replace(self, history=self.history.of_the_table())
 
     def lacks_keys(self, *, marks_max: int) -> bool:
-        """Whether the latest version carries less than an earlier one did: our keys have to be put back."""
+        """Whether the latest version carries a lower position or fewer marks than the head: they must be put back."""
         if not self.is_carried:
             return False
         if self.carried != self.position:
@@ -101,23 +105,23 @@ class Head:
         return any(self.carried_marks.get(app_id) != mark for app_id, mark in kept.items())
 
     def acknowledgeable(self) -> tuple[Position, int] | None:
-        """Position and version that may be acknowledged; None before any version carries a position.
+        """Return the position and version that may be acknowledged; None before any version carries a position.
 
-        A group offset that no version stands behind would look like a table that went back.
+        A group offset without a version that carries it would look as if the table had gone back.
         """
         return (self.position, self.version) if self.is_carried else None
 
     async def earlier(self, uuid: str, after: int) -> Earlier:
-        """What is known of a uuid in the versions above `after`. Raises `StoreUnavailable`."""
+        """Look up a uuid in the versions above `after`. Raises `StoreUnavailable`."""
         ahead = self.history.ahead
         return await earlier(self.ledger, self.table, uuid, after, created=ahead[0].version - 1 if ahead else None)
 
 
 async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, created: int | None = None) -> Earlier:
-    """What is known of a uuid in the versions above `after`. Versions that may hold it are read again.
+    """Look up a uuid in the versions above `after`; reads versions again that may hold it.
 
-    The ledger may have dropped versions that are formed ahead: those above `created` do not exist yet, and are not
-    gone. None = all versions of the ledger exist. Raises `StoreUnavailable`.
+    `created`: the highest version of the ledger that exists; None = all exist. The ledger may have dropped versions
+    above it, which are formed ahead: they do not exist yet, but must not count as deleted. Raises `StoreUnavailable`.
     """
     if ledger.rules_out(uuid, after):
         return NOT_SEEN

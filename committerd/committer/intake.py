@@ -1,7 +1,7 @@
-"""Records as they arrive: held in offset order until a version settles them.
+"""The intake: holds delivered records in offset order until a version settles them.
 
-The intake is the only reader of queue events. It knows whether this member owns the partition, drops what belongs to an
-earlier assignment, and wakes whoever waits for a change.
+The intake is the only reader of queue events. It tracks whether this member owns the partition, drops records of
+earlier assignments, and wakes tasks that wait for a change.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from committerd_common.request import Request
 
 @dataclass(slots=True)
 class Pending:
-    """A delivered record that has no answer yet; decoded when it is first looked at."""
+    """A delivered record that has no outcome yet; it is decoded on first use."""
 
     record: Record
     size: int
+    """Memory of the record in bytes, as `record_size` computes it."""
     number: int = 0
-    """Of its arrival here: what arrived later has a higher one, delivered again or not."""
+    """Sequence number of its arrival here: a record that arrived later has a higher one, even if it is redelivered."""
     retry_of: str | None = None
-    """Header `retry-of`, seen before anything is decoded: such a record may go before those that wait."""
+    """Header `retry-of`, read before the record is decoded: such a record may be judged ahead of others."""
     decoded: Request | Refused | None = None
-    """None = not looked at."""
+    """None = not decoded yet."""
     is_claim: bool = False
-    """Header `transaction-file`: its bytes lie beside the table, perhaps many of them."""
+    """Whether it is a claim check (header `transaction-file`): its transaction, which may be large, is a file."""
     looking: anyio.Event | None = None
-    """Set when its files were looked at early; None = that was not begun."""
+    """Set once its files were checked ahead of judging; None = the check has not begun."""
     looked: LookedAt | None = None
-    """What was found of its files."""
+    """Its files that the check found."""
 
     @property
     def offset(self) -> int:
@@ -52,7 +53,7 @@ class Pending:
 
     @property
     def fingerprint(self) -> tuple[str, int]:
-        """(sha256, leader epoch), as a position keeps them of its last record."""
+        """(sha256, leader epoch) of the record; a position stores them for its last record."""
         return record_sha256(self.record), self.record.leader_epoch
 
 
@@ -63,22 +64,22 @@ _COMPARE_PAUSE_SECONDS = 0.5
 
 
 class _Last(NamedTuple):
-    """The record behind which the next one has to come."""
+    """The last record that was taken, which the next one must follow in the log."""
 
     offset: int
     leader_epoch: int
     sha256: str
-    """Empty = to be made of `record`."""
+    """Empty = computed from `record`."""
     record: Record | None = None
 
     def is_in(self, records: Iterable[Record]) -> bool:
-        """Whether this very record is one of these."""
+        """Whether these records include the same record: same offset and same content."""
         sha256 = self.sha256 or (record_sha256(self.record) if self.record is not None else "")
         return any(one.offset == self.offset and record_sha256(one) == sha256 for one in records)
 
 
 class Fingerprints(Mapping[int, tuple[str, int]]):
-    """Those of records, by offset; each is made when it is asked for."""
+    """Fingerprints of records by offset, each computed on access."""
 
     def __init__(self, records: Iterable[Pending]) -> None:
         self._records = {pending.offset: pending for pending in records}
@@ -95,38 +96,40 @@ class Fingerprints(Mapping[int, tuple[str, int]]):
 
 @dataclass(slots=True)
 class Room:
-    """Delivered records that are settled, whose room is not yet given back to the queue."""
+    """Room in the queue's flow control that dropped records occupied and that is still to be freed."""
 
     records: int = 0
     bytes: int = 0
 
 
 class Intake:
-    """What the queue has delivered to this member."""
+    """The records that the queue has delivered to this member."""
 
     def __init__(self, queue: Queue, *, note_time: Callable[[int], None] = lambda timestamp_ms: None) -> None:
-        """`note_time` is told when the broker has dated records."""
+        """`note_time`: called with the timestamp, in Unix milliseconds, of the last record of each delivery."""
         self._queue = queue
         self._note_time = note_time
         self._changed = anyio.Event()
         self.generation: int | None = None
-        """Of the assignment that this member holds; None while it stands by."""
+        """Generation of the assignment that this member holds; None while it stands by."""
         self.pending: deque[Pending] = deque()
+        """The records that wait, by ascending offset."""
         self._retries: dict[int, Pending] = {}
-        """Those of them that do a refused one again, by offset."""
+        """By offset, those waiting records that are re-executions of a refused transaction."""
         self.fetch_failure: str | None = None
+        """Why no further records can be taken; None = they can."""
         self.next_offset = 0
-        """After the last delivered record, for the lag."""
+        """The offset after the last delivered record, for the lag."""
         self.arrived = 0
-        """Records that have ever arrived."""
+        """Total number of records that have arrived; also the `number` of the last one."""
         self._last: _Last | None = None
         self._begun = 0
-        """How often all that was delivered was forgotten."""
+        """Counts the calls of `clear`; events from before the last one are dropped."""
 
     async def run(self) -> None:
-        """Take events until cancelled."""
-        # To compare records with the log may take long, and whoever loses the partition has to know at once. How many
-        # wait is bounded by what the queue delivers without an answer.
+        """Handle queue events until cancelled."""
+        # Comparing records with the log may take long, and a revocation must take effect at once: so fetched records go
+        # through a stream. Its length is bounded by the number of records that the queue delivers unsettled.
         send, receive = anyio.create_memory_object_stream[tuple[int, Fetched]](math.inf)
         with send, receive:
             async with anyio.create_task_group() as tasks:
@@ -151,18 +154,18 @@ class Intake:
                     self.notify()
 
     async def _take_in_turn(self, fetched: MemoryObjectReceiveStream[tuple[int, Fetched]]) -> None:
-        """Take what was fetched, but for what came before everything was forgotten."""
+        """Take fetched records in order, except those fetched before the last `clear`."""
         async for begun, event in fetched:
             if begun == self._begun:
                 await self._take_what_follows(event)
                 self.notify()
 
     def owns(self, generation: int | None) -> bool:
-        """Whether the assignment of that number is still this member's."""
+        """Whether this member still holds the assignment of this generation."""
         return self.generation == generation
 
     def clear(self) -> None:
-        """Forget what was delivered: the queue is about to deliver from another offset."""
+        """Drop all delivered records: the queue is about to deliver from another offset."""
         self.pending.clear()
         self._retries.clear()
         self.fetch_failure = None
@@ -170,13 +173,13 @@ class Intake:
         self._begun += 1
 
     def begin_behind(self, position: Position) -> None:
-        """What comes next has to follow the last record that this position has passed."""
+        """Drop all records, and require the next one to follow the last record that this position has passed."""
         self.clear()
         if position.last_offset >= 0:
             self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
     def settle(self, position: Position) -> Room:
-        """Forget records that the position has passed; returns the room that they took."""
+        """Drop the records that the position has passed; returns the room that they occupied."""
         passed: list[Pending] = []
         while self.pending and self.pending[0].offset < position.next_offset:
             passed.append(self.pending.popleft())
@@ -187,30 +190,34 @@ class Intake:
         return self._left(passed)
 
     def let_go(self, records: Collection[Pending]) -> Room:
-        """Forget these without an answer; returns the room that they took."""
+        """Drop these records without an outcome; returns the room that they occupied."""
         gone = {pending.offset for pending in records}
         self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
         return self._left(records)
 
     def behind(self, position: Position) -> int:
-        """How many records wait that this position has not passed."""
+        """Return the number of waiting records that this position has not passed."""
         ahead = sum(self._waits(offset) for offset in position.settled)
         return len(self.pending) - self._place(position.next_offset) - ahead
 
     def newest_of(self, count: int, *, behind: Position) -> int:
-        """Number of the last that `first` would return; a later one's where some were settled ahead."""
+        """Return an upper bound of the `number` of the last record that `first` would return.
+
+        It is exact unless `behind` has offsets settled ahead. Returns `arrived` when `first` would return none.
+        """
         start, end = self._span(count, behind)
         return self.pending[end - 1].number if start < end else self.arrived
 
     def first(self, count: int, *, behind: Position) -> list[Pending]:
-        """The first records that wait and that this position has not passed, at most so many."""
+        """Return the first `count` waiting records that the position `behind` has not passed, by ascending offset."""
         some = islice(self.pending, *self._span(count, behind))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
     def not_looked_at(self, *, most: int, bytes_max: int) -> list[Pending]:
-        """The first records whose files nobody has begun to look at, at most so many, and none behind so many bytes.
+        """Return the first records whose files have not begun to be checked: at most `most`.
 
-        Claim checks are left out: what they name is read when it is their turn.
+        Considers only the first `bytes_max` bytes of waiting records, but at least one record. Leaves out claim checks,
+        whose transaction is read when they are judged.
         """
         found: list[Pending] = []
         size = 0
@@ -223,34 +230,34 @@ class Intake:
         return found
 
     def records(self, offsets: Collection[int]) -> dict[int, Record]:
-        """Those of these offsets that wait, by offset. Looks no further than the highest: they are held in order."""
+        """Return the waiting records that have one of these offsets, by offset."""
         last = max(offsets, default=-1)
         upto = takewhile(lambda pending: pending.offset <= last, self.pending)
         return {pending.offset: pending.record for pending in upto if pending.offset in offsets}
 
     def waiting_retries(self) -> list[Pending]:
-        """The records that do a refused one again, in the order of their offsets."""
+        """Return the waiting re-executions of refused transactions, by ascending offset."""
         return list(self._retries.values())
 
     def retries(self) -> list[str]:
-        """The refused uuids that waiting records do again."""
+        """Return the uuids of refused transactions whose re-executions wait."""
         return [p.retry_of for p in self._retries.values() if p.retry_of is not None]
 
     def oldest_timestamp_ms(self) -> int | None:
-        """Of the records that wait."""
+        """Return the timestamp of the first waiting record, in Unix milliseconds; None when none waits."""
         return self.pending[0].record.timestamp_ms if self.pending else None
 
     def notify(self) -> None:
-        """Wake whoever waits in `changed`."""
+        """Wake all tasks that wait in `changed`."""
         self._changed.set()
         self._changed = anyio.Event()
 
     def moment(self) -> anyio.Event:
-        """For `changed`: what comes from now on counts, however late that is waited for."""
+        """Return a marker for `changed`: a later call counts all events from now on."""
         return self._changed
 
     async def changed(self, *, since: anyio.Event | None = None, timeout: float | None = None) -> bool:
-        """Wait for the next event or `notify` (after the moment `since`); False when `timeout` seconds passed first."""
+        """Wait for an event or `notify` after `since` (None = now); False when `timeout` seconds pass first."""
         event = since or self._changed
         with anyio.move_on_after(timeout):
             await event.wait()
@@ -258,11 +265,11 @@ class Intake:
         return False
 
     def _place(self, offset: int) -> int:
-        """How many records wait before this offset: they are held in order."""
+        """Return the index in `pending` of the first record at or after this offset."""
         return bisect_left(self.pending, offset, key=_offset_of)
 
     def _span(self, count: int, behind: Position) -> tuple[int, int]:
-        """The places, half-open, among which are the first so many that the position has not passed."""
+        """Return a half-open range of indices that contains the first `count` records not passed by `behind`."""
         start = self._place(behind.next_offset)
         return start, min(start + count + len(behind.settled), len(self.pending))
 
@@ -273,7 +280,7 @@ class Intake:
     def _left(self, records: Collection[Pending]) -> Room:
         room = Room()
         if records:
-            self.notify()  # others are among the first now
+            self.notify()  # other records are the first ones now
         for pending in records:
             room.records += 1
             room.bytes += pending.size
@@ -282,10 +289,11 @@ class Intake:
         return room
 
     async def _take_what_follows(self, fetched: Fetched) -> None:
-        """Take these records, if the log before them is still the one that was read.
+        """Take these records if the log before them is unchanged.
 
-        A log that lost its end and was written anew has other records at the same offsets: those below the next one
-        would be passed over. Its leader has another epoch then, or was out of touch. So the record before is compared.
+        A log that lost its end (unclean leader election) holds other records at the same offsets, and those below the
+        next offset would be skipped. In that case the leader epoch differs, or the consumer lost contact. So then the
+        last taken record is compared with the log.
         """
         unbroken, records, begun = fetched.unbroken, fetched.records, self._begun
         parts = [list(records)]
@@ -295,7 +303,7 @@ class Intake:
             last = self._last
             if last is not None and not (unbroken and part and part[0].leader_epoch == last.leader_epoch):
                 problem = await self._rewritten(last)
-                if self._begun != begun:  # begun anew meanwhile
+                if self._begun != begun:  # cleared during the comparison
                     return
                 if problem:
                     self.fetch_failure = problem
@@ -304,11 +312,11 @@ class Intake:
             self._take(part)
 
     async def _rewritten(self, last: _Last) -> str:
-        """Why what comes does not follow this record; empty when it does."""
+        """Compare this record with the log; returns the problem, or an empty string when it is unchanged."""
         for _ in range(_COMPARE_ATTEMPTS):
             try:
                 log_start, _ = await self._queue.bounds()
-                if last.offset < log_start:  # deleted since: nothing is left to compare
+                if last.offset < log_start:  # deleted by retention: nothing is left to compare
                     return ""
                 if last.is_in(await self._queue.read(last.offset, last.offset + 1)):
                     return ""

@@ -1,8 +1,8 @@
 """Checks the files of records while the records wait.
 
-A version may only refer to files that exist. To ask the store takes a round trip, so this module asks as soon as a
-record arrives, for many records at once, and while the previous version is put. It keeps the result with the record
-and decides nothing: an error or a missing file is met again when the record is judged.
+A version may refer only to files that exist, and checking one takes a round trip to the store. So this module checks as
+soon as records arrive, for many records at once, and while the previous version is put. It keeps the result with the
+record and decides nothing: an error or a missing file shows again when the record is judged.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from committerd.table.versions import Table
 _log = logging.getLogger(__name__)
 
 _RECORDS_AT_ONCE = 128
-"""Few enough that no record waits long for the others."""
+"""Most records in one batch: few enough that no record waits long for the others."""
 _BATCHES_AT_ONCE = 8
 _BYTES_AHEAD = 32 * 1024 * 1024
-"""Bytes of records. To check them they are decoded, which takes several times as much memory."""
+"""Most bytes of records in checks. A check decodes its records, which takes several times as much memory."""
 
 
 class Lookout:
@@ -41,7 +41,7 @@ class Lookout:
         looking: Looking,
         wall_clock: Callable[[], datetime],
     ) -> None:
-        """`table` has the same store as the committer's table, and is used for nothing else."""
+        """`table`: a `Table` for these checks only, on the same store as the committer's table."""
         self._intake = intake
         self._decoder = decoder
         self._table = table
@@ -51,12 +51,12 @@ class Lookout:
         self._on = False
 
     def switch(self, *, on: bool) -> None:
-        """Switch the checks on or off: they are off while there is no table."""
+        """Switch the checks on or off. They are off while there is no table."""
         self._on = on
         self._intake.notify()
 
     async def run(self) -> None:
-        """Check files until cancelled; returns at once unless files are checked early."""
+        """Check files until cancelled; returns at once unless `looking` is "early"."""
         if self._looking != "early":
             return
         batches = anyio.Semaphore(_BATCHES_AT_ONCE)
@@ -77,7 +77,7 @@ class Lookout:
     async def _look(self, batch: Sequence[Pending], batches: anyio.Semaphore) -> None:
         try:
             await self._look_at(batch)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is met again where the record is judged
+        except Exception as error:  # noqa: BLE001  # judging the record raises it again
             _log.debug("files.not_looked_at", extra={"error": f"{type(error).__name__}: {error}"})
         finally:
             batches.release()

@@ -1,14 +1,14 @@
-"""Form the next versions while those before them are put.
+"""Forms the next versions while the previous ones are put.
 
-The pipeline forms ahead only when a full group waits: records that arrive meanwhile would not have joined it. It forms
-on the head that will follow once the put succeeds. If that becomes the head, and soon, the draft is put next;
-otherwise the draft is dropped, and nothing has to be taken back. A version whose files are still being written can't be
-built upon, so nothing is formed ahead on it.
+The pipeline forms ahead only when a full group waits, because records that arrive later would not have joined it. It
+forms on the head that will follow once the put succeeds. If that becomes the current head soon, the formed version is
+put next. Otherwise it is dropped, and there is nothing to roll back. A version whose files are still being written
+can't be built on, so nothing is formed ahead on it.
 
-Some stores write an object in less time than one question to them takes (`stores.port.TakesSeveral`). For those
-several versions are formed ahead, each on the one before it, and put in one go. What a version costs besides its own
-work is then paid once for all of them: with `commit.coalesce_appends = false`, on a local disk and two busy cores,
-that makes two and a half times as many commits a second, synced to the disk or not.
+On some stores a call costs more than the write itself (`stores.port.TakesSeveral`). For those the pipeline forms
+several versions, each on the one before it, and puts them in one go: a run. The overhead of a put is then paid once per
+run. With `commit.coalesce_appends = false`, on a local disk and two busy cores, that gives 2.5 times as many commits
+per second, with or without syncing to disk.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from committerd.stores.port import TakesSeveral
 from committerd.table.versions import Table
 
 RUN_MAX = 100
-"""Versions that are put in one go: their answers wait for the last of them."""
+"""Most versions in a run. The outcomes of all of them wait until the last one is put."""
 _RUN_SECONDS = 0.05
-"""How long a run may take to form, and about how long it may take to put."""
+"""Longest time to form a run, and roughly the longest time to put it."""
 _AT_ONCE = 16
-"""Versions that are formed without a pause: about 10 ms."""
+"""Versions to form between two checkpoints of the event loop: about 10 ms of work."""
 _FRESH_SECONDS = 1.0
-"""How old a draft may be that was formed ahead, when it is put: records in it have deadlines."""
+"""Greatest age of a run formed ahead when it is put: its records have deadlines."""
 
 Run = Sequence[FormedVersion]
-"""Drafts that follow each other, to be put in one go; at least one."""
+"""Consecutive formed versions, to be put in one go; at least one."""
 
 
 class _Ahead:
@@ -50,10 +50,10 @@ class _Ahead:
 
     def __init__(self, head: Head, *, most: int, monotonic: Callable[[], float]) -> None:
         self.head = head
-        """The head that the first draft is formed on."""
+        """The head that the first version is formed on."""
         self.drafts: list[FormedVersion] = []
         self.most = most
-        """How many drafts the run may have."""
+        """Most versions in the run."""
         self._monotonic = monotonic
         self._begun_at = monotonic()
         self.ended = anyio.Event()
@@ -61,17 +61,17 @@ class _Ahead:
 
     @property
     def age(self) -> float:
-        """Seconds since it was begun, those in which the machine slept too."""
+        """Seconds since it was begun, including those in which the machine slept."""
         return self._monotonic() - self._begun_at
 
     @property
     def last(self) -> Head:
-        """The head that the next draft is formed on."""
+        """The head that the next version is formed on."""
         return self.drafts[-1].after if self.drafts else self.head
 
 
 class Pipeline:
-    """Puts runs and forms those that follow, in one task each."""
+    """Puts runs, and forms the run that follows in a concurrent task."""
 
     def __init__(
         self,
@@ -82,28 +82,28 @@ class Pipeline:
         *,
         run_max: int,
     ) -> None:
-        """`identity` asks for the topic's. `run_max`: how many versions are put in one go at most."""
+        """`identity`: asks the broker for the topic's identity. `run_max`: most versions in a run."""
         self._former = former
         self._putter = putter
         self._intake = intake
         self._identity = identity
         self._run_max = run_max
         self._put_seconds = _RUN_SECONDS
-        """What putting one version took the last time."""
+        """Time per version of the last put, in seconds."""
         self._tasks: TaskGroup | None = None
         self._ahead: _Ahead | None = None
         self._known: tuple[int, TopicIdentity] | None = None
-        """How many records had arrived when the broker was asked for the topic's identity, and its answer."""
+        """The number of records that had arrived when the topic's identity was requested, and the identity."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Groups may be formed ahead in here; what is left of them at the end is dropped."""
+        """Allow forming ahead inside the block; at its end, a run formed ahead is dropped."""
         error: Exception | None = None
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
                 yield
-            except Exception as raised:  # noqa: BLE001  # raised below, as it is and not as a group
+            except Exception as raised:  # noqa: BLE001  # raised below, outside the exception group
                 error = raised
             finally:
                 self._tasks, self._ahead = None, None
@@ -112,18 +112,18 @@ class Pipeline:
             raise error
 
     async def form(self, head: Head, *, held_for: Container[str] | None = None) -> Run | None:
-        """One version, as `Former.form`; what was formed ahead is dropped."""
+        """Form a run of one version, as `Former.form`; drops what was formed ahead."""
         await self._drop()
         draft = await self._form(head, held_for=held_for)
         return None if draft is None else [draft]
 
     async def form_keys(self, head: Head) -> Run:
-        """As `Former.form_keys`; what was formed ahead is dropped."""
+        """Form a run of one version, as `Former.form_keys`; drops what was formed ahead."""
         await self._drop()
         return [await self._former.form_keys(head)]
 
     async def put(self, run: Run, view: View) -> Settlement:
-        """As `Putter.put`, and form what follows meanwhile. Drops that unless all of the run was created."""
+        """As `Putter.put`, and form the next run meanwhile; drops that one unless the whole run was created."""
         if self._tasks is not None and self._may_follow(run[-1]):
             self._ahead = _Ahead(run[-1].after, most=self._most(view.table), monotonic=view.monotonic)
             self._tasks.start_soon(self._form_ahead, self._ahead)
@@ -138,7 +138,7 @@ class Pipeline:
         return settlement
 
     async def take(self, head: Head) -> Run | None:
-        """What was formed ahead, if it follows this head; None when it has to be formed anew."""
+        """Return the run formed ahead if it follows this head; None when the caller must form one."""
         ahead = self._ahead
         if ahead is None:
             return None
@@ -153,11 +153,11 @@ class Pipeline:
         return ahead.drafts
 
     async def _form(self, head: Head, *, held_for: Container[str] | None = None) -> FormedVersion | None:
-        """As `Former.form`, and with the identity of the topic.
+        """As `Former.form`, with the identity of the topic that the records are from.
 
-        The broker is asked for it when all records of the draft have arrived. They are of the topic that the answer
-        names, or else of an earlier one, and that is noticed; nothing that happens to the topic later changes them. So
-        one answer is enough for all drafts whose records had arrived before the question.
+        The broker is asked for the identity after all records of the version have arrived. So they are from the topic
+        that the response names, or from an earlier one, which the putter detects. Later changes to the topic do not
+        affect them. So one response covers every version whose records had all arrived before the request.
         """
         if not (self._intake.pending if held_for is None else self._intake.waiting_retries()):
             return None
@@ -179,41 +179,41 @@ class Pipeline:
             with ahead.scope:
                 while await self._form_one_more(ahead):
                     if len(ahead.drafts) % _AT_ONCE == 0:
-                        await anyio.lowlevel.checkpoint()  # others have things to do meanwhile
-        except Exception:  # noqa: BLE001  # met again when it is formed on what is there
+                        await anyio.lowlevel.checkpoint()  # lets other tasks run
+        except Exception:  # noqa: BLE001  # shows again when the version is formed on the current head
             pass
         finally:
             ahead.ended.set()
 
     async def _form_one_more(self, ahead: _Ahead) -> bool:
-        """Add a draft to the run; whether another may follow in it."""
+        """Add a version to the run; returns whether another one may follow in it."""
         draft = await self._form(ahead.last)
         if draft is None or (ahead.drafts and not draft.group.members):
-            return False  # refusals alone have their time
+            return False  # versions of refusals alone have an interval of their own
         ahead.drafts.append(draft)
         if len(ahead.drafts) == ahead.most or ahead.age > _RUN_SECONDS:
             return False
-        # Whoever is refused may have to come first, so nothing is put behind it before its answer is given.
+        # The re-execution of a refused transaction may have to go first: put nothing before its outcome is published.
         return not draft.group.refusals and self._may_follow(draft)
 
     def _known_of(self, number: int) -> TopicIdentity | None:
-        """The topic's identity as it was asked for when that record was here already."""
+        """Return the topic's identity if it was asked for after the record with this number had arrived."""
         return self._known[1] if self._known is not None and number <= self._known[0] else None
 
     def _newest_expected(self, head: Head, held_for: Container[str] | None) -> int:
-        """The highest number of a record that may be in the next draft, as far as that can be said before."""
+        """Return an upper bound of the `number` of the records that the next version may settle."""
         if held_for is not None or self._intake.waiting_retries():
             return self._intake.arrived
         return self._intake.newest_of(self._former.options.limits.full, behind=head.position)
 
     def _most(self, table: Table) -> int:
-        """How many versions the next run may have."""
+        """Return the most versions that the next run may have."""
         if not isinstance(table.store, TakesSeveral):
             return 1
         return max(1, min(self._run_max, int(_RUN_SECONDS / max(self._put_seconds, 1e-6))))
 
     def _may_follow(self, draft: FormedVersion) -> bool:
-        """Whether a version may be formed on this one before it is put."""
+        """Whether another version may be formed on this one before it is put."""
         prepared = draft.prepared
         if prepared.before is None or prepared.files or prepared.copies or self._intake.waiting_retries():
             return False
@@ -224,4 +224,4 @@ class Pipeline:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.scope.cancel()
-            await ahead.ended.wait()  # it may be at a read that can't be interrupted
+            await ahead.ended.wait()  # it may be in a read that can't be interrupted

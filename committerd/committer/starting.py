@@ -1,9 +1,9 @@
-"""Start, at every assignment: where the table stands, what is owed to whom, from where to go on.
+"""Start, at every assignment: read table and queue, publish outcomes that may be missing, and set the position.
 
-The group's offset and the end of the outcomes topic are read first, then the table: an answer that was told before must
-be found in a table read later, or the table went back. Before that, Kafka takes all answers that this process gave. If
-one of them were still on its way, and its table were deleted by now, the record would be committed to the next table as
-well.
+Start reads the group offset and the end of the outcomes topic first, then the table: an outcome published before must
+be in a table that is read later, or the table went back. Before all that, Start waits until Kafka has taken all
+outcomes that this process has sent. If one were still in flight after its table was deleted, Start would not see it,
+and the record would be committed to the next table too.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from committerd_common.request import AppUnit, decode_envelope, decode_transacti
 _log = logging.getLogger(__name__)
 
 _READ_RECORDS = 1000
-"""Records read again at a time, for answers whose version was cleaned up."""
+"""Most records read again at a time, to publish outcomes whose version was cleaned up."""
 _TELLING_SECONDS_MAX = 5.0
-"""Start waits no longer for Kafka to take what is still to be told: then it says so, and is tried again."""
+"""Longest wait for Kafka to take outcomes already sent; after that Start fails, and is tried again."""
 _PUBLISHED_AT_ONCE = 10_000
-"""Answers that are read from the table at a time; a version has as many at most."""
+"""Most outcomes that are read from the table at a time; a version holds at most as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """Does Start for one table and queue."""
+    """Performs Start for one table and queue."""
 
     queue: Queue
     intake: Intake
@@ -59,9 +59,9 @@ class Starter:
     containment: Containment = UNCOUNTED
 
     async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> View:
-        """Read everything anew, publish what is owed, and have the queue deliver from the position on.
+        """Read table and queue, publish outcomes that may be missing, and seek the queue to the position.
 
-        `report` is told how far it is, in words.
+        `report`: called with a text about the progress.
 
         Raises `RefusedToRun`, `UnsupportedTable`, `CorruptTable`, `StartAgain`, or an `Unavailable`.
         """
@@ -98,7 +98,7 @@ class Starter:
         return View(head, self.loading.monotonic, read_at=loaded.read_at, confirmed_at=loaded.read_at)
 
     async def _tell_the_rest(self, report: Callable[[str], None]) -> None:
-        """Wait until Kafka has taken all answers given so far. Raises `QueueUnavailable` when that takes too long."""
+        """Wait until Kafka has taken all outcomes sent so far. Raises `QueueUnavailable` when that takes too long."""
         publisher = self.answerer.publisher
         report("waits until Kafka has taken the answers that were given before")
         with anyio.move_on_after(_TELLING_SECONDS_MAX) as waited:
@@ -112,7 +112,7 @@ class Starter:
     async def _publish_again(
         self, answered: Answered, head: Head, owed: range, *, generation: int, report: Callable[[str], None]
     ) -> None:
-        """Publish the answers of these offsets again, and of those that are settled ahead."""
+        """Publish the outcomes of these offsets again, and those of offsets settled ahead."""
         for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
             passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
             report(f"publishes answers again: offset {first}, up to {owed.stop}")
@@ -123,7 +123,7 @@ class Starter:
         )
 
     async def _publish_offsets(self, passed: Sequence[int], answered: Answered, head: Head, generation: int) -> None:
-        """Publish the answers of these offsets again, which ascend."""
+        """Publish the outcomes of these offsets again. `passed`: ascending."""
         if not passed:
             return
         position = head.position
@@ -140,12 +140,15 @@ class Starter:
     def _without_version(
         self, record: Record, marks: Mapping[str, AppMark], era: int
     ) -> tuple[Settled, Member | Refusal]:
-        """The answer to a record that the position passes and no readable version names."""
+        """Return the outcome of a record that the position has passed and that no readable version contains.
+
+        It is COMMITTED if the application's mark names the record, else UNDECIDED.
+        """
         who = who_asked(record.headers)
         transaction, app = self._identify(record)
         operation = transaction.WhichOneof("operation") or ""
         mark = marks.get(app.app_id) if app else None
-        # The ids that a ReserveFragments got went with its version: half an answer would be another one.
+        # The ids that a ReserveFragments got are lost with its version, and an outcome without them would differ.
         whole = operation != "reserve_fragments"
         if mark is not None and whole and mark.names(transaction.uuid, era=era, offset=record.offset):
             settled = Settled(version=mark.table_version, uuid="", operation=operation, ours=True)
@@ -166,11 +169,11 @@ class Starter:
         )
 
     def _identify(self, record: Record) -> tuple[Transaction, AppUnit | None]:
-        """Transaction and application of a record; an empty one where it can't be decoded."""
+        """Return the transaction and the application of a record; an empty transaction when it can't be decoded."""
         try:
             app = decode_envelope(record.headers).app
             return decode_transaction(record.value, bytes_max=self.transaction_bytes_max), app
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this record
+        except Exception as error:  # noqa: BLE001  # any error concerns this record alone
             self.containment.refuse(error, stage="start", offset=record.offset)
             return Transaction(), None
 
@@ -178,10 +181,11 @@ class Starter:
 async def read_facts(
     queue: Queue, table: Table, loading: Loading, *, republish_max: int = 0
 ) -> tuple[QueueFacts, Loaded]:
-    """Read group offset and outcomes, then load the table, then look at the topic.
+    """Read the group offset and the outcomes, then load the table, then read the topic's identity and bounds.
 
-    The table is read far enough to know which versions answer the records whose answers may have to be published again.
-    Raises `StartAgain` where the topic's bounds may be another's.
+    Loads the table's history far enough to find all outcomes that may have to be published again: those of the offsets
+    from the group offset on, and of at least `republish_max` offsets below the position. Raises `StartAgain` when the
+    topic was created again meanwhile, so that the bounds may belong to another topic.
     """
     acknowledged: Acknowledged | None = None
     tail: list[bytes] = []
@@ -222,9 +226,9 @@ async def read_facts(
 async def _entries(
     table: Table, versions: Iterable[int], wanted: Container[int], position: Position
 ) -> dict[int, tuple[Settled, Member | Refusal]]:
-    """By offset, how these versions answer the wanted records of this topic; of two answers the newest counts.
+    """Return the outcomes that these versions hold of the wanted offsets of this topic, by offset; the newest wins.
 
-    A version that can't be read any more says nothing.
+    Skips versions that can't be read any more.
     """
     entries: dict[int, tuple[Settled, Member | Refusal]] = {}
 

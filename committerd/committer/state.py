@@ -1,4 +1,4 @@
-"""How fast a committer goes, and what it shows of itself."""
+"""The intervals of a committer's loop, and the state that it shows."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often things happen, in seconds."""
+    """Intervals of a committer's loop, in seconds."""
 
     interval_min: float = 0.0
+    """Least time between two puts."""
     refusal_interval: float = 1.0
+    """Least time between two versions that hold only refusals."""
     hold_max: float = 2.0
+    """Longest hold for re-executions."""
     recheck: float = 10.0
+    """Time without records after which versions of other writers are looked for."""
     refused_retry: float = 10.0
+    """Time between attempts to run after a refusal to run."""
 
 
 @dataclass(slots=True)
 class State:
-    """What the process shows of itself."""
+    """The committer's state, as probes and the status page show it."""
 
     name: str = "starting"
     """standby, starting, active, waiting_for_table, refused, unavailable or stopped."""
     text: str = "probes the store"
     code: str = ""
-    """Of a refusal."""
+    """The cause of a refusal to run; empty in other states."""
     position: int | None = None
     version: int = 0

@@ -1,4 +1,4 @@
-"""The head that the committer's loop stands on, and when it was last known to be true."""
+"""The committer's current head, and when it was last known to be valid."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from committerd.table.versions import Standing, Table
 
 @dataclass(slots=True)
 class View:
-    """The current head. Only the committer's loop changes it, to a head that follows."""
+    """The current head. Only the committer's loop replaces it, with a head that follows it."""
 
     head: Head
     monotonic: Callable[[], float]
-    """Seconds on a clock that also counts while the machine sleeps."""
+    """A clock in seconds that keeps counting while the machine sleeps."""
     read_at: float = 0.0
-    """When the head was last known to be the latest version (monotonic seconds)."""
+    """When the head's version was last known to be the latest, in monotonic seconds."""
     confirmed_at: float = 0.0
-    """When the head's version was last known to exist and to be the same (monotonic seconds)."""
+    """When the head's version was last known to exist and to be the same, in monotonic seconds."""
 
     @property
     def table(self) -> Table:
         return self.head.table
 
     async def peek(self) -> News:
-        """Read the versions above the head, for `learn`. Raises as `read_new`."""
+        """Read the versions above the head without moving it; pass the result to `learn`. Raises as `read_new`."""
         asked_at = self.monotonic()
         news = await read_new(self.table, self.head.version)
         self.read_at = self.confirmed_at = asked_at
@@ -39,15 +39,15 @@ class View:
             self.head = self.head.then(news.found, news.manifest)
 
     def follow(self, head: Head, *, read_at: float) -> None:
-        """Move to a head that was known to be the latest at `read_at`."""
+        """Move to a head whose version was known to be the latest at `read_at` (monotonic seconds)."""
         self.head = head
         self.read_at = self.confirmed_at = read_at
 
     async def still_latest(self, *, age_max: float, asked_age_max: float) -> bool:
-        """Whether the head is still the latest version; asked for when that was known longer than `age_max` ago.
+        """Whether the head's version is still the latest; lists the versions if that is older than `age_max` seconds.
 
-        The question is put again when its answer took longer than `asked_age_max`. Raises `StartAgain` when the table
-        went back, or is another one.
+        Lists again if the listing took longer than `asked_age_max` seconds. Raises `StartAgain` when the table went
+        back or is another one, and `StoreUnavailable`.
         """
         while self.monotonic() - self.read_at > age_max:
             read_at = self.monotonic()
@@ -61,7 +61,7 @@ class View:
         return True
 
     async def confirm(self) -> None:
-        """See that the head's version still exists and is the same. Raises `StartAgain` when it is not."""
+        """Check that the head's version still exists and is the same. Raises `StartAgain` otherwise."""
         if not self.head.version:
             return
         asked_at = self.monotonic()
@@ -69,5 +69,5 @@ class View:
         self.confirmed_at = asked_at
 
     def require_same(self, standing: Standing) -> None:
-        """Raise `StartAgain` unless the head's version is what it was."""
+        """Raise `StartAgain` unless the head's version is unchanged."""
         require_same(self.head.version, standing)
