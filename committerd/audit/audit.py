@@ -1,12 +1,12 @@
-"""Was anything lost, doubled or answered falsely? Decided from the table's versions, the staged topic and the outcomes.
+"""The audit: it finds lost records, doubled records and false outcomes, from the table's versions, the staged topic and
+the outcomes.
 
-While a committer is at work the order of reading counts: the group's offset and the outcomes' end first, then the
-versions (into an `AuditedHistory`), then the outcomes up to that end, then the staged records. What was told before
-must then be found in a table that was read later.
+A committer may run meanwhile, so the caller must read in this order: the group's offset and the end of the outcomes
+topic, then the versions (into an `AuditedHistory`), then the outcomes up to that end, then the staged records. Then the
+table, which is read later, must have every outcome that was published before.
 
-What can't be known is no finding: versions that were cleaned up, records and outcomes that have expired. It is
-counted as unchecked. An operator who sets the position begins a new era; what was told in an earlier one proves
-nothing.
+Versions that were cleaned up, and records and outcomes that have expired, can't be checked. They are no findings, but
+are counted as unchecked. An operator who sets the position begins a new era; outcomes of earlier eras prove nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes outcomes, dead letters and acknowledgements from the queue entries of versions."""
+"""From what a version says to what is sent: outcomes, dead letters, and the acknowledgement behind them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 Entry = tuple[Settled, Member | Refusal]
 
 _LETTER_OVERHEAD_BYTES = 1024
-"""Bytes that a Kafka batch of one record adds to the record."""
+"""What a batch of one record adds to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answerer:
-    """Makes outcomes and dead letters, and hands them to the publisher."""
+    """Makes answers and hands them to the publisher."""
 
     queue: Queue
     publisher: Publisher
@@ -43,11 +43,7 @@ class Answerer:
         acknowledge: tuple[Position, int] | None = None,
         room: tuple[int, int] = (0, 0),
     ) -> None:
-        """Hand over outcomes for publishing.
-
-        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: number and bytes of
-        the settled records whose room in the queue is freed.
-        """
+        """Hand over answers with the acknowledgement (position, table version) that they allow."""
         await self.publisher.give(
             replace(
                 answers,
@@ -60,11 +56,7 @@ class Answerer:
         )
 
     async def again(self, entries: Sequence[Entry], position: Position) -> Answers:
-        """Make the outcomes of entries again, from the table alone.
-
-        Dead letters need the record, which is read from the log again; those whose record the log has lost are left
-        out.
-        """
+        """Answers from the table alone. Dead letters need the record once more; what the log lost is left out."""
         bad = [entry.offset for _, entry in entries if status_of(entry).is_dead_letter]
         records = {}
         if bad:
@@ -81,10 +73,9 @@ class Answerer:
         timings: Mapping[int, Timings] | None = None,
         first_time: bool = True,
     ) -> Answers:
-        """Make the outcomes of records that versions settle.
+        """Answers to records that versions settle. `records` has those that may become dead letters, by offset.
 
-        `records`: the records that may become dead letters, by offset. `first_time` False: the outcomes were published
-        before, so they are not counted and logged.
+        Those that are told again are not counted and logged again.
         """
         told, outcomes, letters = [], [], []
         topic, timings = position.topic.encode(), timings or {}
@@ -117,7 +108,7 @@ class Answerer:
         return Answers(generation=0, outcomes=outcomes, letters=letters)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
-        """Make the dead letter: the record with the reason in headers; without its value if it would not fit."""
+        """The record as it was, with the reason beside it; without its value where that would not fit."""
         reasons = [
             ("committerd-status", StatusNumber.Name(outcome.status).encode()),
             ("committerd-reason", outcome.reason.encode()),
@@ -163,7 +154,7 @@ class Answerer:
 
 
 def _headers(entry: Member | Refusal, topic: bytes) -> list[tuple[str, bytes]]:
-    """Headers of an outcome: topic and offset, by which clients find an outcome without a uuid, and the trace."""
+    """An answer without a uuid is found by topic and offset."""
     headers = [("topic", topic), ("offset", str(entry.offset).encode())]
     if entry.traceparent:
         headers.append(("traceparent", entry.traceparent.encode()))

@@ -1,7 +1,7 @@
-"""Reads a table's history for Start and for the operator's commands.
+"""Read a table as Start and the operator's commands do: its readable history, and what came since.
 
-`load` reads the history contiguously from the latest version down, and keeps little of each version. `read_new` reads
-the versions above a known one.
+`load` reads the history, contiguous from the latest version down, and keeps little of it. `read_new` reads the versions
+above one that is known.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 5.0
 _READ_AT_ONCE = 32
-"""Versions to read concurrently; enough that the slowest read delays the others little."""
+"""Versions that are asked for together; so many that the slowest of them delays the others little."""
 _KEPT_AT_START = 64
-"""Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
+"""Versions whose answers stay in memory while those below are read: Start mostly publishes the newest again."""
 _NEW_MAX = 1000
-"""Most versions that `read_new` reads at once. If there are more, Start reads them and keeps little of each."""
+"""Versions that are read in one piece. Where there are more, Start reads them, which keeps little of each."""
 
 
 class Answered:
-    """An index of the versions that settle offsets, from version to offset range: 24 bytes per version."""
+    """Which versions of the queue answer which offsets: 24 bytes for each of them."""
 
     __slots__ = ("_first", "_last", "_versions")
 
@@ -49,7 +49,7 @@ class Answered:
         self._last = array("q")
 
     def add(self, settled: Settled) -> None:
-        """Add a version; ignores versions of other writers, which settle nothing."""
+        """Note a version; those of other writers answer nothing."""
         offsets = [entry.offset for entry in settled.entries()]
         if settled.ours and offsets:
             self._versions.append(settled.version)
@@ -58,11 +58,11 @@ class Answered:
 
     @property
     def oldest(self) -> int:
-        """The version that was added last; 0 = none."""
+        """The last version that was added; 0 = there is none."""
         return self._versions[-1] if self._versions else 0
 
     def between(self, first: int, last: int) -> Iterator[int]:
-        """Yield the versions that may settle an offset from `first` to `last` inclusive, in the order of `add`."""
+        """The versions that may answer an offset from `first` to `last`, as they were added."""
         for version, low, high in zip(self._versions, self._first, self._last, strict=True):
             if low <= last and first <= high:
                 yield version
@@ -74,44 +74,42 @@ def _nothing_is_owed(position: Position) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Parameters of reading a table's history."""
+    """How a table's history is read."""
 
     monotonic: Callable[[], float]
-    """A clock in seconds that keeps counting while the machine sleeps."""
+    """Seconds on a clock that also counts while the machine sleeps."""
     ledger_bytes: int = LEDGER_BYTES
-    """Most bytes of memory for the ledger."""
     report: Callable[[str], None] = lambda text: None
-    """Called with a text about the progress."""
+    """Is told how far it is, in words."""
     owed_from: Callable[[Position], int] = _nothing_is_owed
-    """Given the table's position, returns the first offset whose outcome the caller needs."""
+    """The first offset whose answer is asked for, given the table's position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The state of a table according to its readable history."""
+    """A table as its readable history shows it."""
 
     table: Table
     read_at: float
-    """When the latest version was known to be the latest, in monotonic seconds."""
+    """When the latest version was known to be the latest (monotonic seconds)."""
     version: int = 0
     """The latest version; 0 = there is no table."""
     manifest: ManifestFile | None = None
-    """The manifest of that version."""
+    """Of that version."""
     ledger: Ledger
     position: Position | None = None
-    """The highest position that any readable version carries; None = none carries one."""
+    """The highest that any readable version carries; None = none carries one."""
     marks: Mapping[str, AppMark]
     carried: Position | None = None
-    """The position that the latest version itself carries."""
+    """What the latest version itself carries."""
     carried_marks: Mapping[str, AppMark]
-    """The marks that the latest version itself carries."""
     newest_ours: int = 0
-    """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
+    """The newest readable version of the queue; 0 = there is none. It alone may lack its transaction file."""
     answered: Answered
-    """The versions that settle records, newest first."""
+    """Which versions answer which records, newest first."""
 
     def head(self, position: Position) -> Head:
-        """Return the head from which a committer continues at this position."""
+        """The head on which a committer goes on at this position."""
         return Head(
             version=self.version,
             manifest=self.manifest,
@@ -126,11 +124,11 @@ class Loaded:
 
 
 class News(NamedTuple):
-    """The versions above a known one, ascending."""
+    """The versions above one that is known, ascending."""
 
     found: Sequence[Found] = ()
     manifest: ManifestFile | None = None
-    """The manifest of the last one; None when there is none."""
+    """Of the last of them."""
 
 
 class _Read(NamedTuple):
@@ -139,11 +137,7 @@ class _Read(NamedTuple):
 
 
 async def load(table: Table, how: Loading) -> Loaded:
-    """Read the readable history.
-
-    Raises `StartAgain` when the latest version vanished during the read, `CorruptTable` or `UnsupportedTable` for the
-    latest version, `RefusedToRun` for keys of a newer format, and `StoreUnavailable`.
-    """
+    """Read the readable history. Raises `StartAgain` where the table changes too fast, and what is wrong with it."""
     read_at = how.monotonic()
     versions = await table.versions()
     answered = Answered()
@@ -160,8 +154,8 @@ async def load(table: Table, how: Loading) -> Loaded:
 async def read_new(table: Table, base: int) -> News:
     """Read the versions above `base`, ascending.
 
-    Raises `StartAgain` when one of them is unreadable, when there are too many, when a table appeared that did not
-    exist (`base` 0), or when the table went back or is another one. Raises `CorruptTable` only for the latest version.
+    Raises `StartAgain` when one of them is unreadable, when the first table appeared, or when the table went back or is
+    another one. Raises `CorruptTable` only for the latest version.
     """
     newest = await table.latest_version() or 0
     if newest < base:
@@ -177,14 +171,14 @@ async def read_new(table: Table, base: int) -> News:
             raise StartAgain(f"version {number} can't be read, but {newest} is there")
         found.append(one.found)
         manifest = one.manifest
-    # Checked last, so that all versions read above belong to the same table too.
+    # Last: then all that was read above it is of the same table, too.
     if base:
         require_same(base, await table.standing(base))
     return News(found, manifest)
 
 
 def require_same(base: int, standing: Standing) -> None:
-    """Raise `StartAgain` unless version `base` is unchanged."""
+    """Raise `StartAgain` unless version `base` is what it was."""
     if standing is Standing.SAME:
         return
     what = "is gone" if standing is Standing.GONE else "is another one now"
@@ -192,7 +186,7 @@ def require_same(base: int, standing: Standing) -> None:
 
 
 async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read | None:
-    """Read one version; None when it has no manifest."""
+    """One version; None when it has no manifest."""
     file = await table.read(version)
     if file is None:
         return None
@@ -202,7 +196,7 @@ async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read 
 
 
 async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
-    """As `_read`, for a version that is not the latest; also None when it is damaged."""
+    """As `_read`, of a version that is not the latest: None also when it is damaged."""
     try:
         return await _read(table, version, is_latest=is_latest)
     except CorruptTable as error:
@@ -222,10 +216,10 @@ class _Downwards:
         self._full = False
 
     async def read(self, versions: Sequence[int]) -> Loaded:
-        """Read down to the first number without a version; skips damaged versions.
+        """Read down to the first number that no version has; damaged versions are left out.
 
-        Returns an empty state when the latest version has vanished. Raises `CorruptTable` when it is damaged. Once the
-        ledger is full, reading ends as soon as position, marks and all outcomes that the caller needs are found.
+        Nothing is taken in when the latest has vanished. Raises `CorruptTable` when the latest is damaged. Once the
+        ledger is full the reading ends as soon as position and marks are found, and all answers that are owed.
         """
         there, how, version = set(versions), self._how, versions[-1]
         latest = await _read(self._table, version)
@@ -234,8 +228,8 @@ class _Downwards:
         told, newest_ours, position = list[Found](), 0, None
         reported, read, gap = how.monotonic(), 0, False
         while version in there:
-            # The newest version of ours carries the highest position and all marks so far. Of the versions below it
-            # only the queue entries are read, several at once.
+            # The newest of ours carries the highest position and marks of all before it: of those below it only what
+            # they say of the queue is read, several at once.
             if not newest_ours:
                 one = latest if version == latest.found.settled.version else await _read_old(self._table, version)
                 batch = [one.found if one is not None else None]
@@ -246,8 +240,8 @@ class _Downwards:
             for found in filter(None, batch):
                 self._take(found.settled)
                 if carries:
-                    # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
-                    # unreadable version between may be ours.
+                    # Other writers hand down what they found, or less. What is more was made up, unless one of ours
+                    # between them can't be read.
                     if found.settled.ours and found.position is not None and not gap:
                         told.clear()
                     if found.position is not None or found.marks:
@@ -267,10 +261,9 @@ class _Downwards:
         return self._loaded(versions[-1], latest, told, newest_ours)
 
     async def _reaches(self, owed: int) -> bool:
-        """Whether neither the oldest version read nor any below it settles a record at offset `owed` or above.
+        """Whether no version from the oldest one down answers a record from offset `owed` on.
 
-        The position of that version decides. Offset ranges would not: a record that was settled ahead may be in a
-        version far below those that settle the offsets around it.
+        Its own position tells: what was settled ahead may stand in a version far below those of the offsets around it.
         """
         version = self._answered.oldest
         read = await _read_old(self._table, version) if version else None
@@ -301,7 +294,7 @@ class _Downwards:
 
 
 async def _read_settled(table: Table, versions: Sequence[int], *, keep: bool) -> list[Found | None]:
-    """Read the queue entries of these versions, without position and marks; None for an unreadable version."""
+    """What each of these versions says of the queue, without what it carries; None where it can't be read."""
     found: dict[int, Found | None] = {}
 
     async def read(version: int) -> None:
@@ -313,10 +306,7 @@ async def _read_settled(table: Table, versions: Sequence[int], *, keep: bool) ->
 
 
 def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:
-    """Decode the position and marks that a version carries.
-
-    Those that a foreign writer made unreadable count as dropped, so the committer puts them back.
-    """
+    """What a version carries. What a foreign writer made unreadable counts as dropped, and is put back."""
     metadata = file.outline.table_metadata
     problem: CommitterError
     try:

@@ -1,6 +1,6 @@
-"""Identifies the micro-batch and the streaming query of a write, so that a replayed batch is recognized.
+"""Which micro-batch of which streaming query is being written, so that a replayed one can be told from a new one.
 
-Spark passes the batch id to a foreachBatch function, and the rest to its thread, as local properties.
+Spark tells a foreachBatch function the batch id, and its thread the rest, as local properties.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """The micro-batch of a foreachBatch function, from the local properties of its thread."""
+    """What the thread of a foreachBatch function knows."""
 
     query_id: str
-    """Id of the query; it stays the same over restarts from a checkpoint, and a new checkpoint has a new one."""
+    """Stays over restarts from one checkpoint; a new checkpoint has a new one."""
     query_name: str
-    """The query's `queryName`, or empty."""
+    """As given by `queryName`, or empty."""
     batch_id: int
     execution: str
-    """Id of this execution of the batch; a replay has another one."""
+    """Of this execution of the batch: a replay has another."""
 
 
 def current(context: SparkContext) -> MicroBatch | None:
-    """The micro-batch of the calling thread; None outside a foreachBatch function."""
+    """The micro-batch for which this thread works; None outside of a foreachBatch function."""
     query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
-    # Spark's MicroBatchExecution describes its jobs with the query's name, id, run and batch, one per line.
+    # Spark's MicroBatchExecution describes its jobs with the query's name, id, run and batch, a line each.
     described = context.getLocalProperty("spark.job.description") or ""
     name, found, _ = described.partition(f"\nid = {query_id}\n")
     return MicroBatch(
@@ -48,10 +48,9 @@ def current(context: SparkContext) -> MicroBatch | None:
 
 
 def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
-    """The app unit of this batch; with it a replay of the batch gets DUPLICATE.
+    """What makes a replay of this batch a DUPLICATE. `name`: of one write among several of a batch.
 
-    `name`: tells one write from others of the same batch. Raises `AppIdMissing` if the stream has no name that stays
-    the same over a restart and a lost checkpoint.
+    Raises `AppIdMissing` when nothing names the stream in a way that a restart, and a lost checkpoint, don't change.
     """
     base = app_id or batch.query_name
     if not base:
@@ -63,7 +62,7 @@ def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
 
 
 def checked(app_id: str) -> str:
-    """Return the app id itself. Raises `AppIdMissing` if it is not a valid one."""
+    """The same. Raises `AppIdMissing` for what can't be an app id."""
     if not _APP_ID.fullmatch(app_id):
         raise AppIdMissing(
             f"{app_id!r} can't be an app id: 1 to 128 of the characters A-Z a-z 0-9 . _ - are needed. Give the writer "
@@ -73,14 +72,14 @@ def checked(app_id: str) -> str:
 
 
 class Written:
-    """The last app unit that each sink has staged; detects a second write in one execution of a batch."""
+    """What each sink has staged last, so that a second write of one execution of a batch is noticed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], str] = {}
 
     def claim(self, topic: str, app: App, execution: str) -> None:
-        """Note a write. Raises `SecondWrite` if this execution has already written under this app id."""
+        """Raises `SecondWrite` when this execution has written under this app id already."""
         with self._lock:
             if self._last.get((topic, app.app_id)) == execution:
                 raise SecondWrite(
@@ -91,6 +90,6 @@ class Written:
             self._last[topic, app.app_id] = execution
 
     def give_back(self, topic: str, app: App) -> None:
-        """Forget a refused write, so that another may replace it."""
+        """The write was refused, so that another may take its place."""
         with self._lock:
             self._last.pop((topic, app.app_id), None)

@@ -1,6 +1,6 @@
-"""Executes a DataFrame: writes files into the table's folder, and makes the transaction that names them.
+"""One DataFrame, executed once: files in the table's place, and the transaction that names them.
 
-A new execution after a refusal reads the table again and writes new files.
+Executed again after a refusal, it reads the table anew and writes new files.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from committerd_spark.tasks import RESULT, MergeRows, Place, WriteFragments, ref
 
 
 class Mode(StrEnum):
-    """The effect of the rows on the table."""
+    """What becomes of the rows."""
 
     APPEND = "append"
-    """Add the rows."""
+    """They are added."""
     OVERWRITE = "overwrite"
-    """Replace all rows of the table; its schema stays."""
+    """They replace all rows of the table; its schema stays."""
     UPSERT = "upsert"
-    """Replace the rows with the same keys, and add the rows with new keys."""
+    """They replace the rows with the same keys, and are added where there are none."""
     DELETE = "delete"
-    """Delete the rows with the same keys."""
+    """The rows with the same keys are deleted."""
 
     @property
     def keyed(self) -> bool:
-        """Whether one task must see the whole batch: two tasks would make two conflicting transactions."""
+        """Whether one task must see the whole batch: two would make two transactions that contradict each other."""
         return self in (Mode.UPSERT, Mode.DELETE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """A table to write to, and the options to create it with if it does not exist."""
+    """A table to write to, and how it is made where it is not there yet."""
 
     uri: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
@@ -54,9 +54,9 @@ class Sink:
     data_storage_version: str | None = None
 
     def execute(self, df: DataFrame, mode: Mode) -> Work | None:
-        """Execute the DataFrame; returns the transaction to commit, or None if the rows change nothing.
+        """What to commit; None when the rows change nothing.
 
-        Raises `SchemaMismatch`, `InvalidKeys`, `TableMissing`, and the errors of Spark and pylance.
+        Raises `SchemaMismatch`, `InvalidKeys`, `TableMissing`, and what Spark and pylance raise.
         """
         dataset = opened(self.uri, self.storage_options)
         if mode is Mode.DELETE:
@@ -121,20 +121,20 @@ class Sink:
 
 
 def opened(uri: str, storage_options: Mapping[str, str] | None) -> Any:
-    """pylance's dataset at the latest version; None if there is no table."""
-    import lance  # imported here: making a writer need not take the third of a second
+    """pylance's object of the latest version, None where there is no table."""
+    import lance  # not for those who only make a writer: it takes a third of a second
 
     try:
         return lance.dataset(uri, storage_options=dict(storage_options) if storage_options is not None else None)
     except (ValueError, OSError) as error:
-        # pylance has no error class for it.
+        # pylance has no class of its own for it.
         if "was not found" not in str(error):
             raise
         return None
 
 
 def _run(df: DataFrame, task: WriteFragments | MergeRows) -> Iterator[bytes]:
-    """Run the task over the partitions, and yield the payloads of their results. Raises the errors that they return."""
+    """Run the task over the partitions; what they returned. Raises what they refused."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)

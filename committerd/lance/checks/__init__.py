@@ -1,1 +1,1 @@
-"""What a single value in a message may be: a name, a uuid, a path, a number."""
+"""Checks of single values in a message: names, uuids, paths, numbers."""

@@ -1,4 +1,4 @@
-"""Paths that a transaction may give the files it brings."""
+"""The paths that a transaction may give to its files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from committerd_common.paths import DATA, index_prefix, leaves_its_folder, objec
 
 _INDEX_FOLDER_BYTES = len(index_prefix(bytes(UUID_BYTES)))
 _TOLD_CHARS_MAX = 200
-"""Of a path, in a message."""
+"""The length at which a path is cut in an error message."""
 
 
 def require_data_path(path: str, room: int) -> None:
-    """Return when a data file may have this path. `room`: bytes that a key below the table's folder may have.
+    """Check that a data file may have this path. `room` is the most bytes that a key below the table's folder may have.
 
-    Readers take the path as one segment of a key, whatever is in it; so a path of several segments names nothing.
-    Raises `InvalidRequest` (`path_outside`, `path_invalid`).
+    Readers treat the whole path as one segment of a key, so a path of several segments names no file. Raises
+    `InvalidRequest` (`path_outside`, `path_invalid`).
     """
     if leaves_its_folder(path):
         raise InvalidRequest(
@@ -27,9 +27,9 @@ def require_data_path(path: str, room: int) -> None:
 
 
 def require_index_path(path: str, room: int) -> None:
-    """Return when an index file may have this path below the index's folder, which may have folders of its own.
+    """Check that an index file may have this path below the index's folder; the path may have several segments.
 
-    `room` and errors as for `require_data_path`.
+    `room` and errors are those of `require_data_path`.
     """
     if any(leaves_its_folder(segment) for segment in path.split("/")):
         raise InvalidRequest(

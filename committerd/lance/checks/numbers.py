@@ -1,4 +1,4 @@
-"""Numbers of a message that no version of a table can hold."""
+"""Checks that no number of a message is out of the bounds of a version."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LISTED_MAX = 10
 
 
 def require_in_bounds(where: str, message: Message) -> None:
-    """Return when every number in a message is within its bounds. `where` names the message for people.
+    """Check that every number in a message is within its bounds. `where` names the message for people.
 
-    Raises `InvalidRequest`; its code is that of the first number which isn't.
+    Raises `InvalidRequest`, with the code of the first number that is out of bounds.
     """
     wrong = numbers_out_of_bounds(message)
     if not wrong:

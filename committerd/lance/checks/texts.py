@@ -1,4 +1,4 @@
-"""Names and values that stay in the table, or that a reader looks up."""
+"""Checks of names and values that a table stores, or that a reader looks up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from committerd.lance.format.own_keys import KEY_PREFIX
 
 _NAME_BYTES_MAX = 1024
 _VALUE_BYTES_MAX = 2**20
-"""Of one entry in config or metadata, which every later version carries."""
+"""The largest size of an entry's value in config or metadata, which every later version carries."""
 
 
 class Entries(NamedTuple):
@@ -20,11 +20,11 @@ class Entries(NamedTuple):
     """The field that holds them."""
     items: Collection[tuple[str, str | bytes]]
     may_be_reserved: bool = False
-    """Keys that begin with `committerd.` mean nothing to committerd here, and are let through."""
+    """Whether keys may begin with `committerd.`: in this field they mean nothing to committerd."""
 
 
 def require_entries(where: str, entries: Iterable[tuple[str, str | bytes]]) -> None:
-    """Return when the table may carry these entries. Raises `InvalidRequest` (`text_invalid`)."""
+    """Check that the table may carry these entries. Raises `InvalidRequest` (`text_invalid`)."""
     for key, value in entries:
         require_name(where, key)
         if len(value) > _VALUE_BYTES_MAX:
@@ -36,7 +36,7 @@ def require_entries(where: str, entries: Iterable[tuple[str, str | bytes]]) -> N
 
 
 def require_name(where: str, name: str) -> None:
-    """Return when the table may carry this name. Raises `InvalidRequest` (`text_invalid`)."""
+    """Check that the table may carry this name. Raises `InvalidRequest` (`text_invalid`)."""
     if "\0" in name or len(name.encode()) > _NAME_BYTES_MAX:
         raise InvalidRequest(
             f"{where}: {name[:100]!r} can't be a name: it may have {_NAME_BYTES_MAX} bytes and no zero byte",
@@ -45,7 +45,7 @@ def require_name(where: str, name: str) -> None:
 
 
 def require_unreserved(where: str, keys: Iterable[str]) -> None:
-    """Return when none of the keys is committerd's own. Raises `InvalidRequest` (`reserved_key`)."""
+    """Check that none of the keys is reserved for committerd. Raises `InvalidRequest` (`reserved_key`)."""
     for key in keys:
         if key.startswith(KEY_PREFIX):
             raise InvalidRequest(
@@ -56,7 +56,7 @@ def require_unreserved(where: str, keys: Iterable[str]) -> None:
 
 
 def require_schema_metadata(entries: Mapping[str, bytes]) -> None:
-    """Return when the table may carry this metadata, which was found in a data file.
+    """Check that the table may carry this schema metadata, which comes from a data file.
 
     Raises `InvalidRequest` (`text_invalid`).
     """

@@ -10,10 +10,10 @@ _CANONICAL = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_canonical(text: str) -> bool:
-    """Whether it is a uuid in lower case, with hyphens."""
+    """Whether the text is a uuid in lower case, with hyphens."""
     return _CANONICAL.fullmatch(text) is not None
 
 
 def is_uuid(value: bytes) -> bool:
-    """Whether it has as many bytes as a uuid."""
+    """Whether the value has 16 bytes, the size of a uuid."""
     return len(value) == UUID_BYTES

@@ -1,8 +1,8 @@
-"""What a transaction touches: all that the conflict rules look at, and nothing else.
+"""Footprints: the parts of a table that a transaction touches. The conflict rules look at nothing else.
 
-The footprint of a committed version is computed once and kept, so judging is set algebra on small values and reads
-nothing. Ours and theirs have the same shape; what only one side can know is empty on the other: for ours the table at
-its read version, for theirs the version that it made.
+The footprint of a committed version is computed once and kept, so the rules are set algebra on small values and need no
+reads. Footprints of ours and theirs have the same attributes. Some are set on one side only: for ours they come from
+the table at its read version, for theirs from the version that it made.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from committerd.lance.conflicts.key_filter import KeyFilter
 from committerd.lance.format.kind import Kind
 from committerd.lance.versions.fragments import FileIdentity
 
-# 14.0.2 asks, 4.0.0 doesn't; which one began is not known, so all between are taken to ask.
+# 14.0.2 checks this, 4.0.0 doesn't. Which version began is unknown, so all versions in between count as checking it.
 _LANCE_ASKS_OF_INDICES = 5
 
 _ID_BYTES = 100
-"""Of a number in a set: itself, and its place in a table that is at most three fifths full."""
+"""Memory of a number in a set: the object, and its slot in a hash table that is at most three fifths full."""
 _OBJECT_BYTES = 400
-"""Of a small object with what refers to it."""
+"""Memory of a small object and its references."""
 
 _NO_FRAGMENTS = FrozenBitMap()
 
@@ -35,10 +35,10 @@ class IndexFootprint:
     uuid: bytes = b""
     fields: frozenset[int] = frozenset()
     fragments: FrozenBitMap | None = _NO_FRAGMENTS
-    """Fragments that it covers; None = unknown. A few bytes may stand for millions, so they are never listed."""
+    """Fragments that it covers; None = unknown. Never list them: a bitmap of a few bytes may hold millions."""
     dataset_version: int = 0
     follows_reuse: bool = True
-    """Readers find its rows through fragment reuse entries; not so an n-gram index."""
+    """Whether readers find its rows through fragment reuse entries; False for an n-gram index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,35 +52,35 @@ class BaseFootprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What one transaction touches. The default of each attribute is "nothing"."""
+    """The parts of a table that one transaction touches. The default of each attribute is "nothing"."""
 
     kind: Kind
     fragments: frozenset[int] = frozenset()
-    """Existing fragments that it changes, removes or replaces data of."""
+    """Existing fragments that it changes or removes, or whose data it replaces."""
     removed: frozenset[int] = frozenset()
-    """Those of them that are gone afterwards (Delete, Update)."""
+    """Fragments that it removes (Delete, Update)."""
     files: Mapping[int, tuple[FileIdentity, ...]] = field(default_factory=dict)
-    """Data files, by fragment, of those that it leaves changed (Delete, Update)."""
+    """The data files of the fragments that it changes and keeps, by fragment id (Delete, Update)."""
     files_read: Mapping[int, tuple[FileIdentity, ...]] | None = None
-    """The same fragments at our read version; None = that version can't be read, or this is theirs."""
+    """The same fragments' data files at our read version; None = that version can't be read, or this is theirs."""
     moves_rows: bool = False
-    """An Update whose changed rows are in new fragments."""
+    """Whether it is an Update whose changed rows are in new fragments."""
     fields_modified: frozenset[int] = frozenset()
     """Fields that an Update rewrote in place."""
     replaced: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Field ids, by fragment, whose data a DataReplacement replaces."""
+    """The ids of the fields whose data a DataReplacement replaces, by fragment id."""
     groups: tuple[frozenset[int], ...] = ()
-    """Old fragments of each group of a Rewrite."""
+    """The old fragments of each group of a Rewrite."""
     defers_indices: bool = False
-    """A Rewrite that left indices to be remapped by a fragment reuse index."""
+    """Whether it is a Rewrite that leaves indices to be remapped through a fragment reuse index."""
     reuse_version: int | None = None
     """`dataset_version` of the fragment reuse entry committed with a Rewrite."""
     new_indices: tuple[IndexFootprint, ...] = ()
     removed_indices: tuple[IndexFootprint, ...] = ()
     lance_major: int | None = None
-    """Which Lance committed theirs; None = another writer, or this is ours."""
+    """Major version of the Lance that committed theirs; None = another writer, or this is ours."""
     asserts_nullability: bool = False
-    """A Merge or Project whose writer says (since Lance 14) that it preserves nullability."""
+    """Whether it is a Merge or Project whose writer asserts (since Lance 14) that it preserves nullability."""
     preserves_nullability: bool = True
     """False for a Merge or Project after which some field may no longer be null or left out."""
     schema_fields: frozenset[int] = frozenset()
@@ -93,22 +93,22 @@ class Footprint:
     metadata_fields: frozenset[int] = frozenset()
     """Fields whose metadata an UpdateConfig names."""
     changes_metadata: bool = False
-    """An UpdateConfig that really changes metadata of the schema or of a field."""
+    """Whether it is an UpdateConfig that really changes metadata of the schema or of a field."""
     generations: tuple[tuple[bytes, int], ...] = ()
-    """MemWAL region and generation, merged by it."""
+    """The MemWAL generations that it merges, as (region id, generation)."""
     key_filter: KeyFilter | None = None
     bases: tuple[BaseFootprint, ...] = ()
 
     @property
     def creates(self) -> frozenset[str]:
-        """Names of the indices that a CreateIndex adds."""
+        """The names of the indices that a CreateIndex adds."""
         return frozenset(index.name for index in self.new_indices)
 
     @property
     def by_old_lance(self) -> bool:
-        """Whether a Lance committed it that doesn't ask what a concurrent index is built on.
+        """Whether the Lance that committed it ignores what a concurrent index is built on.
 
-        Observed of 4.0.0. Such a version is judged as that Lance would: its writers go by its rules.
+        Observed with 4.0.0. Such a version is judged by the rules of that Lance, because its writers rely on them.
         """
         return self.lance_major is not None and self.lance_major < _LANCE_ASKS_OF_INDICES
 
@@ -118,11 +118,11 @@ class Footprint:
 
 
 AN_APPEND = Footprint(kind=Kind.APPEND)
-"""The footprint of every Append: nothing that is there."""
+"""The footprint of every Append: it touches nothing that exists."""
 
 
 def size_of(touched: Footprint) -> int:
-    """What a footprint takes in memory beside what all have, in bytes; an estimate that errs upwards."""
+    """The memory that a footprint takes beyond an empty one, in bytes: a generous estimate."""
     keys = touched.key_filter
     ids = (
         len(touched.fragments)

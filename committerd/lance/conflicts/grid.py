@@ -1,12 +1,12 @@
-"""The conflict table: may our transaction pass one that was committed since it was read?
+"""The conflict grid: may our transaction pass one that was committed since its read version?
 
-It has one cell for each pair of operations, ours by row and theirs by column. A cell is a rule: a function of the two
-footprints, whose docstring says when they conflict and where that comes from. `Update over Rewrite` is row `update`,
-column `Rewr`: `frg`.
+It has one cell for each pair of operations: ours are the rows, theirs the columns. A cell is a rule, which is a
+function of the two footprints; its docstring says when they conflict, and gives the source. `Update over Rewrite` is
+row `update`, column `Rewr`: `frg`.
 
-Where Lance 4.0.0 and 14.0.2 answer differently, the stricter answer counts, and the rule says so. Being stricter only
-makes a writer do its work again; it never changes what readers see. The worst verdict over all committed versions
-counts, so their order doesn't matter.
+If Lance 4.0.0 and 14.0.2 give different verdicts, the stricter one counts, and the rule says so. A stricter verdict
+only makes a writer execute its work again; it never changes what readers see. The worst verdict over all committed
+versions counts, so their order doesn't matter.
 """
 
 from __future__ import annotations
@@ -124,39 +124,39 @@ MATRIX = Matrix(
 
 @cache
 def rule(ours: Kind, theirs: Kind) -> Rule:
-    """The cell of two operations. Cached, since a transaction may be compared with a thousand versions."""
+    """The rule for two operations. Cached, because a transaction may be compared with a thousand versions."""
     row_of_ours: Row = getattr(MATRIX, ours.value)
     cell: Rule = getattr(row_of_ours, theirs.value)
     return cell
 
 
 class Unreadable(IntEnum):
-    """Why there is no footprint of a committed version, and so no cell to look up."""
+    """The reason why a committed version has no footprint, and so no cell to look up."""
 
     NO_TRANSACTION = 0
     """Its transaction is neither inline nor in a file."""
     UNKNOWN_OPERATION = 1
-    """A newer Lance committed an operation that we don't know."""
+    """A newer Lance committed an operation that committerd does not know."""
     UNKNOWN_FIELDS = 2
-    """A newer Lance committed an operation that says more than we understand."""
+    """A newer Lance committed an operation with fields that committerd does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What came of comparing ours with one committed version."""
+    """The result of comparing ours with one committed version."""
 
     version: int
     theirs: Kind | None
     rule: str
-    """Name of the rule in the cell; where there is no cell, why not: an `Unreadable` in lower case."""
+    """The name of the rule in the cell; if there is no cell, the name of an `Unreadable` in lower case."""
     verdict: Verdict
 
 
 def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Checked:
     """Compare ours with one committed version.
 
-    A version whose operation we don't know is incompatible with everything, as for pylance 14.0.2. One that can't be
-    read in full is retryable for everything that was read before it: the same work done again after it may pass.
+    A version with an unknown operation is incompatible with everything, as in pylance 14.0.2. For a version that can't
+    be read in full the verdict is retryable: the same work, executed again after that version, may pass.
     """
     if isinstance(theirs, Unreadable):
         unknown = theirs is Unreadable.UNKNOWN_OPERATION
@@ -177,15 +177,15 @@ def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Chec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What came of comparing a transaction with committed versions, in ascending order and without a gap."""
+    """The result of comparing a transaction with committed versions, in ascending order and without a gap."""
 
     through: int = 0
     """The last of these versions; 0 = there was none."""
     checked: tuple[Checked, ...] = ()
     conflicts: tuple[Checked, ...] = ()
-    """Those of `checked` whose verdict is not compatible."""
+    """The results in `checked` whose verdict is not compatible."""
     deciding: Checked | None = None
-    """The version that decides, as `worst` finds it."""
+    """The result that decides (`worst`)."""
 
 
 NOTHING_FOUND = Comparison()
@@ -194,7 +194,7 @@ NOTHING_FOUND = Comparison()
 def hold(
     ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Comparison = NOTHING_FOUND
 ) -> Comparison:
-    """Compare ours with the versions that follow those of `before`, which was found for the same footprint."""
+    """Compare ours with the versions that follow those of `before`, an earlier comparison of the same footprint."""
     checked = tuple([check(ours, version, theirs) for version, theirs in committed])
     if not checked:
         return before
@@ -208,12 +208,12 @@ def hold(
 
 
 def reason(name: str) -> str:
-    """What a rule says, in one sentence; `name` is that in `Checked.rule`."""
+    """The first paragraph of a rule's docstring, for people; `name` is a `Checked.rule`."""
     return _REASONS.get(name, "")
 
 
 def worst(checked: Iterable[Checked]) -> Checked | None:
-    """The version that decides: the earliest one with the worst verdict. None when there is none."""
+    """The result that decides: of those with the worst verdict, the one of the lowest version. None for no results."""
     return max(checked, key=lambda one: (one.verdict, -one.version), default=None)
 
 

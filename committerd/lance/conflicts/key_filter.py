@@ -1,6 +1,7 @@
-"""Which primary keys a merge-insert inserted: two inserts of one key must not both be committed.
+"""Key filters: the primary keys that a merge-insert inserted. Two inserts of one key must not both be committed.
 
-The filter is exact (hashes) or a split block Bloom filter. A "perhaps" of it may be wrong, a "no" never is.
+A filter is exact (hashes of the keys), or a split block Bloom filter. It may have false positives, but never false
+negatives.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from committerd_common.messages import Transaction
 
-# Lance: transaction.proto, BloomFilter: what an unset number stands for.
+# Lance: transaction.proto, BloomFilter: the defaults of unset numbers.
 NUMBER_OF_ITEMS_DEFAULT = 8192
 PROBABILITY_DEFAULT = 0.00057
 _SAME_PROBABILITY = 2.220446049250313e-16
@@ -20,15 +21,15 @@ class KeyFilter:
     """Keys inserted by one transaction."""
 
     field_ids: tuple[int, ...]
-    """Columns of the key, in order."""
+    """Field ids of the key's columns, in order."""
     exact: frozenset[int] | None = None
-    """Hashes of the keys; None when `bloom` holds them."""
+    """Hashes of the keys; None if `bloom` holds them."""
     bloom: bytes = b""
     number_of_items: int = NUMBER_OF_ITEMS_DEFAULT
     probability: float = PROBABILITY_DEFAULT
 
     def may_share_a_key(self, other: KeyFilter) -> bool:
-        """False only when no key is in both. True also for filters that can't be compared."""
+        """Whether the two may have a key in common. True also for filters that can't be compared."""
         if self.field_ids != other.field_ids:
             return True
         if self.exact is not None and other.exact is not None:
@@ -46,7 +47,7 @@ class KeyFilter:
 
 
 def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:
-    """Decode, with Lance's defaults for what is not set; no data means an empty exact set."""
+    """Decode a filter, with Lance's defaults for unset numbers. A message without data is an empty exact set."""
     field_ids = tuple(message.field_ids)
     if message.WhichOneof("data") != "bloom":
         return KeyFilter(field_ids=field_ids, exact=frozenset(message.exact.key_hashes))

@@ -1,7 +1,7 @@
-"""The rules of the conflict table: each says when one operation of ours may pass one of theirs.
+"""The rules of the conflict grid: each decides whether one operation of ours may pass one of theirs.
 
-A rule is a function of the two footprints. Its docstring says when they conflict, and where that comes from;
-`conflicts.MATRIX` says for which pairs it is.
+A rule is a function of the two footprints. Its docstring says when they conflict, and gives the source of the rule. Its
+first paragraph is also the text that `grid.reason` returns. `grid.MATRIX` assigns the rules to pairs of operations.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX,
 
 
 class Verdict(IntEnum):
-    """Whether ours may be committed after theirs, from harmless to fatal."""
+    """Whether ours may be committed after theirs; a higher value is worse."""
 
     COMPATIBLE = 0
-    """Yes, as it is."""
+    """Ours may be committed as it is."""
     REBASABLE = 1
-    """Yes, changed so that it applies on top of theirs."""
+    """Ours may be committed after a rebase, which makes it apply on top of theirs."""
     RETRYABLE = 2
-    """No; its writer has to do the work again on the latest version."""
+    """Ours may not be committed; its writer has to execute it again on the latest version."""
     INCOMPATIBLE = 3
-    """No; doing the work again would not help."""
+    """Ours may not be committed, and executing it again would not help."""
 
 
 Rule = Callable[[Footprint, Footprint], Verdict]

@@ -1,9 +1,9 @@
-"""What each number of a staged message may be: ids, offsets, sizes, counts, versions, times.
+"""The bounds of each number in a staged message: ids, offsets, sizes, counts, versions, times.
 
-A protobuf field holds 32 or 64 bits, but what a number stands for allows less: a fragment id is the upper half of a
-row address, a version leaves bit 63 to detached versions, a size is an offset into a file. A number beyond breaks
-whoever computes with it, here or in a reader, and often long after the commit. So this table says for every number of
-every message what it may be, and `numbers_out_of_bounds` looks at all of them.
+A protobuf field holds 32 or 64 bits, but the meaning of a number allows less: a fragment id is the upper half of a row
+address, bit 63 of a version marks detached versions, a size is an offset into a file. A number out of bounds breaks the
+code that computes with it, in committerd or in a reader, often long after the commit. So this table has the bounds of
+every number of every message, and `numbers_out_of_bounds` checks all of them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from committerd_common.messages import (
 from committerd_common.paths import VERSION_MAX
 
 ROWS_MAX = 2**32 - 1
-"""Of a fragment: row offsets have 32 bits."""
+"""The most rows of a fragment: row offsets have 32 bits."""
 FIELD_ID_MAX = 2**30
-"""Half of what readers can hold: a new column gets the next higher id."""
+"""Half of the highest id that readers support, because a new column gets the next higher id."""
 BASE_ID_MAX = 2**31 - 1
-"""Half of what readers can hold: a new base gets the next higher id."""
+"""Half of the highest id that readers support, because a new base gets the next higher id."""
 RESERVED_MAX = 2**20
-"""Fragment ids that one transaction may reserve: more than any compaction makes at once."""
+"""The most fragment ids that one transaction may reserve: more than any compaction needs at once."""
 RESERVABLE_MAX = FRAGMENT_ID_MAX - 2**28
-"""The highest id that can be reserved: what is above is left to fragments that come with rows."""
+"""The highest fragment id that can be reserved; those above are left for fragments that come with rows."""
 SIZE_MAX = 2**63 - 1
-"""Of a file, and the highest offset in it."""
+"""The largest size of a file, and the highest offset in it."""
 TIME_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999; pylance can't open a table with an index of a time far beyond."""
+"""The end of the year 9999, in Unix milliseconds; pylance can't open a table with an index that is dated far later."""
 
 
 class Bounds(NamedTuple):
-    """The lowest and the highest value, both included."""
+    """The lowest and the highest value of a number, both included."""
 
     least: int
     most: int
@@ -46,10 +46,10 @@ class Bounds(NamedTuple):
 
 
 class OutOfBounds(NamedTuple):
-    """A number that can't be meant."""
+    """A number that is out of its bounds."""
 
     path: str
-    """Such as `append.fragments[0].physical_rows`."""
+    """The path of its field, such as `append.fragments[0].physical_rows`."""
     value: int
     bounds: Bounds
 
@@ -127,7 +127,7 @@ BOUNDS: dict[str, dict[str, Bounds]] = {
     },
     "Dictionary": {"offset": _SIZE, "length": _SIZE},
 }
-"""By the message's name without its package; of a map the bounds of its keys."""
+"""The bounds, by the message's name without its package and by field; those of a map are for its keys."""
 
 _WHOLE = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -138,9 +138,9 @@ _WHOLE = {
 
 
 def numbers_out_of_bounds(message: Message) -> list[OutOfBounds]:
-    """Every number in a message, and in the messages in it, that is not within its bounds.
+    """All numbers of a message, nested messages included, that are out of their bounds.
 
-    The message is a transaction, or what bytes in one hold: the details of a system index.
+    The message is a transaction, or the details of a system index.
     """
     found: list[OutOfBounds] = []
     _look(message, _PLANS[message.DESCRIPTOR.full_name], (), found)
@@ -157,10 +157,10 @@ _Number: TypeAlias = tuple[str, int, int, Bounds]
 
 
 class _Plan(NamedTuple):
-    """How to look through the messages of one type: only where there is something to look at."""
+    """The fields of one message type that hold numbers, or messages with numbers."""
 
     single: tuple[_Number, ...] = ()
-    """Fields with one number: name, least, most."""
+    """Fields with one number: name, lowest, highest value."""
     many: tuple[_Number, ...] = ()
     """Fields with several numbers."""
     keys: tuple[_Number, ...] = ()
@@ -168,7 +168,7 @@ class _Plan(NamedTuple):
     inner: tuple[tuple[str, _Plan], ...] = ()
     """Fields with one message."""
     choices: tuple[tuple[str, dict[str, _Plan]], ...] = ()
-    """Of the fields of a oneof one at most is set."""
+    """Oneofs, with the plans of their fields; at most one of the fields is set."""
     inners: tuple[tuple[str, _Plan], ...] = ()
     """Fields with several messages."""
     maps: tuple[tuple[str, _Plan], ...] = ()
@@ -182,7 +182,7 @@ def _look(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBou
         if not least <= value <= most:
             found.append(OutOfBounds(_told(path, name), value, bounds))
     for name, least, most, bounds in many:
-        values = getattr(message, name)[:]  # a list: each look at the field itself takes longer than the copy
+        values = getattr(message, name)[:]  # a list: reading the field itself several times takes longer than the copy
         if values and (min(values) < least or max(values) > most):
             value = next(one for one in values if not least <= one <= most)
             found.append(OutOfBounds(_told(path, name), value, bounds))
@@ -247,7 +247,7 @@ def _plan(descriptor: Any) -> _Plan:
 
 _NOTHING = _Plan()
 _REFUSED = "DataFragment", "ExternalFile"
-"""What is refused whatever its numbers are."""
+"""A field that is refused whatever its numbers are."""
 _PLANS = {
     kind.DESCRIPTOR.full_name: _plan(kind.DESCRIPTOR)
     for kind in (Transaction, FragmentReuseIndexDetails, FragmentReuseIndexDetails.InlineContent, MemWalIndexDetails)

@@ -1,4 +1,4 @@
-"""What a data file of format 2 says of itself: the end of the file is looked at, its values are not.
+"""The descriptor of a data file of format 2. It is at the end of the file; the values are not read.
 
     ... | table of global buffers: position and size of each | ... | footer of 40 bytes
 
@@ -17,21 +17,21 @@ _BUFFER = struct.Struct("<QQ")
 _MAGIC = b"LANC"
 
 TAIL_BYTES = 64 * 1024
-"""Read so much of the end at first: it has the descriptor of all but very wide files."""
+"""Bytes of the file's end to read first: they hold the descriptor of all but very wide files."""
 DESCRIPTOR_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Extent(NamedTuple):
-    """Bytes of a file, half-open."""
+    """A half-open range of bytes of a file."""
 
     start: int
     end: int
 
 
 def buffer_table(tail: bytes, size: int) -> Extent | None:
-    """Where the entry of the first global buffer lies in a file of `size` bytes that ends with `tail`.
+    """The range of the first global buffer's entry, in a file of `size` bytes that ends with `tail`.
 
-    None when it is no such file.
+    None if the file is not a data file of format 2.
     """
     if len(tail) < _FOOTER.size:
         return None
@@ -43,7 +43,7 @@ def buffer_table(tail: bytes, size: int) -> Extent | None:
 
 
 def first_buffer(entry: bytes, size: int) -> Extent | None:
-    """Where the descriptor lies, by its entry; None when the entry can't be right."""
+    """The range of the descriptor, from its entry; None if the entry can't be right."""
     if len(entry) != _BUFFER.size:
         return None
     start, length = _BUFFER.unpack(entry)
@@ -53,7 +53,7 @@ def first_buffer(entry: bytes, size: int) -> Extent | None:
 
 
 def decode_descriptor(body: bytes) -> FileDescriptor | None:
-    """None for what is none."""
+    """Decode a descriptor; None if the bytes are not one."""
     descriptor = FileDescriptor()
     try:
         descriptor.ParseFromString(body)

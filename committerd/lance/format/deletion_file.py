@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> BitMap:
     """The deleted rows of `fragment`, from the bytes of its deletion file.
 
-    Checked against what the fragment says of them: their number (where it is known) and the rows
-    that it has. Raises `InvalidRequest` when staged, else `CorruptTable`, with code
-    `deletion_file`.
+    They are checked against the fragment: its number of deleted rows (if known), and its number of rows. Raises
+    `InvalidRequest` (if `staged`) or else `CorruptTable`, with code `deletion_file`.
     """
     file = fragment.deletion_file
     with blamed(f"deletion file of fragment {fragment.id}", code="deletion_file", staged=staged):
@@ -42,7 +41,7 @@ def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> Bi
 
 
 def encode_bitmap(rows: BitMap) -> bytes:
-    """A `.bin` file. Never write one without rows: Lance takes a count of 0 for unknown."""
+    """Encode a `.bin` file. Never write one without rows, because to Lance a count of 0 means unknown."""
     smallest = BitMap(rows)
     smallest.run_optimize()
     return bytes(smallest.serialize())
@@ -50,14 +49,14 @@ def encode_bitmap(rows: BitMap) -> bytes:
 
 def _decode_bitmap(body: bytes) -> BitMap:
     try:
-        # Checks the containers too; fails with IndexError for no bytes at all.
+        # This checks the containers too, and raises IndexError for empty bytes.
         return BitMap.deserialize(body)
     except (ValueError, IndexError) as error:
         raise MalformedError(f"it is not a portable 32-bit Roaring bitmap: {error}") from error
 
 
 def _decode_arrow(body: bytes) -> BitMap:
-    # Takes 50 MiB, and these files are rare.
+    # The import takes 50 MiB, and these files are rare.
     import pyarrow as pa
 
     try:

@@ -1,8 +1,7 @@
-"""The bits of a manifest's two feature flag words, and what we do with each.
+"""The bits of a manifest's two feature flag words, and how committerd treats each.
 
-Lance computes both words anew from a table's content at every commit, and so must we: a bit that
-is copied without what it stands for locks readers out, one that is dropped lets them in to
-misread.
+Lance computes both words anew from a table's content at every commit, and so does committerd. A bit that is set without
+its feature locks readers out; a bit that is missing lets them misread the table.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from enum import IntEnum
 class FeatureFlag(IntEnum):
     """Lance: feature_flags.rs; from 64 on as pylance 14.0.2 understands them.
 
-    Plain integers, and no `IntFlag`: the complement of one of those has no bit but the ones named
-    here, so that masking with it would hide just the bits that we don't know.
+    It is not an `IntFlag`, because the complement of one has only the bits that are named here: a mask made of it would
+    hide the unknown bits.
     """
 
     DELETION_FILES = 1
@@ -53,10 +52,10 @@ RECOMPUTED = (
     | FeatureFlag.BASE_PATHS
     | FeatureFlag.NO_TRANSACTION_FILE
 )
-"""What Lance 4.0.0 knows; the next version's bits follow from its content."""
+"""The bits that Lance 4.0.0 knows; the next version's follow from its content."""
 
 CARRIED = FeatureFlag.MIXED_FILE_VERSIONS
-"""What the next version has in both words when this one has it, whatever its content."""
+"""The bits that the next version inherits in both words, whatever its content."""
 
 SUPPORTED = RECOMPUTED | CARRIED
 

@@ -1,4 +1,4 @@
-"""The keys of a table that belong to committerd."""
+"""The prefix of the keys in a table that belong to committerd."""
 
 from __future__ import annotations
 

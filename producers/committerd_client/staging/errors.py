@@ -1,4 +1,4 @@
-"""The error for changes that can't be staged."""
+"""What can't be staged."""
 
 from __future__ import annotations
 
