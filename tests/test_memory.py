@@ -48,10 +48,10 @@ import anyio
 from committerd.commands import audit
 from committerd.stores.local import LocalStore
 from committerd.audit.spill import Spill
-from committerd.audit.history import History
+from committerd.audit.history import AuditedHistory
 from committerd.table.versions import Table
 with Spill() as spill:
-    history = History(entries=spill.entries, uuids=spill.uuids)
+    history = AuditedHistory(entries=spill.entries, uuids=spill.uuids)
     anyio.run(audit._read_history, Table(LocalStore(pathlib.Path(sys.argv[1]))), None, history)
     print(json.dumps({"findings": history.findings.by_code, "counts": history.counts}))
 print(int(peak()) / 1024, file=sys.stderr)
