@@ -1,4 +1,4 @@
-"""The Prometheus metrics: names, labels, and a sentence of documentation for each.
+"""The Prometheus metrics: name, unit, labels, and a sentence of documentation for each.
 
 Names and labels are a public interface; `docs/metrics.md` is generated from this module. The values of a label are a
 closed set, and any other value becomes `other`. So requests can't increase the number of time series: a label never

@@ -13,7 +13,10 @@ from datetime import UTC, datetime
 from committerd.queue.port import Queue
 
 _SUSPENDED_SECONDS_MAX = 600.0
-"""A process that was suspended for longer has left the consumer group, and asks the broker again."""
+"""How far a record's timestamp may exceed the upper bound, since the process may have been suspended.
+
+After a longer suspension the process has left the consumer group, and asks the broker again.
+"""
 
 
 class QueueClock:

@@ -406,7 +406,7 @@ class Committer:
         else:
             telemetry.refusal_only_versions.add()
             self._last_refusals = anyio.current_time()
-            # At most 5 % of the time goes into versions that commit nothing.
+            # At most 5 % of the time is spent on versions that commit nothing.
             self._refusal_interval = max(self._pace.refusal_interval, min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX))
         telemetry.app_marks.set(len(group.marks))
         for cause, count in zip(MARK_ENDINGS, draft.dropped_marks, strict=True):

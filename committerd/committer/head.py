@@ -96,7 +96,7 @@ class Head:
         return replace(self, history=self.history.of_the_table())
 
     def lacks_keys(self, *, marks_max: int) -> bool:
-        """Whether the latest version carries a lower position or fewer marks than the head: they must be put back."""
+        """Whether the latest version carries another position or other marks than the head, which must be put back."""
         if not self.is_carried:
             return False
         if self.carried != self.position:

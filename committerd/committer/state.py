@@ -23,7 +23,7 @@ class Pace:
 
 @dataclass(slots=True)
 class State:
-    """The committer's state, as probes and the status page show it."""
+    """The committer's state, as the process's probes report it."""
 
     name: str = "starting"
     """standby, starting, active, waiting_for_table, refused, unavailable or stopped."""
@@ -31,4 +31,6 @@ class State:
     code: str = ""
     """The cause of a refusal to run; empty in other states."""
     position: int | None = None
+    """The next offset of the table's position; None = not known yet."""
     version: int = 0
+    """The latest version known; 0 = none."""

@@ -408,7 +408,7 @@ def _is_object(entry: os.DirEntry[str]) -> bool:
 
 
 def _may_be_link(key: str) -> bool:
-    """Whether a symbolic link is followed: only for manifests, which no record names: the owner made it."""
+    """Whether a symbolic link is followed: only for a manifest. No record names those, so the owner made the link."""
     return key.startswith(VERSIONS)
 
 

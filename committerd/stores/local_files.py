@@ -49,7 +49,7 @@ _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
 _SUPERSEDED_MAX = 6
-"""Files to remember. Without fsync, a file reaches the disk only some writes later, so it is advised repeatedly."""
+"""Number of files to remember. Without fsync, a file reaches the disk some writes later, so each is advised again."""
 
 
 class Superseded:

@@ -102,10 +102,13 @@ class MeasuredStore:
 
 
 class MeasuredSeveral(MeasuredStore):
-    """The same for one that takes several objects at once. Each counts as a request, and they share the time."""
+    """`MeasuredStore` for a store that takes several objects at once.
+
+    Each object counts as one request, with an equal share of the call's time.
+    """
 
     def __init__(self, store: ObjectStore, several: TakesSeveral, telemetry: Telemetry) -> None:
-        """`several` is `store`."""
+        """`several`: the same object as `store`, typed as `TakesSeveral`."""
         super().__init__(store, telemetry)
         self._several = several
 

@@ -243,7 +243,7 @@ def _existence(operation: Operation, latest: ManifestFile | None, options: Prepa
 
 
 def _other_schema(case: _Case, transaction: Transaction) -> Rejected | None:
-    """Refuse an Append whose data was written for another schema; for one with no versions since its read version."""
+    """Refuse an Append whose data was written for another schema than the latest version's; None when it may pass."""
     if case.latest is None:
         return None
     differing = case.operation.differing_schema(transaction, case.latest.outline)

@@ -1,4 +1,4 @@
-"""The outcomes of requests that are not committed."""
+"""Refusals: the outcomes of requests that are not committed."""
 
 from __future__ import annotations
 

@@ -497,7 +497,7 @@ class Table:
             if rest is None:
                 return None
             body = rest + body
-            del rest  # of 1,000,000 fragments 100 MB
+            del rest  # 100 MB for a table of 1,000,000 fragments
         return decode(body, tail.size), tail
 
     def _key(self, version: int) -> str:
