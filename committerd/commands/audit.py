@@ -28,14 +28,14 @@ from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome
 
 _AT_ONCE = 16
-"""Versions that are read together, at most."""
+"""Number of versions that are read at once, at most."""
 _READ_BYTES = 6 * 1024 * 1024
-"""Of versions that are read together, about."""
+"""Total size of the versions that are read at once, about."""
 _DECODED_FACTOR = 8
-"""Bytes that a decoded transaction takes for each one of its serialized form."""
+"""Bytes of memory that a decoded transaction takes for each serialized byte."""
 _SHOWN_MAX = 100
 _EVERYTHING_MS = 2**62
-"""Later than all: a partition that has lost every outcome."""
+"""A time after all records: stands for a partition that has lost every outcome."""
 
 
 @click.command()
@@ -70,7 +70,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
         open_operator(configured.kafka, configured.dataset.name) as operator,
     ):
         spill = closing.enter_context(Spill())
-        # In this order: what was told before the table is read must be found in it.
+        # Before the table: it must hold every outcome that was published before it is read.
         acknowledged = await operator.acknowledged()
         outcomes = await operator.bounds(operator.topics.outcomes)
         outcomes_since = await _kept_since(operator, outcomes)
@@ -95,7 +95,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
 
 
 async def _read_history(table: Table, newest: int | None, history: AuditedHistory) -> None:
-    """What the versions say, oldest first; those that vanish meanwhile are gone like all others."""
+    """Read the versions into the history, oldest first. Versions that vanish meanwhile count as cleaned up."""
     listed = (await table.versions())[-newest if newest else 0 :]
     progress, held = Progress("versions read", len(listed)), HeldFiles()
     start, at_once = 0, 1
@@ -106,13 +106,13 @@ async def _read_history(table: Table, newest: int | None, history: AuditedHistor
             _take(version, one, history, held)
         progress.add(len(versions))
         start += len(versions)
-        # Of large versions few have room in memory, and are read as quickly one after the other.
+        # Only a few large versions fit into memory, and reading them one by one takes no longer.
         largest = max((_size(one) for one in batch.values()), default=0)
         at_once = max(1, min(_AT_ONCE, 2 * at_once, _READ_BYTES // max(largest, 1)))
 
 
 def _size(one: Examined | str) -> int:
-    """What it takes in memory, about."""
+    """The memory that it takes in bytes, about."""
     if isinstance(one, str) or one.transaction is None:
         return 0
     return len(one.fragments) + _DECODED_FACTOR * one.transaction.ByteSize()
@@ -132,7 +132,7 @@ def _take(version: int, one: Examined | str, history: AuditedHistory, held: Held
 
 
 async def _read_versions(table: Table, versions: Sequence[int], known: bytes) -> dict[int, Examined | str]:
-    """Those that are there; of one that can't be read what is wrong with it."""
+    """The versions that exist; for one that can't be read, a sentence about the problem."""
     found: dict[int, Examined | str] = {}
 
     async def read(version: int) -> None:
@@ -149,7 +149,7 @@ async def _read_versions(table: Table, versions: Sequence[int], known: bytes) ->
 
 
 async def _kept_since(operator: TopicOperator, outcomes: Bounds) -> int:
-    """Unix time in milliseconds from which on no partition has lost an outcome; 0 when none has lost any."""
+    """Unix milliseconds from which on no partition has lost an outcome; 0 if none has lost any."""
     since = 0
     for partition, (start, end) in outcomes.items():
         if start == 0:

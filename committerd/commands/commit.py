@@ -1,4 +1,4 @@
-"""`committerd commit`: staged files straight into a table."""
+"""`committerd commit`: commits staged files to a table, without Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from committerd.table.versions import Table
 from committerd_common.request import decode_transaction
 
 TRANSACTION_BYTES_MAX = 2**31 - 1
-"""What protobuf can hold."""
+"""Protobuf's limit of a message."""
 
 
 @click.command()

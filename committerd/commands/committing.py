@@ -1,6 +1,6 @@
-"""What a command that commits, or looks at its table and queue as a committer does, is put together from.
+"""The parts of a command that commits, or that reads table and queue as a committer does.
 
-Other commands do without this module: what it imports takes memory, and time at each start.
+Other commands don't import this module, because its imports take memory, and time at each start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def world(stores: Stores) -> World:
-    """The real clock, dice and ids."""
+    """The real clock, random numbers and ids."""
     return World(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4, open_store=stores.open)
 
 
@@ -39,7 +39,7 @@ def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
 
 @asynccontextmanager
 async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]]:
-    """Stores and queue for a command that looks, without joining the group or making topics."""
+    """Stores and queue for a command that only reads: it neither joins the group nor creates topics."""
     async with (
         stores_of(settings) as stores,
         open_kafka_queue(settings.kafka, settings.dataset.name, join=False) as queue,
@@ -48,8 +48,8 @@ async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]
 
 
 def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
-    """How the daemon serves metrics and probes."""
-    # Commands that serve nothing do without aiohttp, which takes 7 MiB.
+    """A function that serves metrics and probes."""
+    # Imported here: other commands need no aiohttp, which takes 7 MiB.
     from committerd.daemon.http import Health, serve
 
     @asynccontextmanager
@@ -61,7 +61,7 @@ def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
 
 
 def work_of(commit: CommitSettings) -> Work:
-    """Where heavy work on records is done: in threads, so that probes are answered meanwhile."""
+    """Runs heavy work on records in threads, so that the daemon responds to probes meanwhile."""
     return BudgetedThreads(
         WorkBudget(
             cpu_seconds=commit.record_seconds_max,

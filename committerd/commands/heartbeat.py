@@ -1,4 +1,4 @@
-"""`committerd heartbeat`: one harmless change, the whole way a producer's goes."""
+"""`committerd heartbeat`: commits one harmless change in the same way as a producer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from committerd_client.reexecution import Reexecution
 from committerd_common.messages import Transaction
 
 KEY = "heartbeat"
-"""The one key of table_metadata that is written, each time anew."""
+"""The key of table_metadata that each heartbeat overwrites."""
 
 
 @click.command()
@@ -52,7 +52,7 @@ def heartbeat(as_json: bool, timeout: float) -> None:
 
 
 async def _beat(configured: Settings, timeout: float) -> CommitResult:
-    topics_of(configured.kafka, configured.dataset.name)  # a name that Kafka would not take is told before it is asked
+    topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
     deadline = wall_clock() + timedelta(seconds=timeout)
     async with (
         stores_of(configured) as stores,

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def config_option(command: F) -> F:
-    """`--config FILE`, given to the settings' loader before anything else looks at them."""
+    """Add `--config FILE`; the loader of the settings gets the file before anything reads them."""
     return click.option(
         "--config",
         type=click.Path(dir_okay=False),
@@ -26,12 +26,12 @@ def config_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """`--json`."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
 def settings() -> Settings:
-    """The settings of file and environment. Raises `SettingsError`."""
+    """The settings from the file and the environment. Raises `SettingsError`."""
     return load_settings()
 
 

@@ -1,4 +1,4 @@
-"""`committerd position`: look at the queue's position in the table, and set it by hand."""
+"""`committerd position`: shows the queue's position in the table, and sets it by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from committerd.table.versions import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A position to be set."""
+    """A position to set."""
 
     choose: Callable[[Situation], Position]
     reason: str
@@ -101,7 +101,7 @@ async def _show(configured: Settings, as_json: bool) -> None:
 
 
 async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_json: bool) -> None:
-    """What the table alone says, where the staged topic is gone."""
+    """Print the table's position alone, because the staged topic does not exist."""
     async with stores_of(configured) as stores:
         loaded = await load(Table(stores.open(configured.dataset.uri)), Loading(monotonic=monotonic))
     if as_json:
@@ -178,7 +178,7 @@ def _print_change(found: Situation, target: Position, version: int | None, *, as
 
 @asynccontextmanager
 async def _looked(configured: Settings) -> AsyncIterator[tuple[Stores, Situation]]:
-    """Table and queue as they stand; both stay open meanwhile."""
+    """The stores, and the state of table and queue; both stay open during the block."""
     async with looking(configured) as (stores, queue):
         store = stores.open(configured.dataset.uri)
         yield stores, await operate.look(queue, Table(store), Loading(monotonic=monotonic))

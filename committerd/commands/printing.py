@@ -1,4 +1,4 @@
-"""What the commands print: tables, times, sizes, and progress beside them."""
+"""Prints tables, times and sizes for the commands, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGO = re.compile(r"(\d{1,9})([smhd])")
 
 
 def echo_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table with aligned columns. Cells are cut at 160 characters; what is not printable is escaped."""
+    """Print a table with aligned columns. Cuts cells at 160 characters, and escapes unprintable characters."""
     cells = [[plain(str(cell))[:_CELL_CHARS_MAX] for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
     for line in [list(columns), *cells]:
@@ -26,21 +26,21 @@ def echo_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def echo_fields(fields: Sequence[tuple[str, str]]) -> None:
-    """`name:   value` a line, values below each other."""
+    """Print a line `name:   value` for each field, with aligned values."""
     width = max(len(name) for name, _ in fields) + 2
     for name, value in fields:
         click.echo(f"{name + ':':<{width}} {plain(value)}")
 
 
 def echo_counts(counts: Mapping[str, int]) -> None:
-    """A number and what it counts a line."""
+    """Print a line for each count: the number and its name."""
     width = max((len(str(count)) for count in counts.values()), default=0)
     for what, count in counts.items():
         click.echo(f"  {count:>{width}}  {what}")
 
 
 def plain(text: str) -> str:
-    """The text with what is not printable escaped."""
+    """The text with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -50,7 +50,7 @@ def when(timestamp_ms: int) -> str:
 
 
 def duration(milliseconds: float) -> str:
-    """In the largest unit of which there is one, with one decimal."""
+    """A duration in the largest unit that fits at least once, with one decimal."""
     for unit in ("d", "h", "m"):
         if milliseconds >= _UNITS_MS[unit]:
             return f"{milliseconds / _UNITS_MS[unit]:.1f} {unit}"
@@ -58,7 +58,7 @@ def duration(milliseconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest binary unit of which there is one."""
+    """A number of bytes in the largest binary unit that fits at least once."""
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if abs(count) >= 1 << power:
             return f"{count / (1 << power):.1f} {unit}"
@@ -80,7 +80,7 @@ def since_ms(text: str, *, now_ms: int) -> int:
 
 
 class Progress:
-    """Says on standard error every two seconds how far something long has come; short things say nothing."""
+    """Prints the progress of a long task on standard error every two seconds; prints nothing for a short one."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -89,7 +89,7 @@ class Progress:
         self._said_at = time.monotonic()
 
     def add(self, count: int) -> None:
-        """So many more are done."""
+        """Note that `count` more items are done."""
         self._done += count
         if time.monotonic() - self._said_at >= _PROGRESS_SECONDS:
             self._said_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""`committerd probe`: whether a store may be trusted with a table."""
+"""`committerd probe`: tests whether a store keeps a table safe."""
 
 from __future__ import annotations
 

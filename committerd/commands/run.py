@@ -49,7 +49,7 @@ def run() -> None:
     logs.configure(configured.log.level, configured.log.format)
     try:
         anyio.run(_main, configured)
-    except SettingsError:  # the sentence says it all, and the command line prints it
+    except SettingsError:  # the command line prints the message
         raise
     except Exception:
         _log.exception("daemon.crashed")
@@ -57,8 +57,10 @@ def run() -> None:
 
 
 def _collect_garbage_rarely() -> None:
-    """What waits in a backlog is thousands of objects without a cycle, and each collection looks at all of them: with
-    Python's own thresholds that is a tenth of the time that a transaction takes.
+    """Raise Python's garbage collection thresholds.
+
+    A backlog is thousands of objects without a cycle, and each collection visits all of them: with Python's defaults
+    that is a tenth of the time of a transaction.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -66,11 +68,11 @@ def _collect_garbage_rarely() -> None:
 
 async def _main(configured: Settings) -> None:
     _collect_garbage_rarely()
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # one series more for each counter and histogram, which no query needs
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a series to each counter and histogram, and no query needs them
     registry = CollectorRegistry()
     telemetry = Telemetry(registry)
     async with stores_of(configured, telemetry=telemetry) as stores:
-        store = stores.open(configured.dataset.uri)  # a URI that is not served is told before Kafka is looked for
+        store = stores.open(configured.dataset.uri)  # raises for an unsupported URI, before connecting to Kafka
         async with opened_queue(configured) as queue:
             await daemon.run(
                 configured,

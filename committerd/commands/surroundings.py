@@ -1,4 +1,4 @@
-"""The real world, as every command needs it: stores, and clocks."""
+"""The real stores and clocks, for every command."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def wall_clock() -> datetime:
-    """Now, in UTC."""
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
 def monotonic() -> float:
-    """Seconds on a clock that only goes forward."""
+    """Seconds on a monotonic clock."""
     return time.monotonic()
 
 
 def stores_of(settings: Settings | StorageSettings, *, telemetry: Telemetry | None = None) -> Stores:
-    """The stores that the settings lead to; a context manager."""
+    """The stores that the settings describe; a context manager."""
     return Stores(settings.s3, settings.dynamodb, durable=settings.store.durable, telemetry=telemetry)

@@ -1,4 +1,4 @@
-"""`committerd topics`: make a dataset's topics, and compare them with what they must be."""
+"""`committerd topics`: creates a dataset's topics, and compares them with the settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the committer shows over HTTP: `/metrics`, `/livez` and `/readyz`. It takes no commands.
+"""The committer's HTTP server: `/metrics`, `/livez` and `/readyz`. It takes no commands.
 
-The daemon says how it is (`Health`); here it is only put into words for Prometheus and Kubernetes.
+The daemon determines its state (`Health`); this module only formats it for Prometheus and Kubernetes.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from prometheus_client.exposition import choose_encoder
 from committerd.errors import SettingsError
 
 _CLOSE_SECONDS_MAX = 1.0
-"""Scrapers keep their connections open; nobody waits for them at the end."""
+"""Scrapers keep their connections open; closing the server waits at most this long for them."""
 
 
 class Listen(Protocol):
-    """Where to listen."""
+    """The address to listen on."""
 
     @property
     def host(self) -> str: ...
 
     @property
     def port(self) -> int:
-        """0 takes a free one."""
+        """0 = any free port."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Asked at every request, on the event loop: they look, and don't wait."""
+    """Functions that run at every request, on the event loop. They must not wait."""
 
     live: Callable[[], Sequence[str]]
-    """What is stuck and only a restart can help; empty when all is well."""
+    """The parts that are stuck, so that only a restart can help; empty if all is well."""
     ready: Callable[[], tuple[bool, str]]
-    """Whether the member does its part, and a sentence on what it does or waits for."""
+    """Whether the member is ready, and a sentence on what it does or waits for."""
 
 
 class Address(NamedTuple):
-    """Where the server listens."""
+    """The address on which the server listens."""
 
     host: str
     port: int
@@ -57,10 +57,7 @@ class Address(NamedTuple):
 
 @asynccontextmanager
 async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> AsyncIterator[Address]:
-    """Serve while the block runs; yields the address that was bound.
-
-    Raises `SettingsError` where that address can't be had.
-    """
+    """Serve while the block runs; yields the bound address. Raises `SettingsError` if it can't be bound."""
     runner = web.AppRunner(
         _application(registry, health),
         access_log=None,
@@ -86,7 +83,7 @@ def _application(registry: CollectorRegistry, health: Health) -> web.Application
     async def metrics(request: web.Request) -> web.Response:
         try:
             encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # a version that is no number
+        except (TypeError, ValueError):  # a version that is not a number
             encode, content_type = choose_encoder("")
         response = web.Response(body=encode(registry), headers={"Content-Type": content_type})
         response.enable_compression()

@@ -1,9 +1,9 @@
 """Logs: one JSON object per line on stdout, or text for people.
 
-An event is a fixed string (`logger.info("version committed", extra={...})`); what varies goes in
-`extra`, so that lines can be counted and searched. Text from outside can neither forge a line nor
-flood the log: control characters are escaped, long values are cut. A line that repeats another is
-written at most once in ten seconds, with the number of those left out (`suppressed`).
+An event is a fixed string (`logger.info("version committed", extra={...})`); variable parts go in `extra`, so that
+lines can be counted and searched. Text from outside can neither forge a line nor flood the log: control characters are
+escaped, long values are cut. A repeated line is written at most once in ten seconds, with the number of suppressed ones
+(`suppressed`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Literal, TextIO
 from committerd_common.repeats import Repeats
 
 TEXT_CHARS_MAX = 1000
-"""Of one value."""
+"""Limit of characters of one value."""
 TRACEBACK_CHARS_MAX = 8000
 ITEMS_MAX = 50
-"""Of one list or mapping."""
+"""Limit of items of one list or mapping."""
 _DEPTH_MAX = 4
 
 _LIBRARIES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "kafka", "urllib3")
-"""Their debug lines drown ours, and botocore's hold signed headers."""
+"""Libraries whose debug lines would drown ours; those of botocore contain signed headers."""
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of a record that do not come from `extra`."""
@@ -35,9 +35,9 @@ _OURS = ("time", "level", "logger", "event")
 
 
 def configure(level: str = "INFO", format: Literal["json", "text"] = "json", *, stream: TextIO | None = None) -> None:
-    """Send the whole process's logs and warnings to `stream` (stdout), replacing what was set up.
+    """Send all logs and warnings of the process to `stream` (default stdout), and replace any earlier configuration.
 
-    `level` is a name of the standard library's. Libraries log warnings only, their INFO lines with level debug.
+    `level`: a level name of `logging`. Libraries log only warnings; with level debug, INFO lines too.
     """
     handler = _Handler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -49,7 +49,7 @@ def configure(level: str = "INFO", format: Literal["json", "text"] = "json", *, 
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes each line, but not the same one again and again."""
+    """Writes log lines, and suppresses repeated ones."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -60,7 +60,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             super().emit(one)
 
     def close(self) -> None:
-        """Also at the end of the process, by the standard library: what was left out until then is counted."""
+        """Write the counts of suppressed lines. The standard library also calls this at exit."""
         if not self.stream.closed:
             for one in self._repeats.rest():
                 super().emit(one)
@@ -99,13 +99,13 @@ def _line(record: logging.LogRecord) -> dict[str, Any]:
             line[f"{key}_" if key in (*_OURS, "exception") else key] = _plain(value)
     if record.exc_info and record.exc_info[1] is not None:
         trace = "".join(traceback.format_exception(record.exc_info[1]))
-        # The end says what went wrong and where.
+        # The end of a traceback has the error and its place.
         line["exception"] = trace[-TRACEBACK_CHARS_MAX:]
     return line
 
 
 def _plain(value: object, depth: int = 0) -> Any:
-    """The value as JSON can hold it, cut to size."""
+    """The value in types that JSON has, cut to the limits."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool | int):
@@ -135,7 +135,7 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape what could move a terminal's cursor, end the line or reverse its direction."""
+    """Escape characters that could move a terminal's cursor, end the line or reverse its direction."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

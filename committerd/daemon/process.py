@@ -1,7 +1,7 @@
-"""The process: one committer, its probes, and an end that loses nothing.
+"""The process: one committer, its probes, and its graceful shutdown.
 
-SIGTERM and SIGINT drain: the commit in flight ends, its answers are published and acknowledged, the group is left, so a
-standby takes over at once. Whatever else ends the process is safe too, because only the table counts.
+On SIGTERM and SIGINT it drains: it ends the commit in flight, publishes and acknowledges its outcomes, and leaves the
+group, so a standby takes over at once. Any other end of the process is safe too, because only the table counts.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from committerd.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 STALLED_SECONDS = 10.0
-"""An event loop or Kafka thread that has not turned for so long is stuck; only a restart can help."""
+"""An event loop or Kafka thread that has not run for this long is stuck; only a restart can help."""
 _BEAT_SECONDS = 1.0
 _AHEAD_MAX = timedelta(minutes=5)
-"""How far ahead of Kafka's clock a version may be dated, to be later than the one before it."""
+"""How far a version's timestamp may be ahead of Kafka's clock, in order to be later than that of the one before."""
 SILENT_SECONDS = 20.0
-"""A Kafka that has not answered for so long is away. It is asked every 5 s, and each answer may take as long."""
+"""If Kafka has not responded for this long, it is away. It is asked every 5 s, and each response may take as long."""
 
 
 Serve = Callable[[Callable[[], list[str]], Callable[[], tuple[bool, str]]], AbstractAsyncContextManager[str]]
 
 
 class Membership(Protocol):
-    """What the daemon shows of its membership in the consumer group."""
+    """The daemon's membership in the consumer group, as metrics and probes show it."""
 
     @property
     def owner_turned_at(self) -> float:
-        """When the thread that owns the consumer last turned, on the monotonic clock in seconds."""
+        """When the thread that owns the consumer last ran through its loop (monotonic clock, seconds)."""
         ...
 
     def member_state(self) -> str:
@@ -74,7 +74,7 @@ class Membership(Protocol):
         ...
 
     def trouble(self) -> str:
-        """Why this process can't be a member of the group; empty when it can."""
+        """Why this process can't be a member of the group; empty if it can."""
         ...
 
     def leave(self) -> None:
@@ -82,40 +82,40 @@ class Membership(Protocol):
         ...
 
     def end_offset(self) -> int | None:
-        """End of the staged partition; None before it was ours."""
+        """End of the staged partition; None before the first assignment."""
         ...
 
     def unread_since_ms(self) -> int | None:
-        """Kafka's timestamp of the oldest record that is not acknowledged; None when there is none, or not ours."""
+        """Kafka's timestamp of the oldest record that is not acknowledged; None if there is none, or not active."""
         ...
 
     def held_back(self) -> tuple[int, int] | None:
-        """How many records an open Kafka transaction holds back, and Kafka's timestamp of the first; None = none."""
+        """Number of offsets that an open Kafka transaction holds back, and the timestamp of the first; None = none."""
         ...
 
     def topic_problems(self) -> Sequence[str]:
-        """What is wrong with the topics."""
+        """Problems with the topics, a sentence each."""
         ...
 
     def retention_ms(self) -> int | None:
-        """How long the staged topic keeps a record; None for ever, or not known."""
+        """Retention of the staged topic in milliseconds; None = unlimited, or not known."""
         ...
 
     def silent_seconds(self) -> float:
-        """How long Kafka has not answered; some seconds also when all is well."""
+        """Seconds since Kafka last responded; up to some seconds even if all is well."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The world as the daemon is given it."""
+    """The store, queue, clocks, random numbers and ids that the daemon uses."""
 
     store: ObjectStore
     queue: Queue
     member: Membership
     telemetry: Telemetry
     serve: Serve
-    """Serves metrics and probes while entered; yields the URL."""
+    """Makes a context manager that serves metrics and probes, and yields the URL."""
     wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
     dice: random.Random
@@ -146,13 +146,13 @@ def _looking(options: FormingOptions, store: ObjectStore) -> Looking:
 
 
 def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[None]]:
-    """What proves the store sound, or trusts it where the settings say so."""
+    """A function that tests the store; it does nothing if the settings trust the store."""
     prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
     return prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
 
 
 def make_committer(settings: Settings, around: Surroundings) -> Committer:
-    """A committer as the settings want it."""
+    """A committer with these settings."""
     clock = QueueClock(around.wall_clock, around.monotonic)
     intake = Intake(around.queue, note_time=clock.note)
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
@@ -252,13 +252,13 @@ async def run(settings: Settings, around: Surroundings) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_at, signals, committer, tasks.cancel_scope, settings.daemon.drain_seconds)
             await committer.run()
-            around.member.leave()  # before anything else ends: a standby waits for it
+            around.member.leave()  # first, because a standby waits for it
         tasks.cancel_scope.cancel()
     _log.info("daemon.end", extra={"dataset": settings.dataset.name})
 
 
 def track_queue(state: State, around: Surroundings) -> None:
-    """What is known of the queue without the committer, which may wait, or refuse to run."""
+    """Let the metrics read the queue's state. This does not need the committer, which may wait or refuse to run."""
     member, telemetry = around.member, around.telemetry
 
     def unread_seconds() -> float:
@@ -299,7 +299,7 @@ async def _stop_at(
     scope: anyio.CancelScope,
     drain_seconds: float,
 ) -> None:
-    """Drain at the first signal; stop at once at the second, or when the time to drain is over."""
+    """Drain at the first signal; stop at once at the second signal, or when the time to drain is over."""
     async for number in signals:
         _log.info("daemon.draining", extra={"signal": number.name, "seconds": drain_seconds})
         committer.stop()
@@ -312,7 +312,7 @@ async def _stop_at(
 
 
 class _Beat:
-    """Shows that the event loop turns."""
+    """Shows that the event loop runs."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -324,12 +324,12 @@ class _Beat:
             await anyio.sleep(_BEAT_SECONDS)
 
     def stalled(self, at: float | None = None) -> bool:
-        """Whether the loop (or what turned `at`) has stood still for too long."""
+        """Whether the event loop, or a thread that last ran at `at`, has not run for too long."""
         return self._monotonic() - (self._at if at is None else at) > STALLED_SECONDS
 
 
 class Probes:
-    """What /livez and /readyz answer. A stalled store is a metric and an alert, not a restart."""
+    """The responses of /livez and /readyz. A stalled store raises an alert, and does not cause a restart."""
 
     def __init__(self, state: State, member: Membership, beat: _Beat) -> None:
         self._state = state
@@ -337,7 +337,7 @@ class Probes:
         self._beat = beat
 
     def live(self) -> list[str]:
-        """What only a restart can help."""
+        """The parts that are stuck, so that only a restart can help; empty if all is well."""
         problems = []
         if self._beat.stalled():
             problems.append(f"the event loop has not turned for {STALLED_SECONDS:g} s")
@@ -346,9 +346,9 @@ class Probes:
         return problems
 
     def ready(self) -> tuple[bool, str]:
-        """Whether this member commits, or stands by for the one that does.
+        """Whether this member commits or stands by, and a sentence on what it does or waits for.
 
-        One to which Kafka does not answer does neither, whatever it did before.
+        If Kafka does not respond to it, it does neither, whatever it did before.
         """
         good, text = self._part()
         silent = self._member.silent_seconds()

@@ -1,4 +1,4 @@
-"""Work in threads, within a budget of processor time and memory.
+"""Runs work in threads, within a budget of processor time and memory.
 
 Python can't kill a thread, but it can raise an exception in one: at its next bytecode instruction, not inside a C call.
 So a Python loop over a billion rows ends soon after its time is over. A C call that never returns is abandoned, and
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
-"""How long to wait for a thread after the exception was raised in it; then it is abandoned."""
+"""How long to wait for a thread after raising the exception in it, before it is abandoned."""
 _PAGE_BYTES = 4096
 
 T = TypeVar("T")
@@ -34,16 +34,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkBudget:
-    """What the work on one record may take."""
+    """The processor time and memory that the work on one record may take."""
 
     cpu_seconds: float
     memory_factor: int
-    """Bytes of memory for each byte of the record."""
+    """Allowed bytes of memory for each byte of the record."""
     memory_bytes_min: int
-    """And never less than this."""
+    """Allowed bytes of memory for a record of any size."""
 
     def memory_bytes(self, size: int) -> int:
-        """For a record of so many bytes."""
+        """Allowed bytes of memory for a record of `size` bytes."""
         return max(self.memory_bytes_min, self.memory_factor * size)
 
 
@@ -54,7 +54,10 @@ class BudgetedThreads:
         self._budget = budget
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:
-        """What `call` returns or raises; `InvalidRequest` with code `budget_exceeded` where it takes too much."""
+        """Run `call`; returns its result or raises its error.
+
+        `size`: bytes of the record. Raises `InvalidRequest` with code `budget_exceeded` if it exceeds the budget.
+        """
         running = _Running(call)
         running.start()
         allowed, before, given_up = self._budget.memory_bytes(size), resident_bytes(), float("inf")
@@ -72,13 +75,13 @@ class BudgetedThreads:
                     _log.error("record.thread_left_alone", extra={"reason": told})
                     raise _refusal(told)
         finally:
-            running.interrupt()  # nobody wants it any more, if it is not over
+            running.interrupt()  # nobody needs the result any more; does nothing if it has ended
         if running.interrupted and told:
             raise _refusal(told)
         return running.outcome()
 
     def _exceeded(self, cpu_seconds: float, memory_bytes: int, allowed: int) -> str:
-        """Which bound was passed; empty when none was."""
+        """A sentence about the bound that was exceeded; empty if none was."""
         if cpu_seconds > self._budget.cpu_seconds:
             return f"{self._budget.cpu_seconds:g} s of processor time (setting commit.record_seconds_max)"
         if memory_bytes > allowed:
@@ -101,7 +104,7 @@ def _refusal(told: str) -> InvalidRequest:
 
 
 class _Interrupted(BaseException):
-    """Raised in a thread whose work nobody wants any more."""
+    """Raised in a thread to stop its work."""
 
 
 class _Running(Generic[T]):
@@ -122,11 +125,11 @@ class _Running(Generic[T]):
         self._thread.start()
 
     def is_over(self) -> bool:
-        """Whether it has ended, however."""
+        """Whether the call has ended, in any way."""
         return self.over.is_set() or not self._thread.is_alive()
 
     def outcome(self) -> T:
-        """What it returned; raises what it raised."""
+        """The result of the call; raises its error."""
         if self._error is not None:
             raise self._error
         return self._results[0]
@@ -140,9 +143,9 @@ class _Running(Generic[T]):
             return 0.0
 
     def interrupt(self) -> None:
-        """Raise an exception in the thread, if it is still at work."""
+        """Raise an exception in the thread, if its call still runs."""
         if not self._guard.acquire(timeout=_LOOK_SECONDS):
-            return  # the exception came while the thread held it
+            return  # the exception came while the thread held the lock
         try:
             ident = self._thread.ident
             if self._may_be_interrupted and not self.interrupted and ident is not None:
@@ -160,7 +163,7 @@ class _Running(Generic[T]):
             finally:
                 with self._guard:
                     self._may_be_interrupted = False
-        except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001  # `outcome` raises it again
             self._error = error
         try:
             from_thread.run_sync(self.over.set, token=self._token)

@@ -1,1 +1,1 @@
-"""What an operator may set: one module for each group, and `load`, which reads them all."""
+"""The operator's settings: one module for each group, and `load`, which reads them all."""

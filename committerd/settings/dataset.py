@@ -7,11 +7,11 @@ from pydantic import Field, field_validator
 from committerd.settings.group import Listed, SettingsGroup
 
 _CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "wasb", "wasbs"})
-"""Schemes of Azure, where a container and no user stands before the @."""
+"""Schemes of Azure, whose URIs have a container, and not a user, before the @."""
 
 
 def checked_uri(uri: str) -> str:
-    """Raises `ValueError`, which does not repeat what may be a password."""
+    """The URI, if it is valid. Raises `ValueError`, whose message never contains a possible password."""
     if not uri.strip():
         raise ValueError("the URI is empty")
     if uri != uri.strip():

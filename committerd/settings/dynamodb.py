@@ -1,6 +1,6 @@
-"""Group `dynamodb` of the settings: where the external manifest store of `s3+ddb://` tables is.
+"""Group `dynamodb` of the settings: the external manifest store of `s3+ddb://` tables.
 
-Credentials, region, timeouts and attempts are those of group `s3`, as pylance has it too.
+Credentials, region, timeouts and attempts are those of group `s3`, as in pylance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the groups of settings have in common."""
+"""The common base of the groups of settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from committerd.settings.kafka import comma_separated
 MIB = 1024 * 1024
 
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
-"""Several values, separated by commas in the environment."""
+"""A list of values; commas separate them in the environment."""
 
 
 class SettingsGroup(BaseModel):

@@ -1,4 +1,4 @@
-"""Group `http`: where metrics and probes are served."""
+"""Group `http`: the address of metrics and probes."""
 
 from __future__ import annotations
 

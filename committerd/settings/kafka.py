@@ -1,7 +1,7 @@
-"""Group `kafka` of the settings: where Kafka is, how to log in, how its topics are made.
+"""Group `kafka` of the settings: how to connect to Kafka, how to log in, how to create its topics.
 
-Names are those of kafka-python (and mostly of Kafka itself) wherever it has one, so that its
-documentation applies. Times are in milliseconds, as everywhere in Kafka.
+The names are those of kafka-python, which are mostly Kafka's own, so Kafka's documentation applies. Times are in
+milliseconds, as in Kafka.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SERVER = re.compile(r"^(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s,/@:\[\]]+|[0-9A-Fa-f:]+)(?
 
 
 def comma_separated(value: Any) -> Any:
-    """`a:9092,b:9092` as a list, the way Kafka's own tools write it."""
+    """Split `a:9092,b:9092`, the notation of Kafka's own tools, into a list."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -31,7 +31,7 @@ def _is_server(text: str) -> bool:
 
 
 def _version(value: Any) -> Any:
-    """`3.9` as (3, 9)."""
+    """Convert `3.9` to (3, 9)."""
     if isinstance(value, str):
         return tuple(value.strip().split("."))
     return value

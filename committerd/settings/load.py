@@ -1,6 +1,6 @@
-"""What an operator may set: values only, in groups, each with its unit in its name and a description.
+"""The operator's settings: plain values in groups, each with its unit in its name and a description.
 
-They are read from a TOML file (`--config`, or `COMMITTERD_CONFIG`) and from the environment, which wins:
+They come from a TOML file (`--config`, or `COMMITTERD_CONFIG`) and from the environment, which wins:
 `COMMITTERD_KAFKA__BOOTSTRAP_SERVERS` is `bootstrap_servers` in group `kafka`. An unknown name is an error.
 """
 
@@ -41,7 +41,7 @@ _S = TypeVar("_S", bound=BaseSettings)
 
 
 class _Sources(BaseSettings):
-    """Groups that come from the environment and the file."""
+    """Groups that are read from the environment and the file."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -73,7 +73,7 @@ class _Sources(BaseSettings):
 
 
 class StorageSettings(_Sources):
-    """What opening a table takes: for commands that need neither dataset nor Kafka."""
+    """The groups that are needed to open a table, for commands that need neither dataset nor Kafka."""
 
     model_config = SettingsConfigDict(extra="ignore")
 
@@ -98,12 +98,15 @@ class Settings(_Sources):
 
 
 def load_settings(**given: Mapping[str, Any]) -> Settings:
-    """The settings of file and environment. Raises `SettingsError`, which names each wrong one and how it is spelt."""
+    """The settings from the file and the environment.
+
+    `given`: groups that override both. Raises `SettingsError`, which names each wrong setting and its spelling.
+    """
     return _load(Settings, given)
 
 
 def load_storage_settings() -> StorageSettings:
-    """Those that opening a table takes. Raises as `load_settings`, and ignores the other groups."""
+    """The settings that are needed to open a table; ignores the other groups. Raises as `load_settings` does."""
     return _load(StorageSettings, {})
 
 
@@ -118,12 +121,12 @@ def _load(kind: type[_S], given: Mapping[str, Mapping[str, Any]]) -> _S:
         return kind(**given)  # type: ignore[arg-type]  # pydantic validates the groups
     except ValidationError as error:
         raise SettingsError("\n".join(_explain(error))) from error
-    except ValueError as error:  # a TOML file that does not parse
+    except ValueError as error:  # an invalid TOML file
         raise SettingsError(f"settings file {path!r}: {error}") from error
 
 
 def all_settings() -> Iterator[tuple[str, FieldInfo]]:
-    """(environment variable, field) of every setting, in their order."""
+    """(environment variable, field) of every setting, in the order of declaration."""
     for group, field in Settings.model_fields.items():
         model = field.annotation
         assert isinstance(model, type)
@@ -133,9 +136,9 @@ def all_settings() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Variables that look like ours and are not: pydantic-settings would ignore them silently.
+    """Variables that look like settings but are not; pydantic-settings would ignore them silently.
 
-    Other names with our prefix are left alone: Kubernetes makes COMMITTERD_SERVICE_HOST and the like.
+    It ignores other names with our prefix, because Kubernetes sets COMMITTERD_SERVICE_HOST and the like.
     """
     known = [name for name, _ in all_settings()]
     groups = tuple(f"{ENV_PREFIX}{group}_".upper() for group in Settings.model_fields)

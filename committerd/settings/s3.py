@@ -1,6 +1,6 @@
-"""Group `s3` of the settings: which S3 server, which credentials, how long to wait.
+"""Group `s3` of the settings: the S3 server, the credentials, the timeouts.
 
-What is unset comes from where every AWS SDK looks: environment, profile, web identity (IRSA), container and
+Unset values come from the places that every AWS SDK reads: environment, profile, web identity (IRSA), container and
 instance metadata.
 """
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 
 def checked_endpoint(url: str | None) -> str | None:
-    """The URL, if it is one of a server. Raises `ValueError`, which does not repeat what may be a password."""
+    """The URL, if it names a server. Raises `ValueError`, whose message never contains a possible password."""
     if url is None:
         return None
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""`committerd dead`: look at a dataset's dead letters, stage them again, delete the oldest."""
+"""`committerd dead`: shows a dataset's dead letters, stages them again, deletes the oldest."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def _show(configured: Settings, offset: int, as_json: bool) -> None:
         letter = await one_letter(operator, offset)
     try:
         text = text_format.MessageToString(letter.transaction)
-    except Exception as error:  # noqa: BLE001  # what is wrong with a letter must not hide the rest of it
+    except Exception as error:  # noqa: BLE001  # an error in a letter must not hide the rest of it
         text = f"(it can't be shown as text: {type(error).__name__})"
     headers = [(name, value.decode("utf-8", "backslashreplace")) for name, value in letter.headers]
     if as_json:
@@ -187,7 +187,7 @@ async def _show(configured: Settings, offset: int, as_json: bool) -> None:
 
 
 def _shortened(line: str) -> str:
-    """A line for people; --json has it whole."""
+    """The line, cut for people; --json prints all of it."""
     if len(line) <= _LINE_CHARS_MAX:
         return line
     return f"{line[:_LINE_CHARS_MAX]}... ({len(line)} characters)"

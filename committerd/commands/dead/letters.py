@@ -1,4 +1,4 @@
-"""Reading the dead letter topic."""
+"""Reads the dead letter topic."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter, decode_letter
 
 PARTITION = 0
-"""The only one that committers write to."""
+"""Committers write to this partition alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which letters; an empty set chooses all."""
+    """A choice of dead letters; an empty set chooses all."""
 
     offsets: frozenset[int] = frozenset()
     reasons: frozenset[str] = frozenset()
     since_ms: int | None = None
 
     def takes(self, letter: Letter) -> bool:
-        """Whether it is one of them, its age apart."""
+        """Whether the choice includes the letter, apart from its age."""
         return (not self.offsets or letter.offset in self.offsets) and (
             not self.reasons or letter.reason in self.reasons
         )
@@ -34,7 +34,7 @@ class Wanted:
 async def read_letters(
     operator: TopicOperator, wanted: Wanted, *, newest: int | None = None
 ) -> tuple[list[Letter], int]:
-    """The letters that are wanted, or only the newest of them, ascending; and how many there are."""
+    """The chosen letters in offset order, or only the `newest` of them; and the number of all chosen letters."""
     topic, total = operator.topics.dead, 0
     bounds = await operator.bounds(topic)
     if wanted.since_ms is not None:
@@ -52,7 +52,7 @@ async def read_letters(
 
 
 async def one_letter(operator: TopicOperator, offset: int) -> Letter:
-    """The letter at an offset. Raises `SettingsError` when there is none."""
+    """The letter at an offset. Raises `SettingsError` if there is none."""
     letters, _ = await read_letters(operator, Wanted(offsets=frozenset({offset})))
     if not letters:
         start, end = (await operator.bounds(operator.topics.dead))[PARTITION]
@@ -64,7 +64,7 @@ async def one_letter(operator: TopicOperator, offset: int) -> Letter:
 
 
 async def letters_below(operator: TopicOperator, offset: int) -> AsyncGenerator[Letter | None, None]:
-    """What lies below an offset, from the topic's start; None for what is no dead letter."""
+    """The letters below an offset, from the topic's start; None for a record that is not a dead letter."""
     start, _ = (await operator.bounds(operator.topics.dead))[PARTITION]
     async with aclosing(_letters(operator, start, offset)) as letters:
         async for letter in letters:

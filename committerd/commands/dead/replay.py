@@ -1,4 +1,4 @@
-"""Staging dead letters again, but for those that were committed since."""
+"""Stages dead letters again, except those that were committed since."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from committerd_common.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What becomes of one letter."""
+    """The result for one letter."""
 
     letter: Letter
     refused: str
-    """Why it is not staged again; empty when it is."""
+    """Why it is not staged again; empty if it is."""
     staged_offset: int | None = None
-    """Of the replay, once it is staged."""
+    """Offset of the replay in the staged topic, once it is staged."""
 
 
 async def replay_letters(configured: Settings, operator: TopicOperator, wanted: Wanted, *, apply: bool) -> list[Replay]:
@@ -96,7 +96,7 @@ def _pending(record: Record) -> Pending:
 
 
 async def _outcomes_of(operator: TopicOperator, uuids: Collection[str]) -> dict[str, list[Outcome]]:
-    """What was told of these transactions, as far as the topic keeps it: their versions may be gone."""
+    """The published outcomes of these transactions that the topic still holds: their versions may be cleaned up."""
     found: defaultdict[str, list[Outcome]] = defaultdict(list)
     if not uuids:
         return found
@@ -120,7 +120,7 @@ def _outcome(value: bytes) -> Outcome | None:
 
 
 async def _waiting(operator: TopicOperator, position: Position | None) -> dict[str, int]:
-    """Replays that the table has not answered: what header `replay-of` says, and where they lie."""
+    """Replays that the table has not settled: staged offset by the value of header `replay-of`."""
     start, end = (await operator.bounds(operator.topics.staged))[0]
     if position is not None:
         start = max(start, min(position.next_offset, end))

@@ -1,4 +1,4 @@
-"""`committerd status`: one dataset at a glance, from its table and its queue."""
+"""`committerd status`: prints the state of one dataset, from its table and its queue."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from committerd.table.versions import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
-    """All that could be learnt."""
+    """The known state of the dataset."""
 
     name: str
     now_ms: int
     table: TableState | None
-    """None = the store did not answer, or the table can't be read."""
+    """None = the store did not respond, or the table can't be read."""
     queue: QueueState | None
-    """None = Kafka did not answer."""
+    """None = Kafka did not respond."""
     problems: list[str]
 
 
@@ -69,7 +69,7 @@ async def _look(configured: Settings, versions: int) -> _Status:
         try:
             operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
             queue = QueueState(operator)
-            # Before the table: what was told must be found in a table that is read later.
+            # Before the table: it must hold every outcome that was published before it is read.
             await queue.look_first()
         except SettingsError:
             raise
@@ -129,7 +129,7 @@ def _table_json(table: TableState) -> dict[str, Any]:
 
 
 def _growth(table: TableState) -> dict[str, int] | None:
-    """From the oldest of the versions to the newest; None where there are not two."""
+    """The growth from the oldest of the versions to the newest; None if there are fewer than two."""
     if len(table.versions) < 2:
         return None
     new, old = table.versions[0], table.versions[-1]

@@ -1,4 +1,4 @@
-"""What `committerd status` asks Kafka. Each question that fails is a problem of its own; the others are still asked."""
+"""The requests of `committerd status` to Kafka. Each one that fails is reported as a problem; the others still run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class QueueState:
-    """What is known of the queue; None = Kafka did not say."""
+    """The known state of the queue; None = not known."""
 
     operator: TopicOperator
     identity: TopicIdentity | None = None
@@ -30,30 +30,30 @@ class QueueState:
     outcomes: Sequence[Outcome] | None = None
     group: GroupFound | None = None
     retention_ms: int | None = None
-    """Of the staged topic; -1 = unlimited."""
+    """Retention of the staged topic; -1 = unlimited."""
     end: int | None = None
-    """Of the log, with what an open Kafka transaction holds back."""
+    """End of the staged log, including records that an open Kafka transaction holds back."""
     transactions: Sequence[OpenTransaction] = ()
-    """Those that hold something back."""
+    """Open Kafka transactions, if they hold records back."""
     oldest: Record | None = None
-    """The first record that the position has not passed."""
+    """The first record that the position has not passed; None if there is none."""
     refusal: RefusedToRun | None = None
-    """Why a committer would refuse to run."""
+    """Why a committer would refuse to run; None if it would run."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
-        """Whether Kafka says that no committer runs."""
+        """Whether the committers' group has no member."""
         return self.group is not None and not self.group.members
 
     async def look_first(self) -> None:
-        """Ask what must be asked before the table is read."""
+        """Send the requests that must precede the reading of the table."""
         self.acknowledged = await self._asked(self.operator.acknowledged())
         tail = await self._asked(self.operator.outcomes_tail(OUTCOMES_TAIL))
         self.outcomes = None if tail is None else decode_outcomes(tail)
 
     async def look_then(self) -> None:
-        """Ask the rest."""
+        """Send the other requests."""
         topics = self.operator.topics
         self.identity = await self._asked(self.operator.identity())
         if self.identity is not None:
@@ -75,7 +75,7 @@ class QueueState:
                 self.retention_ms = int(found.configs["retention.ms"])
 
     async def compare(self, position: Position | None, *, table_exists: bool) -> None:
-        """Would a committer run on this position, and what waits for it?"""
+        """Find out whether a committer would run from this position, and the oldest record that waits for it."""
         if self.identity is None or self.bounds is None or self.outcomes is None:
             return
         log_start, log_end = self.bounds
@@ -99,11 +99,11 @@ class QueueState:
 
     @property
     def held_back(self) -> int:
-        """Offsets that can't be read before an open Kafka transaction has ended."""
+        """Number of offsets that can't be read before an open Kafka transaction ends."""
         return max(self.end - self.bounds[1], 0) if self.end is not None and self.bounds is not None else 0
 
     def pending(self, position: Position | None) -> int | None:
-        """Offsets that the position has not passed; None where that can't be said."""
+        """Number of offsets that the position has not passed; None if it is not known."""
         if self.bounds is None or self.refusal is not None:
             return None
         if position is None:

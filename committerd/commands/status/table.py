@@ -1,4 +1,4 @@
-"""What `committerd status` reads of the table: its last versions, and what the queue has done in them."""
+"""Reads the last versions of the table for `committerd status`, with the records that they settle."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from committerd.queue.position import Position, decode_position, highest
 from committerd.table.versions import Table
 
 _AT_ONCE = 4
-"""Versions that are read together: each is whole in memory, and a manifest of 90,000 fragments has 6 MiB."""
+"""Number of versions that are read at once: each one is in memory, and a manifest of 90,000 fragments has 6 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionState:
-    """One version."""
+    """The state of one version."""
 
     version: int
     timestamp_ms: int
-    """Unix time, by the clock of whoever committed it."""
+    """Unix time, by the clock of its writer."""
     operation: str
     from_queue: bool
     committed: int
-    """Records that it commits."""
+    """Number of records that it commits."""
     refused: int
-    """Records that it passes without committing them."""
+    """Number of records that it passes without committing them."""
     answers: Mapping[tuple[Status, str], int]
-    """How often it gives each status and reason."""
+    """Number of its outcomes by status and reason."""
     position: Position | None
-    """What it carries."""
+    """The position that it carries."""
     manifest_bytes: int
     fragments: int
     data_bytes: int
-    """Of the data files, as far as the manifest knows their sizes."""
+    """Total size of the data files, as far as the manifest has their sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """The last versions, newest first; none where there is no table."""
+    """The last versions, newest first; empty if there is no table."""
 
     uri: str
     versions: Sequence[VersionState]
@@ -50,11 +50,11 @@ class TableState:
 
     @property
     def position(self) -> Position | None:
-        """The highest that any of the versions carries."""
+        """The highest position that any of the versions carries."""
         return highest(one.position for one in self.versions if one.position is not None)
 
     def answers(self) -> Mapping[tuple[Status, str], int]:
-        """How often each status and reason was given in these versions."""
+        """Number of outcomes in these versions, by status and reason."""
         found: Counter[tuple[Status, str]] = Counter()
         for one in self.versions:
             found.update(one.answers)
@@ -62,9 +62,9 @@ class TableState:
 
 
 async def look_at_table(table: Table, newest: int) -> TableState:
-    """Read so many versions. Raises `StoreUnavailable`, `CorruptTable`, `UnsupportedTable`, `RefusedToRun`.
+    """Read the `newest` versions. Raises `StoreUnavailable`, `CorruptTable`, `UnsupportedTable`, `RefusedToRun`.
 
-    `CorruptTable` is of the latest version alone: one damaged old version doesn't hide the others.
+    Only a damaged latest version raises `CorruptTable`; a damaged old version doesn't hide the others.
     """
     found: dict[int, VersionState] = {}
     damaged: dict[int, str] = {}
@@ -90,7 +90,7 @@ async def look_at_table(table: Table, newest: int) -> TableState:
 
 
 async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState | None:
-    """None when it has vanished, or when its transaction is damaged."""
+    """The state of a version; None if it has vanished, or if its transaction is damaged."""
     skimmed = await table.skim(version)
     settled = await table.settled(version, keep=False)
     if skimmed is None or settled is None:
@@ -112,7 +112,7 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState
 
 
 def _position(metadata: Mapping[str, str], *, believed: bool) -> Position | None:
-    """What a version carries. What an old version of another writer has made unreadable counts as dropped."""
+    """The position that a version carries. In an old version of another writer an unreadable one counts as dropped."""
     try:
         return decode_position(metadata)
     except (CorruptTable, RefusedToRun):
