@@ -1,4 +1,4 @@
-"""From what a version says to what is sent: outcomes, dead letters, and the acknowledgement behind them."""
+"""Makes outcomes, dead letters and acknowledgements from the queue entries of versions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 Entry = tuple[Settled, Member | Refusal]
 
 _LETTER_OVERHEAD_BYTES = 1024
-"""What a batch of one record adds to it."""
+"""Bytes that a Kafka batch of one record adds to the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answerer:
-    """Makes answers and hands them to the publisher."""
+    """Makes outcomes and dead letters, and hands them to the publisher."""
 
     queue: Queue
     publisher: Publisher
@@ -43,7 +43,11 @@ class Answerer:
         acknowledge: tuple[Position, int] | None = None,
         room: tuple[int, int] = (0, 0),
     ) -> None:
-        """Hand over answers with the acknowledgement (position, table version) that they allow."""
+        """Hand over outcomes for publishing.
+
+        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: number and bytes of
+        the settled records whose room in the queue is freed.
+        """
         await self.publisher.give(
             replace(
                 answers,
@@ -56,7 +60,11 @@ class Answerer:
         )
 
     async def again(self, entries: Sequence[Entry], position: Position) -> Answers:
-        """Answers from the table alone. Dead letters need the record once more; what the log lost is left out."""
+        """Make the outcomes of entries again, from the table alone.
+
+        Dead letters need the record, which is read from the log again; those whose record the log has lost are left
+        out.
+        """
         bad = [entry.offset for _, entry in entries if status_of(entry).is_dead_letter]
         records = {}
         if bad:
@@ -73,9 +81,10 @@ class Answerer:
         timings: Mapping[int, Timings] | None = None,
         first_time: bool = True,
     ) -> Answers:
-        """Answers to records that versions settle. `records` has those that may become dead letters, by offset.
+        """Make the outcomes of records that versions settle.
 
-        Those that are told again are not counted and logged again.
+        `records`: the records that may become dead letters, by offset. `first_time` False: the outcomes were published
+        before, so they are not counted and logged.
         """
         told, outcomes, letters = [], [], []
         topic, timings = position.topic.encode(), timings or {}
@@ -108,7 +117,7 @@ class Answerer:
         return Answers(generation=0, outcomes=outcomes, letters=letters)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
-        """The record as it was, with the reason beside it; without its value where that would not fit."""
+        """Make the dead letter: the record with the reason in headers; without its value if it would not fit."""
         reasons = [
             ("committerd-status", StatusNumber.Name(outcome.status).encode()),
             ("committerd-reason", outcome.reason.encode()),
@@ -154,7 +163,7 @@ class Answerer:
 
 
 def _headers(entry: Member | Refusal, topic: bytes) -> list[tuple[str, bytes]]:
-    """An answer without a uuid is found by topic and offset."""
+    """Headers of an outcome: topic and offset, by which clients find an outcome without a uuid, and the trace."""
     headers = [("topic", topic), ("offset", str(entry.offset).encode())]
     if entry.traceparent:
         headers.append(("traceparent", entry.traceparent.encode()))

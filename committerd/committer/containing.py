@@ -1,10 +1,10 @@
-"""An error on one record refuses that record, and the committer takes the next one.
+"""Containment: an error on one record refuses that record, and the committer continues with the next one.
 
-This holds for every `Exception`, including RecursionError and MemoryError. Four kinds of errors belong to no record:
-the store or the queue does not answer, the answer to a put is lost, table and topic contradict each other, or the
-committer has to start again. Cancellation is no `Exception` and passes.
+This holds for every `Exception`, including RecursionError and MemoryError, except four kinds that belong to no record:
+the store or the queue is unavailable, a put result is unknown, table and topic contradict each other, or the committer
+must do Start again. Cancellation is not an `Exception` and propagates.
 
-The table is at fault only if nothing at all can be built on it. The committer checks this before it judges a record
+The table is at fault only if nothing at all can be built on it. The committer checks that before it judges a record
 (`judge.vet`), and when it builds a version that holds only refusals.
 """
 
@@ -29,15 +29,16 @@ _COMMITTERS_OWN = (Unavailable, OutcomeUnknown, RefusedToRun, StartAgain)
 
 @dataclass(frozen=True, slots=True)
 class Containment:
-    """Turns errors into refusals; logs and counts the unforeseen ones."""
+    """Turns errors into refusals; logs and counts the unexpected ones."""
 
     telemetry: Telemetry | None
-    """None = not counted."""
+    """None = unexpected errors are not counted."""
 
     def refuse(self, error: Exception, *, stage: Stage, offset: int) -> Rejected:
-        """The answer to the record at `offset`, on which this error was raised.
+        """Return the refusal of the record at `offset`, on which this error was raised.
 
-        Raises an error that belongs to no record. Call it in the error handler: the log line has the traceback.
+        Raises an error that belongs to no record. Call it in the exception handler, so that the log line has the
+        traceback.
         """
         require_contained(error)
         refused = mishandled(error)
@@ -56,14 +57,14 @@ UNCOUNTED = Containment(None)
 
 
 def require_contained(error: Exception) -> None:
-    """Return if the error belongs to a record; otherwise raise it, or the first such error of a group."""
+    """Return if the error belongs to a record; else raise it, or the first such error of an exception group."""
     for one in _members(error):
         if isinstance(one, _COMMITTERS_OWN):
             raise one
 
 
 def _members(error: Exception) -> Iterator[Exception]:
-    """The errors of a group, of groups in it too; any other error alone."""
+    """Yield the errors of an exception group, recursively; for any other error, the error itself."""
     if isinstance(error, ExceptionGroup):
         for one in error.exceptions:
             yield from _members(one)

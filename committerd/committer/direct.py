@@ -1,6 +1,6 @@
-"""One transaction straight into a table, without a queue: for tests, repair and conformance.
+"""Commits one transaction directly to a table, without a queue: for tests, repair and conformance.
 
-It judges, builds and commits as the queue does. It writes nothing of the queue: it carries along the keys and marks
+It judges, builds and commits as the queue's committer does. It adds no queue entries, and keeps the position and marks
 that the table has, as every other writer does.
 """
 
@@ -25,33 +25,33 @@ from committerd_common.messages import Transaction
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 1000
-"""Races that one transaction may lose before it is given back; pylance gives up after 20."""
+"""Races that one transaction may lose before it fails; pylance gives up after 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of it."""
+    """The outcome of a direct commit."""
 
     status: Status
     version: int = 0
-    """COMMITTED and DUPLICATE: where it is."""
+    """COMMITTED and DUPLICATE: the version that holds the transaction; else 0."""
     reason: str = ""
     message: str = ""
     conflicting_version: int = 0
     conflicting_operation: str = ""
     reserved: tuple[int, int] = (0, 0)
-    """ReserveFragments: the first id and the count."""
+    """ReserveFragments: the first fragment id and the count; else (0, 0)."""
     checked: tuple[Checked, ...] = ()
-    """Each committed version that it was judged against."""
+    """The committed versions that the transaction was judged against, with verdicts."""
 
 
 async def commit(
     table: Table, transaction: Transaction, *, options: PrepareOptions, world: World, backoff: Backoff
 ) -> Answer:
-    """Commit one transaction on the latest version.
+    """Commit one transaction on the latest version, and return its outcome.
 
-    Raises `StoreUnavailable` where the store does not answer before anything was written, `UnsupportedTable` and
-    `CorruptTable` for a table that we must not write.
+    Raises `StoreUnavailable` when the store fails before the manifest may have been put, and `UnsupportedTable` or
+    `CorruptTable` for a table that must not be written.
     """
     for _ in range(_ATTEMPTS):
         latest = await table.latest()
@@ -68,7 +68,7 @@ async def commit(
             prepared = await prepare(table, latest, transaction, options=options, world=world)
         except CommitterError:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is that of this transaction
+        except Exception as error:  # noqa: BLE001  # any error refuses this transaction
             require_contained(error)
             _log.error("transaction.internal_error", extra={"uuid": transaction.uuid}, exc_info=error)
             prepared = mishandled(error)
@@ -99,9 +99,9 @@ async def commit(
 
 
 class _Landing:
-    """A version on the way to its number. The result is the uuid of the transaction that has made the number's version.
+    """The `Landing` of one version. The result is the uuid of the transaction that created the version at its number.
 
-    It is empty where that transaction can't be read.
+    It is empty when that transaction can't be read.
     """
 
     def __init__(self, table: Table, prepared: Prepared) -> None:

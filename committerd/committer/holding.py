@@ -1,7 +1,7 @@
-"""Turns as the committer's loop gives them: refusals that are not told yet, and the holds that they wait for.
+"""Holds back the outcomes of refused transactions until a hold begins for their re-executions.
 
-Such a refusal stands in the table already. As long as one is not told, the group's offset does not pass it, so that
-whoever starts next tells it.
+A held-back refusal is already in the table. Until its outcome is published, the group offset does not pass it, so the
+next Start publishes it if this process crashes.
 """
 
 from __future__ import annotations
@@ -23,34 +23,41 @@ from committerd_common.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the loop does next."""
+    """The loop's next step."""
 
     tell: Sequence[Answers]
-    """To be given first."""
+    """Held-back outcomes to publish first."""
     promised: frozenset[str]
-    """Refused uuids whose next tries alone may be committed; none = whatever waits."""
+    """Uuids of the refused transactions whose re-executions alone may be committed; empty = no hold."""
     seconds: float
-    """How long those are waited for; 0 = what has arrived is all."""
+    """How long to wait for those re-executions; 0 = do not wait for more."""
 
 
 class Holding:
-    """`Turns` with a clock, metrics, and the answers that wait."""
+    """`Turns`, with a clock, metrics, and the outcomes that are held back."""
 
     def __init__(self, telemetry: Telemetry, *, hold_max: float) -> None:
         self._telemetry = telemetry
         self._turns = Turns(hold_max)
         self._untold: dict[str, list[tuple[int, Answers]]] = {}
-        """Offset and answer, by uuid of the refused transaction; the same may have been staged twice."""
+        """By uuid of the refused transaction: offset and held-back outcome of each of its records.
+
+        A transaction may have been staged twice.
+        """
         self._answered: tuple[Position, int] | None = None
+        """The argument of the last `note_answered`."""
         self._left: frozenset[str] = frozenset()
-        """Of a hold that is over: refused uuids whose next tries are here and not committed yet."""
+        """Uuids promised in a hold that is over, whose re-executions have arrived and are not committed yet."""
 
     def note_answered(self, upto: tuple[Position, int] | None) -> None:
-        """All that this position passes is answered, or kept here; with the version that carries it."""
+        """Note that all outcomes below this position are given to the publisher or held back here.
+
+        `upto`: the position, and the version that carries it.
+        """
         self._answered = upto
 
     def acknowledgeable(self) -> tuple[Position, int] | None:
-        """Position and version that may be acknowledged: nothing that is not told yet, and nothing behind it."""
+        """Return the position and version that may be acknowledged: up to the first offset that is held back."""
         if self._answered is None:
             return None
         position, version = self._answered
@@ -58,7 +65,7 @@ class Holding:
         return replace(position, next_offset=min(first, position.next_offset)), version
 
     def to_tell_later(self, refusals: Iterable[Refusal], pending: Iterable[Pending]) -> set[int]:
-        """Offsets of those refused records whose answers are to be kept back."""
+        """Return the offsets of those refused records whose outcomes are to be held back."""
         refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
             return refused
@@ -74,14 +81,15 @@ class Holding:
         return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt, now=now)
 
     def keep(self, offset: int, uuid: str, answers: Answers) -> None:
-        """Keep an answer back."""
+        """Hold back an outcome."""
         self._untold.setdefault(uuid, []).append((offset, answers))
 
     def turn(self, retries: Collection[str]) -> Turn:
-        """Whose turn it is now; `retries` are the refused uuids whose next tries have arrived.
+        """Return the next turn.
 
-        Those that end a hold by arriving have their turn in it, one group after the other if they have to: other
-        re-executions came earlier, maybe, and wait still.
+        `retries`: uuids of the refused transactions whose re-executions have arrived. When the promised ones have all
+        arrived, the hold ends, but they keep the turn until they are committed, in several groups if necessary. Other
+        re-executions, which may have arrived earlier, still wait.
         """
         held, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
         if seconds:
@@ -105,12 +113,12 @@ class Holding:
         return self._turns.seconds_left(now)
 
     def patience(self, seconds: float) -> float:
-        """At most so many seconds to wait for records: less, where a hold can begin earlier."""
+        """Return how long to wait for records: `seconds`, or less if a hold can begin before."""
         until = self._turns.seconds_until(anyio.current_time())
         return seconds if until is None else min(seconds, until)
 
     def end(self) -> list[Answers]:
-        """The assignment is over: returns all that was kept back."""
+        """End the assignment: returns all outcomes that were held back."""
         self._turns.forget()
         self._left = frozenset()
         untold = [answers for some in self._untold.values() for _, answers in some]

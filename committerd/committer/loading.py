@@ -1,7 +1,7 @@
-"""Read a table as Start and the operator's commands do: its readable history, and what came since.
+"""Reads a table's history for Start and for the operator's commands.
 
-`load` reads the history, contiguous from the latest version down, and keeps little of it. `read_new` reads the versions
-above one that is known.
+`load` reads the history contiguously from the latest version down, and keeps little of each version. `read_new` reads
+the versions above a known one.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 5.0
 _READ_AT_ONCE = 32
-"""Versions that are asked for together; so many that the slowest of them delays the others little."""
+"""Versions to read concurrently; enough that the slowest read delays the others little."""
 _KEPT_AT_START = 64
-"""Versions whose answers stay in memory while those below are read: Start mostly publishes the newest again."""
+"""Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
 _NEW_MAX = 1000
-"""Versions that are read in one piece. Where there are more, Start reads them, which keeps little of each."""
+"""Most versions that `read_new` reads at once. If there are more, Start reads them and keeps little of each."""
 
 
 class Answered:
-    """Which versions of the queue answer which offsets: 24 bytes for each of them."""
+    """An index of the versions that settle offsets, from version to offset range: 24 bytes per version."""
 
     __slots__ = ("_first", "_last", "_versions")
 
@@ -49,7 +49,7 @@ class Answered:
         self._last = array("q")
 
     def add(self, settled: Settled) -> None:
-        """Note a version; those of other writers answer nothing."""
+        """Add a version; ignores versions of other writers, which settle nothing."""
         offsets = [entry.offset for entry in settled.entries()]
         if settled.ours and offsets:
             self._versions.append(settled.version)
@@ -58,11 +58,11 @@ class Answered:
 
     @property
     def oldest(self) -> int:
-        """The last version that was added; 0 = there is none."""
+        """The version that was added last; 0 = none."""
         return self._versions[-1] if self._versions else 0
 
     def between(self, first: int, last: int) -> Iterator[int]:
-        """The versions that may answer an offset from `first` to `last`, as they were added."""
+        """Yield the versions that may settle an offset from `first` to `last` inclusive, in the order of `add`."""
         for version, low, high in zip(self._versions, self._first, self._last, strict=True):
             if low <= last and first <= high:
                 yield version
@@ -74,42 +74,44 @@ def _nothing_is_owed(position: Position) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How a table's history is read."""
+    """Parameters of reading a table's history."""
 
     monotonic: Callable[[], float]
-    """Seconds on a clock that also counts while the machine sleeps."""
+    """A clock in seconds that keeps counting while the machine sleeps."""
     ledger_bytes: int = LEDGER_BYTES
+    """Most bytes of memory for the ledger."""
     report: Callable[[str], None] = lambda text: None
-    """Is told how far it is, in words."""
+    """Called with a text about the progress."""
     owed_from: Callable[[Position], int] = _nothing_is_owed
-    """The first offset whose answer is asked for, given the table's position."""
+    """Given the table's position, returns the first offset whose outcome the caller needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A table as its readable history shows it."""
+    """The state of a table according to its readable history."""
 
     table: Table
     read_at: float
-    """When the latest version was known to be the latest (monotonic seconds)."""
+    """When the latest version was known to be the latest, in monotonic seconds."""
     version: int = 0
     """The latest version; 0 = there is no table."""
     manifest: ManifestFile | None = None
-    """Of that version."""
+    """The manifest of that version."""
     ledger: Ledger
     position: Position | None = None
-    """The highest that any readable version carries; None = none carries one."""
+    """The highest position that any readable version carries; None = none carries one."""
     marks: Mapping[str, AppMark]
     carried: Position | None = None
-    """What the latest version itself carries."""
+    """The position that the latest version itself carries."""
     carried_marks: Mapping[str, AppMark]
+    """The marks that the latest version itself carries."""
     newest_ours: int = 0
-    """The newest readable version of the queue; 0 = there is none. It alone may lack its transaction file."""
+    """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
     answered: Answered
-    """Which versions answer which records, newest first."""
+    """The versions that settle records, newest first."""
 
     def head(self, position: Position) -> Head:
-        """The head on which a committer goes on at this position."""
+        """Return the head from which a committer continues at this position."""
         return Head(
             version=self.version,
             manifest=self.manifest,
@@ -124,11 +126,11 @@ class Loaded:
 
 
 class News(NamedTuple):
-    """The versions above one that is known, ascending."""
+    """The versions above a known one, ascending."""
 
     found: Sequence[Found] = ()
     manifest: ManifestFile | None = None
-    """Of the last of them."""
+    """The manifest of the last one; None when there is none."""
 
 
 class _Read(NamedTuple):
@@ -137,7 +139,11 @@ class _Read(NamedTuple):
 
 
 async def load(table: Table, how: Loading) -> Loaded:
-    """Read the readable history. Raises `StartAgain` where the table changes too fast, and what is wrong with it."""
+    """Read the readable history.
+
+    Raises `StartAgain` when the latest version vanished during the read, `CorruptTable` or `UnsupportedTable` for the
+    latest version, `RefusedToRun` for keys of a newer format, and `StoreUnavailable`.
+    """
     read_at = how.monotonic()
     versions = await table.versions()
     answered = Answered()
@@ -154,8 +160,8 @@ async def load(table: Table, how: Loading) -> Loaded:
 async def read_new(table: Table, base: int) -> News:
     """Read the versions above `base`, ascending.
 
-    Raises `StartAgain` when one of them is unreadable, when the first table appeared, or when the table went back or is
-    another one. Raises `CorruptTable` only for the latest version.
+    Raises `StartAgain` when one of them is unreadable, when there are too many, when a table appeared that did not
+    exist (`base` 0), or when the table went back or is another one. Raises `CorruptTable` only for the latest version.
     """
     newest = await table.latest_version() or 0
     if newest < base:
@@ -171,14 +177,14 @@ async def read_new(table: Table, base: int) -> News:
             raise StartAgain(f"version {number} can't be read, but {newest} is there")
         found.append(one.found)
         manifest = one.manifest
-    # Last: then all that was read above it is of the same table, too.
+    # Checked last, so that all versions read above belong to the same table too.
     if base:
         require_same(base, await table.standing(base))
     return News(found, manifest)
 
 
 def require_same(base: int, standing: Standing) -> None:
-    """Raise `StartAgain` unless version `base` is what it was."""
+    """Raise `StartAgain` unless version `base` is unchanged."""
     if standing is Standing.SAME:
         return
     what = "is gone" if standing is Standing.GONE else "is another one now"
@@ -186,7 +192,7 @@ def require_same(base: int, standing: Standing) -> None:
 
 
 async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read | None:
-    """One version; None when it has no manifest."""
+    """Read one version; None when it has no manifest."""
     file = await table.read(version)
     if file is None:
         return None
@@ -196,7 +202,7 @@ async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read 
 
 
 async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
-    """As `_read`, of a version that is not the latest: None also when it is damaged."""
+    """As `_read`, for a version that is not the latest; also None when it is damaged."""
     try:
         return await _read(table, version, is_latest=is_latest)
     except CorruptTable as error:
@@ -216,10 +222,10 @@ class _Downwards:
         self._full = False
 
     async def read(self, versions: Sequence[int]) -> Loaded:
-        """Read down to the first number that no version has; damaged versions are left out.
+        """Read down to the first number without a version; skips damaged versions.
 
-        Nothing is taken in when the latest has vanished. Raises `CorruptTable` when the latest is damaged. Once the
-        ledger is full the reading ends as soon as position and marks are found, and all answers that are owed.
+        Returns an empty state when the latest version has vanished. Raises `CorruptTable` when it is damaged. Once the
+        ledger is full, reading ends as soon as position, marks and all outcomes that the caller needs are found.
         """
         there, how, version = set(versions), self._how, versions[-1]
         latest = await _read(self._table, version)
@@ -228,8 +234,8 @@ class _Downwards:
         told, newest_ours, position = list[Found](), 0, None
         reported, read, gap = how.monotonic(), 0, False
         while version in there:
-            # The newest of ours carries the highest position and marks of all before it: of those below it only what
-            # they say of the queue is read, several at once.
+            # The newest version of ours carries the highest position and all marks so far. Of the versions below it
+            # only the queue entries are read, several at once.
             if not newest_ours:
                 one = latest if version == latest.found.settled.version else await _read_old(self._table, version)
                 batch = [one.found if one is not None else None]
@@ -240,8 +246,8 @@ class _Downwards:
             for found in filter(None, batch):
                 self._take(found.settled)
                 if carries:
-                    # Other writers hand down what they found, or less. What is more was made up, unless one of ours
-                    # between them can't be read.
+                    # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
+                    # unreadable version between may be ours.
                     if found.settled.ours and found.position is not None and not gap:
                         told.clear()
                     if found.position is not None or found.marks:
@@ -261,9 +267,10 @@ class _Downwards:
         return self._loaded(versions[-1], latest, told, newest_ours)
 
     async def _reaches(self, owed: int) -> bool:
-        """Whether no version from the oldest one down answers a record from offset `owed` on.
+        """Whether neither the oldest version read nor any below it settles a record at offset `owed` or above.
 
-        Its own position tells: what was settled ahead may stand in a version far below those of the offsets around it.
+        The position of that version decides. Offset ranges would not: a record that was settled ahead may be in a
+        version far below those that settle the offsets around it.
         """
         version = self._answered.oldest
         read = await _read_old(self._table, version) if version else None
@@ -294,7 +301,7 @@ class _Downwards:
 
 
 async def _read_settled(table: Table, versions: Sequence[int], *, keep: bool) -> list[Found | None]:
-    """What each of these versions says of the queue, without what it carries; None where it can't be read."""
+    """Read the queue entries of these versions, without position and marks; None for an unreadable version."""
     found: dict[int, Found | None] = {}
 
     async def read(version: int) -> None:
@@ -306,7 +313,10 @@ async def _read_settled(table: Table, versions: Sequence[int], *, keep: bool) ->
 
 
 def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:
-    """What a version carries. What a foreign writer made unreadable counts as dropped, and is put back."""
+    """Decode the position and marks that a version carries.
+
+    Those that a foreign writer made unreadable count as dropped, so the committer puts them back.
+    """
     metadata = file.outline.table_metadata
     problem: CommitterError
     try:

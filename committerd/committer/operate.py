@@ -1,7 +1,7 @@
-"""What an operator may do to a position by hand: adopt or rewind it, release an application.
+"""The operator's changes by hand: adopt or rewind the position, release an application.
 
-Each is one version with the reason in it. A running committer meets it like any version of another committer and starts
-again; one that refuses to run finds it when it looks again.
+Each change is one version, which holds the reason. A running committer treats it like any version of another committer,
+and does Start again. A committer that refuses to run finds it when it retries.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from committerd.table.versions import Table
 from committerd.table.writing import complete, put, write_files
 
 _ATTEMPTS = 20
-"""Versions that other writers may put in between before we give up."""
+"""Attempts before giving up, when other writers keep taking the version number."""
 _OTHER_LOG = frozenset({"topic_id", "log_rewritten"})
-"""Refusals after which an offset of the log says nothing about the record that had it before."""
+"""Causes of a refusal to run for which the log's offsets no longer identify the records that had them before."""
 _ADOPTED = _OTHER_LOG | {"position_beyond_end", "position_below_log_start", "position_went_back", "keys_missing"}
-"""Refusals that `position adopt` is the way out of."""
+"""Causes of a refusal to run that `position adopt` resolves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Table and queue as they stand, and whether a committer would run on them."""
+    """The state of table and queue, and whether a committer would run on them."""
 
     loaded: Loaded
     facts: QueueFacts
     refusal: RefusedToRun | None
-    """Why a committer refuses to run; None = it runs."""
+    """Why a committer would refuse to run; None = it would run."""
 
 
 async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
-    """Do what Start does, without answering anything. Raises `CommitterError` when both change too fast to be seen."""
+    """Read table and queue as Start does, without publishing anything.
+
+    Raises `CommitterError` (`contended`) when table or topic change too fast to be read.
+    """
     try:
         facts, loaded = await read_facts(queue, table, loading)
     except StartAgain as reason:
@@ -61,10 +64,10 @@ async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
 
 
 def answered(situation: Situation) -> Position | None:
-    """What is known to be answered: all that this position passes, in the last era. None where too little is known.
+    """Return the position that passes exactly the records known to have an outcome in the last era.
 
-    The group's offset and the table's position say it of all records below them. Without both only the outcomes do, and
-    only where all of them were read.
+    The group offset and the table's position prove that for all records below them. Without both, only the outcomes
+    topic does, and only if all its outcomes were read; None when they were not.
     """
     carried, facts = situation.loaded.position, situation.facts
     era = _last_era(situation)
@@ -85,7 +88,7 @@ def answered(situation: Situation) -> Position | None:
 
 
 def unanswered_below(situation: Situation, offset: int) -> int | None:
-    """How many offsets of the log below this one have no known answer; None where that is not known."""
+    """Return how many offsets of the log below this one have no known outcome; None when too little is known."""
     known, log_start = _answered_here(situation), situation.facts.log_start
     if known is None:
         return None
@@ -93,11 +96,13 @@ def unanswered_below(situation: Situation, offset: int) -> int | None:
 
 
 def adopted(situation: Situation, offset: int | None) -> Position:
-    """The position that takes on the topic as it is now. `offset` None = where the cause says.
+    """Return the position for `position adopt`, which accepts the topic as it is now, in a new era.
 
-    Where the cause says, every record that the position passes is known to have an answer, or the log has lost it:
-    those that were settled ahead stay settled, and the ones before them are judged. Raises `SettingsError` for an
-    offset outside the log, and where neither cause nor outcomes tell one.
+    `offset`: the next offset to judge; None = derived from the cause of the refusal to run. A derived position passes
+    only records that are known to have an outcome, or that the log has lost. Offsets that were settled ahead stay
+    settled, and the records before them are judged.
+
+    Raises `SettingsError` for an offset outside the log, and when no offset can be derived.
     """
     facts = situation.facts
     if offset is not None:
@@ -119,9 +124,9 @@ def adopted(situation: Situation, offset: int | None) -> Position:
 
 
 def rewound(situation: Situation, offset: int) -> Position:
-    """The position put back to `offset`: records from there on are judged again.
+    """Return the position for `position rewind`: back at `offset`, in a new era; records from there are judged again.
 
-    Raises `SettingsError` for an offset outside the log or not below the position.
+    Raises `SettingsError` for an offset outside the log, or beyond the last one that is known to have an outcome.
     """
     carried, facts = situation.loaded.position, situation.facts
     reached = carried.next_offset if carried is not None else 0
@@ -133,12 +138,15 @@ def rewound(situation: Situation, offset: int) -> Position:
 
 
 def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
-    """The marks after the next run of `app_id` may start anew. Raises `SettingsError` when there is no such mark."""
+    """Return the marks with that of `app_id` released, so that its next run starts from zero.
+
+    Raises `SettingsError` when the table has no such mark.
+    """
     mark = marks.get(app_id)
     if mark is None or mark.released:
         known = ", ".join(sorted(a for a, m in marks.items() if not m.released)) or "none"
         raise SettingsError(f"the table has no mark of application {app_id!r}; it has: {known}")
-    used_ms = max(one.used_ms for one in marks.values())  # marks age by each other, and not by this machine's clock
+    used_ms = max(one.used_ms for one in marks.values())  # marks age by each other, not by this machine's clock
     return dict(marks) | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=used_ms)}
 
 
@@ -152,9 +160,12 @@ async def write(
     reason: str,
     marks_max: int,
 ) -> int:
-    """Commit one version with this position (None = the one that the table has) and these marks; returns its number.
+    """Commit one version that sets position and marks; returns its number.
 
-    Raises `CommitterError` when other writers keep taking the number, or when a committer moves the position meanwhile.
+    `new_position`: None = keep the table's. `change_marks`: returns the new marks, given the table's.
+
+    Raises `CommitterError` (`contended`) when other writers keep taking the number, or when a committer commits
+    meanwhile, and `SettingsError` when the table has no position.
     """
     for _ in range(_ATTEMPTS):
         table, position = loaded.table, new_position or loaded.position
@@ -201,7 +212,7 @@ async def _load_again(table: Table, loading: Loading) -> Loaded:
 
 
 class _ByHand:
-    """A version made by hand, on the way to its number. The result is what was found there; empty = it was created."""
+    """The `Landing` of an operator's version. The result is the versions found instead; empty = it was created."""
 
     def __init__(self, table: Table, prepared: Prepared) -> None:
         self._table = table
@@ -223,7 +234,7 @@ class _ByHand:
 
 
 def _answered_here(situation: Situation) -> Position | None:
-    """As `answered`; of a log that is another one than the position's nothing is."""
+    """As `answered`; if the log is not the one that the position is about, no record of it has an outcome."""
     code = situation.refusal.code if situation.refusal else ""
     if code in _OTHER_LOG:
         return start_of(situation.facts.identity, situation.facts.log_start)
@@ -231,7 +242,7 @@ def _answered_here(situation: Situation) -> Position | None:
 
 
 def _last_era(situation: Situation) -> int:
-    """The highest era that the table or an answer has named."""
+    """Return the highest era in the table, the group offset and the outcomes."""
     eras = [situation.facts.group_era or 0, *(o.era for o in situation.facts.outcomes)]
     if situation.loaded.position is not None:
         eras.append(situation.loaded.position.era)

@@ -1,8 +1,8 @@
-"""Answers leave in order: dead letters, then outcomes, then the acknowledgement that covers them.
+"""Publishes dead letters, then outcomes, then acknowledges the offset that they cover.
 
-Everything given to the publisher already stands in the table, so nothing here decides. It tries until Kafka takes
-it; an acknowledgement never passes an answer that the broker has not taken, because one task sends all of it, first in
-first out.
+All outcomes given to the publisher are already in the table, so it decides nothing. It retries until Kafka takes them.
+One task publishes everything first in, first out, and an offset is acknowledged only after that. So an acknowledgement
+never passes an outcome that the broker has not taken.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from committerd.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 _WAITING_MAX = 64
-"""Groups of answers that wait for Kafka before the committer waits too."""
+"""Most `Answers` that wait for Kafka; beyond that the committer waits too."""
 _BACKOFF_SECONDS_MAX = 2.0
 _ACKNOWLEDGE_SECONDS = 0.25
-"""At least, between two acknowledgements. Each keeps the thread that polls for records waiting for Kafka, and all that
-one saves is answers that are told again after a crash.
+"""Least time between two acknowledgements. Each one blocks the thread that polls for records, and only saves publishing
+outcomes again after a crash.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What one version, or one Start, has to tell."""
+    """The outcomes and dead letters of one run or one Start, with the acknowledgement that follows them."""
 
     generation: int
     outcomes: Sequence[Publication] = ()
     letters: Sequence[Publication] = ()
     acknowledge: int | None = None
-    """The next offset to acknowledge once all of the above are taken; None = leave the group's offset alone."""
+    """The next offset to acknowledge after all of the above are published; None = leave the group offset as it is."""
     metadata: str = ""
+    """Metadata of the acknowledged offset."""
     submitted: Sequence[tuple[str, int]] = ()
-    """(status, the record's timestamp in Unix milliseconds) of the outcomes, for the latency."""
+    """(status, the record's timestamp in Unix milliseconds) of each outcome, for the latency metric."""
     records: int = 0
     bytes: int = 0
-    """Delivered records and bytes that are settled with it: room for more."""
+    """Number and bytes of the delivered records that are settled with it, whose room in the queue is freed."""
 
 
 class Publisher:
-    """Sends answers in the order in which they are given. `run` is the only task that talks to Kafka's producers."""
+    """Publishes outcomes in the order in which they are given. Only `run` uses Kafka's producers."""
 
     def __init__(self, queue: Queue, telemetry: Telemetry, *, wall_clock: Callable[[], datetime]) -> None:
         self._queue = queue
@@ -63,14 +64,17 @@ class Publisher:
         self._draining = anyio.Event()
 
     async def give(self, answers: Answers) -> None:
-        """Hand over answers; waits while many are unsent."""
+        """Hand over outcomes for publishing; waits while `_WAITING_MAX` are waiting."""
         if not self._unsent:
             self._idle = anyio.Event()
         self._unsent += 1
         await self._send.send(answers)
 
     async def drained(self) -> None:
-        """Wait until everything given so far was taken, and its acknowledgement tried. Nothing is given meanwhile."""
+        """Wait until everything given so far is published and its acknowledgement was tried.
+
+        The caller must not call `give` meanwhile.
+        """
         self._draining.set()
         try:
             await self._idle.wait()
@@ -78,7 +82,7 @@ class Publisher:
             self._draining = anyio.Event()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Publish until cancelled."""
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._acknowledge_all)
@@ -116,7 +120,7 @@ class Publisher:
             self._acknowledge_due.set()
 
     async def _acknowledge_all(self) -> None:
-        """Acknowledge the last offset that is due. Apart from publishing, because a commit of offsets is slower."""
+        """Acknowledge the last due offset. A task of its own, because committing offsets is slower than publishing."""
         acknowledged_at = float("-inf")
         while True:
             await self._acknowledge_due.wait()
@@ -134,7 +138,7 @@ class Publisher:
                 await self._try_again_later(due)
 
     async def _try_again_later(self, due: Answers | None) -> None:
-        """Make an acknowledgement due once more, unless a later one comes first."""
+        """Make a failed acknowledgement due again after a delay, unless a later one is due first."""
         with anyio.move_on_after(_BACKOFF_SECONDS_MAX):
             await self._acknowledge_due.wait()
         if self._due is None:
@@ -146,7 +150,10 @@ class Publisher:
             self._idle.set()
 
     async def _acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
-        """Whether Kafka has answered. Nothing depends on it: the table knows better, the next one covers this one."""
+        """Acknowledge an offset; False when Kafka is unavailable.
+
+        Nothing depends on it: the table has the position, and the next acknowledgement covers this one.
+        """
         try:
             if not await self._queue.acknowledge(generation, offset, metadata):
                 _log.info("acknowledge.refused", extra={"offset": offset, "generation": generation})

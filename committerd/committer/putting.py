@@ -1,11 +1,12 @@
-"""Versions onto the store: put if absent, and find out what became of them.
+"""Puts formed versions to the store, and determines the results.
 
-How that goes is the protocol of `table.landing`. Here is what the queue adds to it: before a put the topic is
-checked, and whether the head is still the latest version; a run of versions is put in one go; a version that landed in
-another table than its own is withdrawn; and `queue.race.race` says whose the version is that took a number.
+`table.landing` has the commit protocol. This module adds the parts that the queue needs. Before a put it checks that
+the topic is the same, and that the head's version is still the latest. It puts a run of versions in one go. It deletes
+a version that landed in a table other than its own. `queue.race.race` decides whose version took a number.
 
-The transaction file is written beside the manifest, which has the transaction inside, so no reader misses it. Whoever
-goes on from a version of the queue sees first that it is there: so only the newest can lack it, after a crash.
+The transaction file is written alongside the manifest, which also has the transaction inline, so readers can do without
+it. Before a committer builds on a version of the queue it ensures that the file exists. So only the newest version can
+lack it, after a crash.
 """
 
 from __future__ import annotations
@@ -38,47 +39,48 @@ from committerd_common.paths import data_key
 _log = logging.getLogger(__name__)
 
 _ANSWER_AGE_SECONDS_MAX = 60.0
-"""How old the listing may be that was made for a put; a cleanup keeps versions of the last hour at least."""
+"""Greatest age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
 _AT_ONCE_SECONDS = 1.0
-"""How long a put may take for what was read beside it to speak of the table that it met."""
+"""Longest put for which a read made concurrently shows the table that the put landed in."""
 _WITHDRAWN_SECONDS_MAX = 10.0
-"""How long after its put a version may be withdrawn: later another committer may have answered its records."""
+"""Time after its put in which a version may be withdrawn; later another committer may have settled its records."""
 _DATA_FILES_LOOKED_AT = 16
 _QUICK_CONFIRMED_SECONDS = 0.1
-"""How old the last look at the version below may be before a put onto a store where a look takes next to no time."""
+"""Age from which the version below is checked again before a put, on a store where a check costs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormedVersion:
-    """A version that is formed and not put yet: the group that it settles, every byte to write, and what follows."""
+    """A version that is formed and not put yet: its group, every byte to write, and the head that follows."""
 
     group: Group
     prepared: Prepared
     own: Found
-    """What it will say of the queue, to tell it from another's."""
+    """Its queue entries and position, which tell it from other writers' versions."""
     after: Head
-    """The head once it is created."""
+    """The head after it is created."""
     newest: int = 0
-    """`Pending.number` of the record that arrived last of those that it settles; 0 = it settles none."""
+    """`Pending.number` of the last record to arrive among those that it settles; 0 = it settles none."""
     dropped_marks: tuple[int, int] = (0, 0)
-    """Marks of applications that it does not carry on: unused for 30 days, and beyond the most that it may carry."""
+    """Numbers of application marks that it drops: unused for 30 days, and beyond `commit.app_marks_max`."""
     identity: TopicIdentity | None = None
-    """The topic's, asked for when the records were there already; None = to be asked for before it is put."""
+    """The topic's identity, requested after the records had arrived; None = requested before the put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What became of a put. The view has taken in `found`, the versions that are new in it, ascending."""
+    """The result of putting a run. The view's head already includes the versions `found`."""
 
     race: Race
-    """Whose the version is that was tried last."""
+    """Whose version has the number that was tried last."""
     found: Sequence[Found]
+    """The versions that are new in the view, ascending."""
     made: Sequence[FormedVersion] = ()
-    """The drafts that are versions now."""
+    """The versions of the run that were created."""
 
 
 class _Unknown:
-    """Counts a put whose answer was lost, and its end: each once, so that the difference is what is open."""
+    """Counts an unknown put result and its resolution, once each, so that the difference is the number still open."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -105,9 +107,9 @@ class Putter:
         self._recheck_seconds = recheck_seconds
 
     async def put(self, drafts: Sequence[FormedVersion], view: View) -> Settlement:
-        """Put drafts of which each is formed on the one before it, and move the view to what the table is then.
+        """Put a run of versions, each formed on the one before it, and move the view to the table's new head.
 
-        They are put in turn, up to the first whose number another version has. The rest are dropped, as they were
+        Puts them in order, up to the first whose number another version has. The rest are dropped, since they were
         formed on a version that does not exist. Raises `RefusedToRun` when the topic is another one now, and
         `StartAgain` as the view does.
         """
@@ -122,12 +124,12 @@ class Putter:
         try:
             return await land(landing, Backoff(self._dice))
         except (StartAgain, CommitterError):
-            landing.unknown.settled(STARTED_AGAIN)  # whoever reads table and queue anew finds what became of it
+            landing.unknown.settled(STARTED_AGAIN)  # Start reads table and queue again and finds the result
             raise
 
 
 class RunLanding:
-    """A run of drafts on the way to their numbers: a `committerd.table.landing.Landing`."""
+    """The `committerd.table.landing.Landing` of a run."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class RunLanding:
     ) -> None:
         self.unknown = _Unknown(telemetry)
         self._left = self._tried = drafts
-        """Those that are not versions yet, and those of the last put."""
+        """The versions that are not created yet, and those of the last put."""
         self._made: list[FormedVersion] = []
         self._view = view
         self._queue = queue
@@ -149,12 +151,12 @@ class RunLanding:
         self._backoff = backoff
         self._recheck_seconds = recheck_seconds
         self._sent_at = view.monotonic()
-        """When the last put was sent."""
+        """When the last put was sent, in monotonic seconds."""
         self._asked = False
-        """Whether the topic was checked for an earlier try."""
+        """Whether an earlier attempt has checked the topic."""
 
     async def put(self) -> Settlement | None:
-        """Put what is left; None when the number of the first that is left then is taken."""
+        """Put the versions that are left; None when the number of the first one left after that is taken."""
         again, self._asked = self._asked, True
         await self._ready(ask=again)
         self._tried, self._sent_at = self._left, self._view.monotonic()
@@ -169,7 +171,7 @@ class RunLanding:
         raise answer
 
     async def read_back(self, *, taken: bool) -> Settlement | None:
-        """Whose the version is that has the number of the first draft that is left."""
+        """Find whose version has the number of the first version that is left."""
         draft = self._left[0]
         try:
             settlement = await self._read_back(draft, taken=taken)
@@ -191,10 +193,10 @@ class RunLanding:
         self._tell(error)
 
     async def _create(self) -> Answer:
-        """Put what is left in turn; returns the answer to the last that was tried.
+        """Put the versions that are left, in order; returns the put result of the last one that was tried.
 
-        After a sleep of the process no further one is tried: see `View.still_latest`. Raises `StartAgain` when they
-        were made in another table than the one that they were built on.
+        If the process slept meanwhile, no further one is tried (see `View.still_latest`). Raises `StartAgain` when they
+        landed in a table other than the one they were built on.
         """
         view, drafts, sent_at = self._view, self._left, self._view.monotonic()
         table, base, prepared = view.table, view.head.version, [draft.prepared for draft in drafts]
@@ -223,7 +225,7 @@ class RunLanding:
         return answers[-1]
 
     async def _standing(self) -> Standing:
-        """What became of the version that we have built on. Tries until the store answers."""
+        """Return the standing of the version that we built on. Retries until the store responds."""
         found: list[Standing] = []
 
         async def look() -> None:
@@ -233,7 +235,7 @@ class RunLanding:
         return found[0]
 
     async def _withdraw_what_landed(self, drafts: Sequence[FormedVersion]) -> None:
-        """As `_withdraw`, of those that are there, when the answer to their put was lost."""
+        """As `_withdraw`, for those of these versions that exist, when the put result is unknown."""
         standing = await self._standing()
         if standing is Standing.SAME:
             return
@@ -247,12 +249,12 @@ class RunLanding:
             await self._withdraw(landed, standing)
 
     async def _withdraw(self, drafts: Sequence[FormedVersion], standing: Standing) -> None:
-        """Delete versions that landed in another table than the one they were built on: no reader could open it.
+        """Delete versions that landed in a table other than the one they were built on: readers can't open them.
 
-        Only when it is certain: the version below is another one, it is gone together with its data, or a version
-        further below is another one. Only within `_WITHDRAWN_SECONDS_MAX` of the put: later a cleanup may have removed
-        the version below, and another committer may have answered the records. Never when another writer has built on
-        them.
+        Deletes them only if that is certain: the version below is another one, or it is deleted together with its data,
+        or a version further below is another one. Deletes them only within `_WITHDRAWN_SECONDS_MAX` of the put: later a
+        cleanup may have removed the version below, and another committer may have settled the records. Never deletes
+        them if another writer has built on them.
         """
         made, withdrawn, backoff = [draft.prepared for draft in drafts], False, self._backoff()
         while self._view.monotonic() - self._sent_at <= _WITHDRAWN_SECONDS_MAX:
@@ -274,17 +276,17 @@ class RunLanding:
         )
 
     async def _taken_out(self, made: Sequence[Prepared], standing: Standing) -> bool:
-        """Delete these versions where they are there. False: it is not certain, or another writer has built on them."""
+        """Delete those of these versions that exist, if that is certain and no writer has built on them; else False."""
         table = self._view.table
         if isinstance(table.store, ExternallyDecided):
             return False
         if not (
             standing is Standing.REPLACED
             or await self._data_is_gone()
-            or await table.is_another_below(self._view.head.version)  # which has no data, perhaps
+            or await table.is_another_below(self._view.head.version)  # that version may have had no data
         ):
             return False
-        # Those that were made before the table was deleted went with it: what is there now is not ours.
+        # Versions created before the table was deleted were deleted with it: one under their number is not ours.
         there = [prepared for prepared in made if await _is_there(table, prepared)]
         if there and await table.latest_version() != there[-1].version:
             return False
@@ -293,9 +295,10 @@ class RunLanding:
         return True
 
     async def _data_is_gone(self) -> bool:
-        """Whether one of the first data files of the version that we have built on does not exist any more.
+        """Whether one of the first data files of the version that we built on no longer exists.
 
-        One is enough, as no reader can open that version then. Some may be there again: producers can stage them twice.
+        One is enough, since readers can't read that version without it. Others may exist again, because producers can
+        stage them twice.
         """
         manifest = self._view.head.manifest
         files = (file for fragment in (manifest.fragments if manifest else ()) for file in fragment.files)
@@ -303,10 +306,10 @@ class RunLanding:
         return any([await self._view.table.store.head(data_key(path)) is None for path in first])
 
     async def _ready(self, *, ask: bool) -> None:
-        """Check the topic while everything that a reader of these versions needs is written.
+        """Check the topic, and concurrently write all files that readers of these versions need.
 
         That includes the transaction files of all but the last, so that only the newest version can lack its own.
-        `ask`: ask for the topic's identity, whatever the drafts say of it.
+        `ask`: request the topic's identity even if the versions have it. Raises `RefusedToRun` for another topic.
         """
         drafts, table = self._left, self._view.table
 
@@ -329,13 +332,13 @@ class RunLanding:
                 refuse_other_topic(self._view.head.position, identity)
 
     async def _complete(self, found: Sequence[Found]) -> None:
-        """See that the transaction files of what was found are there: only then its records may be answered."""
+        """Ensure that the versions found have their transaction files; only then may their outcomes be published."""
         for one in found:
             if one.settled.ours:
                 await self._write(partial(complete, self._view.table, one.settled.version))
 
     async def _write(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Try until it is done."""
+        """Call `work` until the store does it."""
         backoff = self._backoff()
         while True:
             try:
@@ -345,10 +348,10 @@ class RunLanding:
                 await backoff.wait()
 
     async def _still_latest(self) -> bool:
-        """Whether the version that we build on is still the latest, read anew when we last knew too long ago.
+        """Whether the version that we build on is still the latest; reads it again if that was known too long ago.
 
-        A number that a cleanup freed meanwhile would otherwise take our version in, below the latest. The process may
-        have slept for hours anywhere, also while it waited for this very answer: it counts from when it was asked.
+        Otherwise our version could get a number that a cleanup has freed, below the latest. The process may have slept
+        for hours at any point, also during the request, so the age of the result counts from the request.
         """
         view = self._view
         if not await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_ANSWER_AGE_SECONDS_MAX):
@@ -359,7 +362,7 @@ class RunLanding:
         return True
 
     async def _read_back(self, draft: FormedVersion, *, taken: bool) -> Settlement | None:
-        """Whose the version is; None while nothing is there, or while it can't be read."""
+        """Find whose version has the number; None when it is free, or can't be read now."""
         try:
             news = await self._view.peek()
         except StoreUnavailable as error:
@@ -394,6 +397,6 @@ class RunLanding:
 
 
 async def _is_there(table: Table, prepared: Prepared) -> bool:
-    """Whether this number holds this very version."""
+    """Whether the version's number holds exactly this version."""
     tail = await table.store.get_tail(prepared.key, TAIL_BYTES)
     return tail == Tail(body=prepared.body.tail(TAIL_BYTES), size=len(prepared.body))

@@ -1,4 +1,4 @@
-"""What Kafka knows of answers that were given before: the group's offset, and the last outcomes."""
+"""Decodes what Kafka holds of earlier outcomes: the metadata of the group offset, and the last outcomes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from committerd.queue.position import Position
 from committerd_common.messages import Outcome
 
 OUTCOMES_TAIL = 200
-"""Outcomes looked at in each partition: answers are published in order of versions, so few prove as much as many."""
+"""Newest outcomes to read per partition. Outcomes are published in the order of versions, so a few prove enough."""
 
 
 def acknowledgement(position: Position, version: int) -> str:
-    """What the group's offset carries beside the number, for people and for the next Start."""
+    """Return the metadata of a group offset commit, as JSON: era and table version, for people and the next Start."""
     return json.dumps({"era": position.era, "version": version}, separators=(",", ":"))
 
 
 def era_of(acknowledged: Acknowledged | None) -> int | None:
-    """The era in which the group's offset was acknowledged; None when its metadata doesn't say."""
+    """Return the era in which the group offset was committed; None when its metadata does not have it."""
     if acknowledged is None:
         return None
     try:
@@ -32,7 +32,7 @@ def era_of(acknowledged: Acknowledged | None) -> int | None:
 
 
 def decode_outcomes(values: Iterable[bytes]) -> list[Outcome]:
-    """Those that can be decoded."""
+    """Decode outcomes; skips those that can't be decoded."""
     outcomes = []
     for value in values:
         try:
