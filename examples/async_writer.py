@@ -21,7 +21,7 @@ SCHEMA = pa.schema([("writer", pa.int32()), ("number", pa.int64())])
 
 
 async def create_table(client: CommitClient, uri: str) -> None:
-    """Whoever comes first makes the table; for the others it is there."""
+    """Create the table, unless another process has created it."""
     try:
         result = await client.commit(staging.create([], SCHEMA))
         print(f"created the table, version {result.version}")
@@ -32,24 +32,24 @@ async def create_table(client: CommitClient, uri: str) -> None:
 
 
 async def append_rows(client: CommitClient, uri: str, *, writer: int, batches: int, rows: int) -> None:
-    """Append batches one after the other, each as one transaction."""
+    """Append batches one after the other, each in one transaction."""
     for batch in range(batches):
         numbers = range(batch * rows, (batch + 1) * rows)
         table = pa.table([pa.array([writer] * rows, pa.int32()), pa.array(numbers, pa.int64())], schema=SCHEMA)
-        # pylance works in its own threads and must not hold up the event loop.
+        # pylance blocks, and must not block the event loop.
         dataset = await asyncio.to_thread(lance.dataset, uri)
         fragments = await asyncio.to_thread(write_fragments, table, dataset, mode="append")
         transaction = staging.append(fragments, dataset=dataset)
         try:
             result = await client.commit(transaction)
         except CommitTimeout:
-            # Unknown, not failed. The same transaction again is safe: it is in the table once, whatever happened.
+            # The outcome is unknown. The same transaction is safe to commit again: the table gets it only once.
             result = await client.commit(transaction, timeout=600)
         print(f"writer {writer} batch {batch}: version {result.version}, {result.transactions} transactions in it")
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """All writers at once."""
+    """Run all writers concurrently."""
     async with CommitClient(
         arguments.bootstrap_servers, dataset=arguments.dataset, dataset_uri=arguments.uri, producer="async_writer"
     ) as client:

@@ -2,8 +2,8 @@
 
     python examples/compaction.py --bootstrap-servers 127.0.0.1:9092 --dataset events --uri /data/events.lance
 
-Writers append many small batches, of which each becomes a fragment of its own. Beside them a task rewrites small
-fragments into large ones, again and again. No writer waits for it, and it loses no race.
+Writers append many small batches, each as a fragment of its own. Meanwhile a task rewrites small fragments into large
+ones, again and again. It conflicts with no writer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SCHEMA = pa.schema([("writer", pa.int32()), ("number", pa.int64())])
 
 
 async def create_table(client: CommitClient, uri: str) -> None:
-    """Whoever comes first makes the table; for the others the same transaction adds its rows, here none."""
+    """Create the table. If another process has created it, append the rows of the create to it, here none."""
     staged = staging.create([], SCHEMA)
     await client.commit(staged, reexecute=staging.append_if_exists(staged, lambda: lance.dataset(uri)))
 
 
 async def append_rows(client: CommitClient, uri: str, *, writer: int, batches: int) -> None:
-    """One row in each transaction: as bad for a table as it gets."""
+    """Append one row in each transaction, the worst case for a table."""
     for number in range(batches):
         table = pa.table([pa.array([writer], pa.int32()), pa.array([number], pa.int64())], schema=SCHEMA)
         dataset = await asyncio.to_thread(lance.dataset, uri)
@@ -37,7 +37,7 @@ async def append_rows(client: CommitClient, uri: str, *, writer: int, batches: i
 
 
 async def compact_until(stop: asyncio.Event, client: CommitClient, uri: str) -> None:
-    """Rewrite what is small, until the writers have finished, and once after that."""
+    """Rewrite small fragments until the writers have finished, and once after that."""
     last = False
     while not last:
         last = stop.is_set()
@@ -53,7 +53,7 @@ async def compact_until(stop: asyncio.Event, client: CommitClient, uri: str) -> 
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """All writers at once, and one that tidies up after them."""
+    """Run all writers and the compaction concurrently."""
     uri = arguments.uri
     async with CommitClient(
         arguments.bootstrap_servers, dataset=arguments.dataset, dataset_uri=uri, producer="compaction"

@@ -3,9 +3,9 @@
     python examples/spark_stream.py --bootstrap-servers 127.0.0.1:9092 --uri /data/events.lance --app-id clicks \\
         --checkpoint /data/checkpoints/clicks --json /data/incoming --schema "id long, name string"
 
-Without --json rows come from Spark's rate source, with columns timestamp and value. Stop it and start it again, with
-`kill -9` too: it goes on where it was, and a micro-batch that was written before is not written again. `spark-submit`
-runs it on a cluster as it is.
+Without --json, rows come from Spark's rate source, with columns timestamp and value. Stop it, even with `kill -9`, and
+start it again: it goes on where it stopped, and no micro-batch is written twice. `spark-submit` runs it on a cluster
+without changes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     stream = source(spark, arguments).writeStream.option("checkpointLocation", arguments.checkpoint)
     if arguments.available_now:
         stream = stream.trigger(availableNow=True)
-    query = stream.foreachBatch(writer).start()  # type: ignore[arg-type]  # PySpark ignores what it returns
+    query = stream.foreachBatch(writer).start()  # type: ignore[arg-type]  # PySpark ignores the return value
     print("running", flush=True)
     query.awaitTermination()
     print("all rows are in the table", flush=True)

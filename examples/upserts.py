@@ -2,10 +2,10 @@
 
     python examples/upserts.py --bootstrap-servers 127.0.0.1:9092 --dataset users --uri /data/users.lance < changes
 
-Each line is a change as a topic of a database's changes would bring it: `{"id": 7, "name": "Ann"}` sets a row,
-`{"id": 7, "name": null}` deletes it. Changes are merged in batches; of several to one row in a batch the last counts.
-The number of a batch is its version (`app`), so the same input may be read again after a crash: batches that are in the
-table are DUPLICATE, and nothing is done twice.
+Each line is a change, as a change data capture topic has it: `{"id": 7, "name": "Ann"}` sets a row, `{"id": 7, "name":
+null}` deletes it. Changes are merged in batches; the last of several changes of a row in a batch counts. The number of
+a batch is its app version, so the same input may be read again after a crash: batches that are in the table get
+DUPLICATE, and no change is made twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name",
 
 
 def create_table(client: SyncCommitClient) -> None:
-    """Whoever comes first makes the table; for the others it is there."""
+    """Create the table, unless another process has created it."""
     try:
         client.commit(staging.create([], SCHEMA))
     except RetryableConflict as conflict:
@@ -34,7 +34,7 @@ def create_table(client: SyncCommitClient) -> None:
 
 
 def batches(lines: Iterable[str], size: int) -> Iterator[dict[int, str | None]]:
-    """The changes, so many lines at a time: the new name by id, None for a row that is deleted."""
+    """The changes, in batches of `size` lines: the new name by id, None for a row to delete."""
     rest = iter(lines)
     while batch := list(islice(rest, size)):
         changes = map(json.loads, batch)
@@ -42,9 +42,9 @@ def batches(lines: Iterable[str], size: int) -> Iterator[dict[int, str | None]]:
 
 
 def merge(uri: str, changes: dict[int, str | None], again: Reexecution | None) -> Staged:
-    """What makes the table's latest version follow these changes: rows to set, or rows to delete.
+    """The merge that applies these changes to the table's latest version: rows to set, or rows to delete.
 
-    `again`: none at first; where that was refused, only what has been appended since is looked through.
+    `again`: None at first. After a refusal the merge reads only the rows that were appended since.
     """
     table = lance.dataset(uri)
     if None not in changes.values():
@@ -62,7 +62,7 @@ def merge(uri: str, changes: dict[int, str | None], again: Reexecution | None) -
 
 
 def parts(changes: dict[int, str | None]) -> Iterator[dict[int, str | None]]:
-    """Rows to set, then rows to delete: a transaction for each."""
+    """The rows to set, then the rows to delete: one transaction each."""
     for deleting in (False, True):
         part = {key: name for key, name in changes.items() if (name is None) is deleting}
         if part:
@@ -85,7 +85,7 @@ def main() -> None:
                 def execute(again: Reexecution | None = None, part: dict[int, str | None] = part) -> Staged:
                     return merge(chosen.uri, part, again)
 
-                # Two transactions at most come from a batch: 2 n and 2 n + 1.
+                # Batch n makes at most two transactions, with app versions 2 n and 2 n + 1.
                 unit = App(chosen.source, 2 * number + half)
                 result = client.commit(execute(), app=unit, reexecute=execute, timeout=600)
                 print(f"batch {number}: {result.status}, version {result.version}, {result.attempts} attempts")

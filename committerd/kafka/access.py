@@ -1,4 +1,4 @@
-"""What Kafka does not allow us to do, in words that an operator can act on: the ACL that is missing."""
+"""Names the missing Kafka ACL in messages, so that an operator can add it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kafka import errors
 
 
 def lacking(operation: str, resource: str, name: str = "") -> str:
-    """A sentence about one missing ACL. `operation` and `resource` are Kafka's words, such as Read and Topic."""
+    """A sentence about one missing ACL. `operation` and `resource` are Kafka's terms, such as Read and Topic."""
     flag = {"Group": f"--group {name}", "Topic": f"--topic {name}", "Cluster": "--cluster"}[resource]
     shown = f"{resource} {name}".rstrip()
     return (
@@ -16,9 +16,9 @@ def lacking(operation: str, resource: str, name: str = "") -> str:
 
 
 def denied(error: Exception, operation: str, *, topic: str, group: str = "") -> str | None:
-    """Which ACL is missing, if that is what the error says.
+    """A sentence about the missing ACL, if the error is about authorization; else None.
 
-    `operation`: what was done with `topic`. Of a group it is always Read: who may join may also describe it.
+    `operation`: the operation on `topic`. On a group it is always Read, which includes Describe.
     """
     match error:
         case errors.GroupAuthorizationFailedError():

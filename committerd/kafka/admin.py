@@ -1,9 +1,9 @@
-"""Questions about the staged topic that need no consumer: which topic is it, where does it end.
+"""Admin requests about the dataset's topics and group: topic ids, offsets, configuration, members.
 
-kafka-python fetches by the topic's name, so a topic that was deleted and created again would be read
-on as if nothing had happened. `identity` asks the broker that leads the partition, on a connection of
-its own: a Kafka node learns of a new topic before it serves that topic's records, so once it has told
-the old id, no record that it served before can be of the new topic.
+kafka-python fetches by topic name, so after a topic was deleted and created again it would go on with the new one
+without notice. `identity` asks the leader of the partition, on a connection of its own. A Kafka node learns of a new
+topic before it serves that topic's records, so if it returns the old id, all records that it served before are records
+of the old topic.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ from committerd.settings.kafka import KafkaSettings
 
 _BOOTSTRAP_MS = 5_000
 _METADATA_SECONDS_MAX = 4.0
-"""Commits wait for this answer, which takes a millisecond; one that was lost on its way must not hold them up."""
+"""Timeout of an identity request. Commits wait for the response, which takes a millisecond; a lost one must not block
+them.
+"""
 _REDIRECTS_MAX = 4
 _GONE_ATTEMPTS = 4
 _GONE_SECONDS = 0.25
-"""A node that has just started or just heard of a topic may not know it yet."""
+"""Time between two attempts: a node that has just started, or a new topic, needs a moment."""
 
 _COORDINATOR = (
     errors.CoordinatorNotAvailableError,
     errors.CoordinatorLoadInProgressError,
     errors.NotCoordinatorError,
 )
-"""While a broker takes a group over, or a new cluster makes its topic of groups."""
+"""Errors while a broker takes a group over, or while a new cluster creates its topic of group offsets."""
 _COORDINATOR_SECONDS_MAX = 3.0
 _UNANSWERED = (errors.KafkaTimeoutError, errors.RequestTimedOutError)
 
 
 class TopicAdmin:
-    """Blocking; callers of other threads wait. Raises `QueueUnavailable` where Kafka fails."""
+    """An admin client for the dataset. Methods block, run one at a time, and raise `QueueUnavailable` on errors."""
 
     def __init__(self, settings: KafkaSettings, name: str, *, bootstrap_ms: int = _BOOTSTRAP_MS) -> None:
         self._options = admin_options(settings, name) | {"bootstrap_timeout_ms": bootstrap_ms}
         self._timeout_ms = settings.request_timeout_ms
-        # One call at a time: a client that failed is closed, and must not be under another's feet.
+        # One call at a time: a failed call closes the client, which no other call may be using.
         self._one = threading.RLock()
         self._closed = False
         self._opened: Opened[Any] | None = open_client(KafkaAdminClient, self._options)
@@ -66,18 +68,18 @@ class TopicAdmin:
             return self._opened.client
 
     def identity(self, topic: str, leader: int | None) -> TopicIdentity:
-        """Ask the partition's leader which topic the name stands for; `leader` is where to begin.
+        """Ask the partition's leader for the cluster id and the topic's id.
 
-        Raises `RefusedToRun` (`topic_gone`) when there is none. One round trip, about a millisecond
-        on one machine.
+        `leader`: node id of the broker to ask first; None if it is not known. Raises `RefusedToRun` (`topic_gone`) if
+        the topic does not exist. One round trip, about a millisecond on one machine.
         """
         with self._one:
             return self._identity(topic, leader)
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Log start and end of each, half-open.
+        """Log start and end of each partition: the half-open range of readable offsets.
 
-        The end is that of what may be read: an open Kafka transaction holds it back.
+        An open Kafka transaction holds the end back.
         """
         with self._one:
             try:
@@ -94,7 +96,7 @@ class TopicAdmin:
         return {found: (first[found].offset, last[found].offset) for found in partitions}
 
     def end(self, partition: TopicPartition) -> int:
-        """The end of what is there, that which an open Kafka transaction holds back included."""
+        """The end of the log, including records that an open Kafka transaction holds back."""
         with self._one:
             try:
                 found = self.client.list_partition_offsets({partition: OffsetSpec.LATEST}, timeout_ms=self._timeout_ms)
@@ -103,7 +105,7 @@ class TopicAdmin:
         return int(found[partition].offset)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Of a topic; `QueueUnavailable` also when there is none."""
+        """The partitions of a topic. Raises `QueueUnavailable` also if the topic does not exist."""
         with self._one:
             try:
                 (described,) = self.client.describe_topics([topic])
@@ -114,9 +116,10 @@ class TopicAdmin:
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
     def broker_count(self) -> int:
-        """How many brokers the cluster has.
+        """Number of brokers in the cluster.
 
-        kafka-python 3.0.12's `describe_cluster` fails on brokers older than 3.7, which name no type of endpoint.
+        It does not use `describe_cluster`, which in kafka-python 3.0.12 fails on brokers before 3.7: these return no
+        endpoint type.
         """
         with self._one:
             try:
@@ -125,7 +128,10 @@ class TopicAdmin:
                 raise self.failed("asking for the number of brokers", error) from error
 
     def offsets_at(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """The first offset of each whose record is as new as that, or newer; a partition without one is left out."""
+        """For each partition, the offset of the first record at or after a time (Unix milliseconds).
+
+        The result leaves out partitions without such a record.
+        """
         with self._one:
             try:
                 found = self.client.list_partition_offsets(
@@ -136,7 +142,7 @@ class TopicAdmin:
         return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
 
     def retention_ms(self, topic: str) -> int | None:
-        """How long the topic keeps a record; None for ever."""
+        """The topic's retention in milliseconds; None = unlimited."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         with self._one:
             try:
@@ -150,9 +156,9 @@ class TopicAdmin:
         return None if kept < 0 else kept
 
     def time_ms(self) -> int | None:
-        """What time it is for the brokers: the leader of their quorum has always just heard from itself.
+        """The brokers' clock (Unix milliseconds): the quorum's leader always reports the present as its last fetch.
 
-        None where they don't tell: with ZooKeeper, before 3.3, or without the permission to describe the cluster.
+        None if Kafka does not return it: with ZooKeeper, before 3.3, or without the permission to describe the cluster.
         """
         with self._one:
             try:
@@ -167,7 +173,7 @@ class TopicAdmin:
         return told if told > 0 else None
 
     def group(self, group: str) -> dict[str, Any]:
-        """kafka-python's description of a consumer group; of one that there is not, state Dead."""
+        """kafka-python's description of a consumer group; state Dead if the group does not exist."""
         with self._one:
             try:
                 described: dict[str, Any] = self.client.describe_groups([group])[group]
@@ -176,7 +182,7 @@ class TopicAdmin:
         return described
 
     def acknowledged(self, group: str, partition: TopicPartition) -> Acknowledged | None:
-        """The group's offset, None when it has none."""
+        """The group's committed offset; None if it has none."""
         deadline = time.monotonic() + _COORDINATOR_SECONDS_MAX
         found: Any = None
         with self._one:
@@ -195,7 +201,7 @@ class TopicAdmin:
         return Acknowledged(offset=found.offset, metadata=found.metadata or "")
 
     def delete_below(self, partition: TopicPartition, offset: int) -> int:
-        """Delete the records of a partition below an offset; returns where its log starts then."""
+        """Delete the records of a partition below an offset; returns the new log start."""
         with self._one:
             try:
                 done = self.client.delete_records({partition: offset}, timeout_ms=self._timeout_ms)[partition]
@@ -204,7 +210,7 @@ class TopicAdmin:
         return int(done["low_watermark"])
 
     def close(self) -> None:
-        """Release the connections."""
+        """Close the connections."""
         with self._one:
             self._closed = True
             self._drop()
@@ -218,7 +224,7 @@ class TopicAdmin:
                 failed = self.failed(f"asking for topic {topic}", error)
                 if node is None:
                     raise failed from error
-                node = None  # whoever answers may know the new leader
+                node = None  # any node may know the new leader
                 continue
             found = answer.topics[0]
             error_type = errors.for_code(found.error_code)
@@ -251,7 +257,7 @@ class TopicAdmin:
         raise QueueUnavailable(f"the leader of topic {topic} keeps changing")
 
     def _metadata(self, topic: str | None, node: int | None) -> Any:
-        # kafka-python has no public call that asks a given node.
+        # kafka-python has no public method that sends a request to a given node.
         manager = self.client._manager
         request = MetadataRequest(
             topics=[] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)],
@@ -267,22 +273,22 @@ class TopicAdmin:
         return manager.run(ask)
 
     def failed(self, doing: str, error: errors.KafkaError) -> QueueUnavailable:
-        """What to raise after an error of the client, which may have to be replaced."""
-        # A refused login sticks to the client: only a new one tries again. And an answer that does not come may have
-        # been lost on a connection that stays open.
+        """The error to raise after an error of the client; also closes the client if it must be replaced."""
+        # After a refused login only a new client tries again. A response that does not come may have been lost on a
+        # connection that stays open.
         if not isinstance(error, errors.RetriableError) or isinstance(error, _UNANSWERED):
             self._drop()
         return QueueUnavailable(f"{doing}: {in_words(error)}")
 
     def require_group(self, group: str) -> None:
-        """Raise `SettingsError` where we may not use the group, with the ACL that is missing."""
+        """Raise `SettingsError` with the missing ACL if this user may not use the group."""
         with self._one:
             try:
                 self.client.describe_groups([group])
             except errors.GroupAuthorizationFailedError as error:
                 raise SettingsError(f"the consumer group can't be used: {lacking('Read', 'Group', group)}") from error
             except errors.KafkaError as error:
-                # A new cluster makes its topic of groups only now. Whatever else it is, the member will meet it too.
+                # A new cluster creates its topic of group offsets only now. The member gets any other error too.
                 self.failed(f"asking for group {group}", error)
 
     def _drop(self) -> None:
@@ -292,5 +298,5 @@ class TopicAdmin:
 
 
 def _written(topic_id: UUID) -> str:
-    """As Kafka prints it: base64url of 16 bytes, without padding."""
+    """A topic id as Kafka prints it: base64url of 16 bytes, without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

@@ -1,8 +1,8 @@
-"""What this member owns, from where it delivers, and how much of it is still unanswered.
+"""State of the member's assignment: ownership, seeks, and the number of delivered records without an outcome.
 
-Changed from three threads: the event loop asks for seeks and settles records, the owner polls and
-hands over, kafka-python's IO thread assigns and revokes. The lock is never held while waiting for
-anybody, or heartbeats would wait too.
+Three threads change it: the event loop requests seeks and reports finished records, the owner thread polls and
+delivers, kafka-python's IO thread assigns and revokes. No thread waits for another while it holds the lock, because
+heartbeats would wait too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from committerd.queue.records import record_size
 
 
 class Assignment:
-    """The staged partition, as far as it is this member's.
+    """The member's assignment of the staged partition.
 
-    `generation` counts assignments. Between an assignment and the first seek, and from the beginning
-    of each later one to its end, the partition is parked: nothing is delivered.
+    `generation` counts assignments. The partition is parked between an assignment and the first seek, and during each
+    later seek: nothing is delivered then.
     """
 
     def __init__(self, staged: TopicPartition, *, records_max: int, bytes_max: int) -> None:
@@ -44,9 +44,9 @@ class Assignment:
     # From the event loop
 
     def begin_seek(self, generation: int) -> int | None:
-        """Stop delivering: what was fetched so far is dropped. None when the generation is over.
+        """Stop delivering, and drop the records that were fetched so far. Returns the number of the seek.
 
-        Delivering goes on after `seek` with the number returned.
+        Delivering goes on after `seek` with that number. Returns None if the generation is over.
         """
         with self._lock:
             if not self._holds(generation):
@@ -56,12 +56,12 @@ class Assignment:
             return self._seeks
 
     def is_current(self, delivery: Delivery) -> bool:
-        """Whether records delivered so are still wanted."""
+        """Whether neither the assignment nor the seek has changed since the delivery."""
         with self._lock:
             return self._holds(delivery.event.generation) and delivery.seeks == self._seeks
 
     def settle(self, generation: int, records: int, size: int) -> None:
-        """So many delivered records and bytes are dealt with."""
+        """Subtract finished records and their bytes from the outstanding ones."""
         with self._lock:
             if self._holds(generation):
                 self._records = max(0, self._records - records)
@@ -71,37 +71,37 @@ class Assignment:
 
     @property
     def generation(self) -> int:
-        """Of the present assignment, or of the last one."""
+        """Number of the current assignment, or of the last one."""
         return self._generation
 
     @property
     def owned(self) -> bool:
-        """Whether the partition is this member's."""
+        """Whether this member owns the partition."""
         return self._owned
 
     @property
     def idle(self) -> bool:
-        """Owned, but nothing is being fetched: parked or full."""
+        """Whether the partition is owned but not fetched, because it is parked or full."""
         return self._owned and (self._parked or self._full)
 
     def owns(self, generation: int) -> bool:
-        """Whether the assignment of that number still stands."""
+        """Whether this generation is the current assignment."""
         with self._lock:
             return self._holds(generation)
 
     def seek(self, consumer: Any, generation: int, number: int, *, offset: int) -> None:
-        """Deliver from this offset on, unless a later seek or the generation's end came between."""
+        """Deliver from this offset on, unless there was a later seek or the generation is over."""
         with self._lock:
             if not self._holds(generation) or number != self._seeks:
                 return
-            with suppress(ValueError, KeyError):  # just taken away; the listener will be told
+            with suppress(ValueError, KeyError):  # just revoked; the listener is called next
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
                 self._parked = self._full = False
                 self._records = self._bytes = 0
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
-        """Count what was polled under that generation; None when nobody wants it any more."""
+        """Count polled records as outstanding, and make their delivery; None if they are out of date."""
         with self._lock:
             if self._parked or not self._holds(generation):
                 return None
@@ -110,8 +110,8 @@ class Assignment:
             return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
 
     def throttle(self, consumer: Any) -> None:
-        """Stop fetching while too much is unanswered; go on when three quarters of it are done."""
-        with self._lock, suppress(KeyError):  # just taken away
+        """Stop fetching while too many records are outstanding; go on when a quarter of the maximum is left."""
+        with self._lock, suppress(KeyError):  # just revoked
             if not self._owned or self._parked:
                 return
             if not self._full and (self._records >= self._records_max or self._bytes >= self._bytes_max):
@@ -122,7 +122,7 @@ class Assignment:
                 self._full = False
 
     def fail(self, reason: str) -> Delivery | None:
-        """Nothing more can be read; what was handed over and not taken is dropped."""
+        """Park the partition, because it can't be read; deliveries that the event loop has not taken are dropped."""
         with self._lock:
             if not self._owned:
                 return None
@@ -140,7 +140,7 @@ class Assignment:
     # From kafka-python's IO thread, during a poll or a close
 
     def assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """These are ours now. Paused, and with a position, or the consumer would look for one."""
+        """Take over these partitions. Pause them, and seek, or the consumer would look for a position."""
         with self._lock:
             consumer.pause(*partitions)
             for partition in partitions:
@@ -153,7 +153,7 @@ class Assignment:
             self._changes.append(Assigned(generation=self._generation))
 
     def revoked(self, *, lost: bool) -> None:
-        """The staged partition isn't ours any more."""
+        """Give up the staged partition. `lost`: the group has already given it to another member."""
         with self._lock:
             if self._owned:
                 self._owned = False

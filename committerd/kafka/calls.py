@@ -1,4 +1,4 @@
-"""What crosses between the event loop and the thread that owns the consumer."""
+"""Messages between the event loop and the thread that owns the consumer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Delivery:
 
     event: QueueEvent
     seeks: int
-    """How many seeks there had been."""
+    """Number of seeks before this delivery."""
 
 
 class Call(Generic[Result]):
-    """Work for the owner thread; made, and awaited, on the event loop."""
+    """Work for the owner thread; the event loop creates and awaits it."""
 
     def __init__(self, work: Callable[[Any], Result]) -> None:
         self._work = work
@@ -35,7 +35,7 @@ class Call(Generic[Result]):
         self._abandoned = False
 
     def execute(self, consumer: Any) -> None:
-        """Do it, in the owner thread."""
+        """Execute the work, in the owner thread."""
         if self._abandoned:
             return
         try:
@@ -45,7 +45,7 @@ class Call(Generic[Result]):
         from_thread.run_sync(self._done.set)
 
     async def result(self) -> Result:
-        """What it returned. Raises the KafkaError that it raised. Not done any more if cancelled."""
+        """Await the result. Raises the KafkaError of the work. If cancelled, work that has not begun is dropped."""
         try:
             await self._done.wait()
         finally:

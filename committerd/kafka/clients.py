@@ -1,12 +1,11 @@
-"""Opening kafka-python's clients, and what has to be put right around them.
+"""Opens kafka-python's clients, and works around their faults.
 
-* A constructor that can't connect waits out its time and then says only "unable to bootstrap". The
-  cause (a wrong certificate, a wrong password) is in the log alone, so the log is listened to.
-* It also leaves its thread and sockets behind. `kafka_client`, an option of all three clients, lets
-  us hold the network part, and close it.
-* It waits up to 36 s for a connection whose packets are lost, and has no option for that: the network
-  part has.
-* At level DEBUG kafka-python logs whole frames, passwords among them.
+* A constructor that can't connect waits for its timeout and then raises only "unable to bootstrap". Only the log has
+  the cause (a wrong certificate, a wrong password), so this module collects the log lines.
+* It also leaks its thread and sockets. `kafka_client`, an option of all three clients, gives us the network client, so
+  that we can close it.
+* It waits up to 36 s for a connection whose packets are lost, and has no option for that; the network client has one.
+* At level DEBUG kafka-python logs whole frames, including passwords.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from committerd.kafka.repairs import repair_kafka_python
 
 _log = logging.getLogger(__name__)
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
-"""After an outage the connection that was tried during it is given up in this time, and the next one succeeds."""
+"""Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
 _LINES_KEPT = 10
 _LINE_LENGTH_MAX = 300
 _VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
-"""Names of objects, with ports, and waits: without them a line that is said again is the same line."""
+"""Object names with ports, and backoff times. Without them a repeated line equals the first one."""
 _NO_CAUSE = re.compile(r"not ready; waiting|^Bootstrap failed")
 
 Client = TypeVar("Client")
@@ -41,17 +40,17 @@ Client = TypeVar("Client")
 
 @dataclass(frozen=True, slots=True)
 class Opened(Generic[Client]):
-    """A client of kafka-python, and the network part below it."""
+    """A client of kafka-python, and its network client."""
 
     client: Client
     network: KafkaNetClient
 
 
 def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Opened[Client]:
-    """Construct a KafkaConsumer, KafkaProducer or KafkaAdminClient; blocks until it is connected.
+    """Construct a KafkaConsumer, KafkaProducer or KafkaAdminClient. Blocks until it is connected.
 
-    Raises `QueueUnavailable` with what the client logged, `SettingsError` when it won't have an
-    option's value. Nothing is left behind then.
+    Raises `QueueUnavailable` with the lines that the client logged, or `SettingsError` if it rejects the value of an
+    option. After an error no thread or socket is left.
     """
     keep_secrets_out_of_the_log()
     repair_kafka_python()
@@ -76,7 +75,7 @@ def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Open
 
 
 def no_broker(servers: Sequence[str], error: errors.KafkaError, lines: Iterable[str]) -> QueueUnavailable:
-    """What to raise when none could be connected to; `lines` are what kafka-python logged."""
+    """The error if no broker accepts a connection. `lines`: the lines that kafka-python logged."""
     said = "; ".join(lines) or "nothing"
     return QueueUnavailable(
         f"no Kafka broker of {','.join(servers)} could be used: {in_words(error)}. The client said: {said}"
@@ -84,9 +83,9 @@ def no_broker(servers: Sequence[str], error: errors.KafkaError, lines: Iterable[
 
 
 def silent_seconds(network: KafkaNetClient) -> float:
-    """How long no broker has sent anything to this client; infinite while it has no connection.
+    """Seconds since a broker last sent anything to this client; infinite if it has no connection.
 
-    kafka-python 3.0.12 shows it nowhere.
+    kafka-python 3.0.12 has no public API for it.
     """
     transports = [connection.transport for connection in list(network._manager._conns.values())]
     heard = [transport.last_read for transport in transports if transport is not None]
@@ -94,7 +93,7 @@ def silent_seconds(network: KafkaNetClient) -> float:
 
 
 def in_words(error: errors.KafkaError) -> str:
-    """What a message says of the error; kafka-python leaves some without any words."""
+    """The error as text for a message; some errors of kafka-python have no text of their own."""
     if isinstance(error, errors.NodeNotReadyError):
         return "no broker can be reached"
     if isinstance(error, errors.KafkaTimeoutError) and error.args in ((), (None,)):
@@ -103,7 +102,7 @@ def in_words(error: errors.KafkaError) -> str:
 
 
 def keep_secrets_out_of_the_log() -> None:
-    """Raise kafka-python's loggers to INFO where they are below it."""
+    """Set kafka-python's loggers to INFO if their level is lower."""
     below = [name for name in logging.root.manager.loggerDict if name.startswith("kafka.")]
     for name in ("kafka", *below):
         logger = logging.getLogger(name)
@@ -117,7 +116,7 @@ def _close_all(held: list[KafkaNetClient]) -> None:
 
 
 class _Lines(logging.Handler):
-    """The last different warnings that name a cause, of any thread."""
+    """Keeps the last distinct warnings that name a cause, from all threads."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -133,7 +132,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def recent_lines() -> Iterator[collections.deque[str]]:
-    """What kafka-python's loggers say meanwhile that may be the cause of a failure; no line twice."""
+    """Collect distinct lines of kafka-python's loggers during the block that may be the cause of a failure."""
     lines = _Lines()
     logger = logging.getLogger("kafka")
     logger.addHandler(lines)

@@ -5,17 +5,16 @@
                 <----------------                <--------
                     deliveries                    assigned, revoked, lost
 
-kafka-python's consumer is made for one thread and blocks, so a thread of its own polls it without
-pause: a consumer that isn't polled leaves its group. Work for it comes as calls, executed between
-two polls. What it finds goes to the event loop as deliveries, in order.
+kafka-python's consumer serves one thread and blocks, so a thread of its own polls it all the time: a consumer that
+isn't polled leaves its group. Work for the consumer comes as calls, which run between two polls. Events and records go
+to the event loop as deliveries, in order.
 
-An assignment begins parked: the partition is paused, with a position that is never read from, until
-`seek` says where to go on. Kafka's own offset decides nothing. Deliveries carry the assignment's
-generation and the count of seeks, so that what was fetched before either changed can be told, and
-dropped, wherever it is on its way.
+An assignment begins parked: the partition is paused, at a position that is never read, until `seek` sets the offset.
+Kafka's committed offset decides nothing. Deliveries carry the assignment's generation and the count of seeks; if either
+has changed since a fetch, its records are dropped, at any stage.
 
-A consumer that can't go on is closed and replaced, whatever the reason: nothing that it fetched
-survives it. Only the first one may fail to be made; later the broker is tried until it is back.
+A consumer that can't go on is closed and replaced, whatever the reason, and the records that it fetched are dropped. An
+error while the first consumer is opened ends the thread; later the thread tries until the broker is back.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ _log = logging.getLogger(__name__)
 
 _POLL_MS = 100
 _POLL_MS_IDLE = 20
-"""While parked or full, when the next thing to happen is a call and not a record."""
+"""Poll timeout while the partition is parked or full: then the next event is a call and not a record."""
 _POLL_RECORDS_MAX = 2_500
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _REOPEN_BOOTSTRAP_MS = 5_000
 _REOPEN_SECONDS = (0.5, 4.0)
 _LIVED_SECONDS = 30.0
-"""A consumer that has lived for so long and has to be replaced is replaced at once."""
+"""A consumer that has lived this long is replaced without a wait."""
 _METADATA_SECONDS = 2.0
 _METADATA_PAUSE_SECONDS = 0.02
 _METADATA_AGE_SECONDS = 2.0
@@ -70,14 +69,14 @@ _UNREADABLE = (
     errors.UnsupportedCodecError,
     RecordTooLargeError,
 )
-"""What `poll` raises when the position can't be read from, now or later."""
+"""Errors of `poll` that mean that the position can't be read, now or later."""
 
 MembershipState = Literal["active", "standby", "joining"]
 Result = TypeVar("Result")
 
 
 class GroupMember:
-    """The owner thread's work and state. Methods say from which thread they are called."""
+    """The owner thread's work and state. Comments group the methods by the thread that calls them."""
 
     def __init__(
         self,
@@ -89,14 +88,14 @@ class GroupMember:
     ) -> None:
         self._options = member_options(settings, topics, name)
         self._staged = TopicPartition(topics.staged, 0)
-        # The owner does nothing else meanwhile.
+        # The owner thread does nothing else during an offset commit.
         self._commit_ms = min(settings.request_timeout_ms, _COMMIT_MS_MAX)
         self.assignment = Assignment(
             self._staged,
             records_max=settings.outstanding_records_max,
             bytes_max=settings.outstanding_bytes_max,
         )
-        # Each delivery waits until the event loop takes it: small ones would keep the groups of a backlog small.
+        # Each delivery waits until the event loop takes it; small deliveries would make small groups of a backlog.
         self._poll_records = min(settings.outstanding_records_max // 4, _POLL_RECORDS_MAX)
         self._deliver = deliver
         self._calls: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
@@ -109,39 +108,39 @@ class GroupMember:
         self._connection: object = None
         self._unbroken = True
         self.turned_at = time.monotonic()
-        """When the owner thread last went round its loop (monotonic clock)."""
+        """When the owner thread last ran through its loop (monotonic clock, seconds)."""
         self.trouble = ""
-        """Why it can't become or stay a member; empty while it can."""
+        """Why this process can't become or stay a member of the group; empty while it can."""
         self._group = topics.group
         self._replace_because = ""
         self._reopen_seconds = _REOPEN_SECONDS[0]
         self.state: MembershipState = "joining"
         self.end_offset: int | None = None
-        """End of the staged partition as last heard of: from each fetch, or from who else asks."""
+        """Last known end of the staged partition, from each fetch or from another request; None before the first."""
 
     # From the event loop
 
     def submit(self, work: Callable[[Any], Result]) -> Call[Result]:
-        """Have the owner thread do this with its consumer."""
+        """Let the owner thread call `work` with its consumer."""
         call = Call(work)
         self._calls.put(call)
         return call
 
     def stop(self) -> None:
-        """Let `run` end: the consumer leaves the group, so that a standby takes over at once."""
+        """Make `run` end: the consumer leaves the group, so a standby takes over at once."""
         self._stopping.set()
 
     def replace(self, reason: str) -> None:
-        """Close the consumer soon, and make another."""
+        """Ask the owner thread to close the consumer and open another one."""
         self._replace_because = reason
 
     def silent_seconds(self) -> float:
-        """How long no broker has sent anything to the consumer."""
+        """Seconds since a broker last sent anything to the consumer."""
         network = self._network
         return float("inf") if network is None else silent_seconds(network)
 
     def leader(self) -> int | None:
-        """The broker that the staged records are fetched from, as far as is known."""
+        """Node id of the broker that leads the staged partition; None if it is not known."""
         network = self._network
         node = None if network is None else network.cluster.leader_for_partition(self._staged)
         return None if node is None or node < 0 else int(node)
@@ -149,9 +148,10 @@ class GroupMember:
     # In the owner thread, as calls
 
     def acknowledge(self, consumer: Any, generation: int, offset: int, metadata: str) -> bool | None:
-        """Commit the group's offset. False: not ours any more. None: the group rebalances, try again.
+        """Commit the group's offset.
 
-        Raises KafkaError when it can't be done now.
+        Returns False if this member no longer owns the partition, None if the group rebalances (try again then). Raises
+        KafkaError if the commit fails.
         """
         if not self.assignment.owns(generation):
             return False
@@ -168,9 +168,9 @@ class GroupMember:
     # The owner thread
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Own a consumer until `stop`; `ready` is called on the event loop when the first is made.
+        """Own a consumer until `stop`; `ready` is called on the event loop when the first one is open.
 
-        Raises `QueueUnavailable` when the first can't be made.
+        Raises `QueueUnavailable` if the first one can't be opened.
         """
         opened: Opened[Any] | None = self._open(self._options)
         from_thread.run_sync(ready)
@@ -186,7 +186,7 @@ class GroupMember:
         self._network = None
 
     def _serve(self, opened: Opened[Any]) -> None:
-        """Poll until stopped, or until the consumer has to be replaced."""
+        """Poll until stopped, or until the consumer must be replaced."""
         consumer = opened.client
         self._network, self._topic_id, self._replace_because = opened.network, None, ""
         self._connection, self._unbroken = None, True
@@ -205,10 +205,10 @@ class GroupMember:
                 return
 
     def _knows_topic(self) -> bool:
-        """Whether the partition is known to the client; asks for it again if not.
+        """Whether the client knows the partition; requests the metadata again if not.
 
-        kafka-python forgets that it was asked for a topic when the answer to an earlier request
-        comes in between. Then the group has nothing to assign until the metadata has grown old.
+        kafka-python forgets a requested topic if the response to an earlier request comes in between. The group then
+        has nothing to assign until the metadata expires.
         """
         cluster = self._network.cluster
         if cluster.partitions_for_topic(self._staged.topic) is not None:
@@ -217,7 +217,7 @@ class GroupMember:
         return False
 
     def _turn(self, consumer: Any) -> bool:
-        """One poll. False when the consumer has to be replaced."""
+        """Poll once. Returns False if the consumer must be replaced."""
         generation, idle = self.assignment.generation, self.assignment.idle
         try:
             polled = consumer.poll(timeout_ms=_POLL_MS_IDLE if idle else _POLL_MS, max_records=self._poll_records)
@@ -232,8 +232,8 @@ class GroupMember:
         self._note_connection()
         found = polled.get(self._staged, [])
         if found or not self._unbroken:
-            # Dropped if the assignment changed during the poll.
-            # Without records too: the log may end where it did, and have others.
+            # `hand_over` drops the records if the assignment changed during the poll. A delivery may be empty: after a
+            # change of connection the log may have the same end and other records.
             records = [to_record(each) for each in found]
             delivery = self.assignment.hand_over(generation, records, unbroken=self._unbroken)
             if delivery is not None:
@@ -242,7 +242,7 @@ class GroupMember:
         return True
 
     def _survives(self, error: errors.KafkaError) -> bool:
-        """After `poll` raised: whether the same consumer can go on."""
+        """Whether the consumer can go on after an error of `poll`."""
         if isinstance(error, errors.RetriableError):
             if time.monotonic() - self._warned_at >= _WARNING_AGE_SECONDS:
                 self._warned_at = time.monotonic()
@@ -257,9 +257,9 @@ class GroupMember:
         return False
 
     def _note_connection(self) -> None:
-        """Note whether the leader is another one, or was out of touch: its log may have been written anew meanwhile.
+        """Note whether the leader has changed, or has reconnected: its log may have been rewritten meanwhile.
 
-        kafka-python does not tell. It keeps one connection to each node that it fetches from.
+        kafka-python has no API for it. It keeps one connection to each node that it fetches from.
         """
         connection = self._network._manager._conns.get(self.leader())
         if connection is None or connection is self._connection or not connection.connected:
@@ -269,7 +269,7 @@ class GroupMember:
         self._connection = connection
 
     def _was_recreated(self) -> bool:
-        """Whether the name stands for another topic now. kafka-python fetches by name."""
+        """Whether the topic was deleted and created again. kafka-python fetches by name, and does not notice."""
         found = self._network.cluster.topic_id(self._staged.topic)
         if not found or found == self._topic_id:
             return False
@@ -293,12 +293,12 @@ class GroupMember:
         else:
             self.state, self.trouble = "active" if owned else "standby", ""
         if idle:
-            # No fetch fails when the topic is deleted, or created again, while none is sent.
+            # No fetch is sent meanwhile, so none can fail when the topic is deleted or created again.
             if time.monotonic() - self._metadata_at >= _METADATA_AGE_SECONDS:
                 self._metadata_at = time.monotonic()
                 self._network.cluster.request_update()
         elif owned:
-            with suppress(errors.KafkaError, KeyError):  # just taken away
+            with suppress(errors.KafkaError, KeyError):  # just revoked
                 self.end_offset = consumer.highwater(self._staged) or self.end_offset
 
     def _execute_calls(self, consumer: Any) -> None:
@@ -321,14 +321,14 @@ class GroupMember:
     def _close(self, opened: Opened[Any]) -> None:
         self.state = "joining"
         try:
-            # Tells the listener, then the group.
+            # Calls the listener, then leaves the group.
             opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
         except errors.KafkaError as error:
             _log.warning("kafka.consumer_close_failed", extra={"error": str(error)})
         opened.network.close()
         if self._stopping.is_set():
             _log.info("kafka.left", extra={"group": self._group})
-        self.assignment.revoked(lost=True)  # where the listener could not be told
+        self.assignment.revoked(lost=True)  # in case the listener was not called
         self._tell_changes()
 
     def _open(self, options: dict[str, Any]) -> Opened[Any]:
@@ -338,7 +338,7 @@ class GroupMember:
         return open_client(KafkaConsumer, options | strategy)
 
     def _open_again(self) -> Opened[Any] | None:
-        """A new consumer, however long it takes; None when stopped meanwhile."""
+        """Open a new consumer, however long it takes; None if stopped meanwhile."""
         options = self._options | {"bootstrap_timeout_ms": _REOPEN_BOOTSTRAP_MS}
         while not self._stopping.wait(self._reopen_seconds):
             self.turned_at = time.monotonic()
@@ -351,7 +351,7 @@ class GroupMember:
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is untyped
-    """Passes on what kafka-python tells. It must not wait: heartbeats run in the same thread."""
+    """Passes kafka-python's rebalance events on. It must not wait: heartbeats run in the same thread."""
 
     def __init__(self, assignment: Assignment, opened: Opened[Any], assignor: Any) -> None:
         self._assignment = assignment
@@ -366,8 +366,8 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pytho
             self._assignment.revoked(lost=False)
 
     def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
-        # kafka-python forgets to: it would claim the topic when it joins again, and a process that
-        # has slept would take it from the member that has it now.
+        # kafka-python does not reset it: when it joins again it would claim the topic, and a process that was
+        # suspended would take it from its new owner.
         self._assignor.member_assignment = None
         if _names_staged(lost):
             self._assignment.revoked(lost=True)

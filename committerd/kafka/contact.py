@@ -1,8 +1,8 @@
-"""Checks whether Kafka answers: every member asks every few seconds, on a connection of its own.
+"""Checks whether Kafka responds: each member sends a request every few seconds, on a connection of its own.
 
-Nothing else shows it in time: a consumer that gets no answer looks like a consumer that has nothing to read. The
-question goes to the broker that leads the staged topic's partition, so a cluster that is up but can't serve the topic
-counts as not answering. An answer that the topic is gone counts as an answer.
+Nothing else shows an outage in time: a consumer that gets no responses looks like one that has nothing to read. The
+request goes to the leader of the staged partition, so a cluster that is up but can't serve the topic counts as not
+responding. The response that the topic does not exist counts as a response.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class KafkaContact:
         self._admin: TopicAdmin | None = None
         self._lane = CapacityLimiter(1)
         self.answered_at = time.monotonic()
-        """When Kafka last answered; before the first answer, when this object was created."""
+        """When Kafka last responded (monotonic clock, seconds); before the first response, when this was created."""
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         while True:
             await anyio.sleep(_ASK_SECONDS)
             await to_thread.run_sync(self._ask, limiter=self._lane, abandon_on_cancel=True)
 
     def close(self) -> None:
-        """Release the connection; blocks."""
+        """Close the connection; blocks."""
         if self._admin is not None:
             self._admin.close()
 
@@ -52,7 +52,7 @@ class KafkaContact:
             self._admin.identity(self._staged.topic, None)
             self._admin.bounds([self._staged])
         except RefusedToRun:
-            pass  # the topic is gone, says Kafka
+            pass  # Kafka has responded: the topic does not exist
         except CommitterError:
             return
         self.answered_at = time.monotonic()

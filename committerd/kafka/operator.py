@@ -1,6 +1,6 @@
-"""A dataset's topics and group, as an operator's command sees them.
+"""A dataset's topics and group, for the operator's commands.
 
-Nothing here is a member of the group, and topics that are wrong or missing are no error: a command is to say so.
+No command joins the group. Topics that are wrong or missing are no error here, because the commands report them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _CLOSE_SECONDS = 1.0
 
 Result = TypeVar("Result")
 Bounds = Mapping[int, tuple[int, int]]
-"""Half-open range of offsets of each partition."""
+"""Half-open range of offsets, by partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMemberFound:
-    """One committer, as Kafka knows it."""
+    """A committer, as Kafka describes it."""
 
     client_id: str
     host: str
     active: bool
-    """Whether it has the staged partition."""
+    """Whether it owns the staged partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class GroupFound:
 
     name: str
     state: str
-    """Kafka's word: Stable, PreparingRebalance, Empty, Dead (there is none), ..."""
+    """Kafka's term: Stable, PreparingRebalance, Empty, Dead (the group does not exist), ..."""
     members: Sequence[GroupMemberFound]
 
 
@@ -65,18 +65,18 @@ class TopicOperator:
         self._staged = TopicPartition(self.topics.staged, 0)
 
     async def survey(self, *, create: bool = False) -> TopicSurvey:
-        """The three topics beside what the settings ask for, after creating what is missing if asked to.
+        """Compare the three topics with the settings. `create`: first create those that are missing.
 
-        Raises `SettingsError` where Kafka won't create one.
+        Raises `SettingsError` if Kafka can't create one.
         """
         return await _in_thread(partial(survey_topics, self._admin, self._settings, self._name, create=create))
 
     async def identity(self) -> TopicIdentity:
-        """Which topic the staged one is now. Raises `RefusedToRun` (`topic_gone`) when there is none."""
+        """The identity of the staged topic. Raises `RefusedToRun` (`topic_gone`) if it does not exist."""
         return await _in_thread(partial(self._admin.identity, self.topics.staged, None))
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Log start and end of each partition, half-open. `QueueUnavailable` also when there is no such topic."""
+        """Log start and end of each partition, half-open. Raises `QueueUnavailable` also if there is no such topic."""
 
         def ask() -> dict[int, tuple[int, int]]:
             found = self._admin.bounds(self._admin.partitions(topic))
@@ -85,7 +85,7 @@ class TopicOperator:
         return await _in_thread(ask)
 
     async def since(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int]]:
-        """As `bounds`, without the records from before that time (Unix milliseconds)."""
+        """As `bounds`, without the records before a time (Unix milliseconds)."""
 
         def ask() -> dict[int, tuple[int, int]]:
             bounds = self._admin.bounds(self._admin.partitions(topic))
@@ -95,19 +95,19 @@ class TopicOperator:
         return await _in_thread(ask)
 
     async def open_transactions(self) -> list[OpenTransaction]:
-        """Kafka transactions that hold back staged records."""
+        """The Kafka transactions that hold back staged records."""
         return await _in_thread(partial(open_transactions, self._admin, self._staged))
 
     async def end_transaction(self, one: OpenTransaction) -> None:
-        """Abort one of them: what it has written is never delivered."""
+        """Abort one of them: its records are never delivered."""
         await _in_thread(partial(end_transaction, self._admin, self._settings, self._staged, one))
 
     async def end(self) -> int:
-        """The end of the staged topic, what an open Kafka transaction holds back included."""
+        """The end of the staged topic, including records that an open Kafka transaction holds back."""
         return await _in_thread(partial(self._admin.end, self._staged))
 
     async def acknowledged(self) -> Acknowledged | None:
-        """The group's offset, None when it has none."""
+        """The group's committed offset; None if it has none."""
         return await _in_thread(self._reader.acknowledged)
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
@@ -115,11 +115,11 @@ class TopicOperator:
         return await _in_thread(partial(self._reader.outcomes_tail, limit))
 
     async def read(self, start: int, end: int) -> list[Record]:
-        """Records of the staged partition in the half-open range, those that are still there."""
+        """The records of the staged partition in the half-open range that still exist."""
         return await _in_thread(partial(self._reader.staged, start, end))
 
     async def group(self) -> GroupFound:
-        """Who is a member of the committers' group."""
+        """The committers' group and its members."""
         described = await _in_thread(partial(self._admin.group, self.topics.group))
         members = [
             GroupMemberFound(
@@ -132,9 +132,9 @@ class TopicOperator:
         return GroupFound(name=self.topics.group, state=described["group_state"], members=members)
 
     async def stream(self, topic: str, ranges: Bounds) -> AsyncGenerator[list[tuple[int, Record]], None]:
-        """(partition, record) of the half-open ranges as they are read, each partition in offset order.
+        """Yield batches of (partition, record) of the half-open ranges, each partition in offset order.
 
-        To be closed by whoever does not read to the end (`contextlib.aclosing`).
+        A caller that does not read to the end must close it (`contextlib.aclosing`).
         """
         options = reader_options(self._settings, self.topics, self._name)
         asked = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
@@ -150,14 +150,14 @@ class TopicOperator:
                 await _in_thread(batches.close)
 
     async def stage(self, publications: Sequence[Publication]) -> list[int]:
-        """Write records to the staged topic and wait for Kafka; returns their offsets.
+        """Write records to the staged topic and wait for Kafka's acknowledgements; returns their offsets.
 
-        After an error any of them may be there.
+        After an error the topic may hold any of them.
         """
         return await _in_thread(partial(self._stage, publications))
 
     async def delete_letters_below(self, offset: int) -> int:
-        """Delete the dead letters below an offset; returns the first offset that is left."""
+        """Delete the dead letters below an offset; returns the new log start."""
         return await _in_thread(partial(self._admin.delete_below, TopicPartition(self.topics.dead, 0), offset))
 
     def _stage(self, publications: Sequence[Publication]) -> list[int]:
@@ -181,7 +181,7 @@ class TopicOperator:
 
 @asynccontextmanager
 async def open_operator(settings: KafkaSettings, name: str) -> AsyncIterator[TopicOperator]:
-    """Connect; gives up after a request's time. Raises `QueueUnavailable` with what kafka-python logged."""
+    """Connect, within the time of one request. Raises `QueueUnavailable` with the lines that kafka-python logged."""
     admin = await _in_thread(partial(TopicAdmin, settings, name, bootstrap_ms=settings.request_timeout_ms))
     try:
         yield TopicOperator(settings, name, admin=admin)
@@ -199,6 +199,6 @@ def _next(batches: Generator[list[Any], None, None]) -> list[Any] | None:
 
 
 def _has_partition(member: Mapping[str, Any], topic: str) -> bool:
-    # Empty bytes while the group is being formed.
+    # It is empty bytes during a rebalance.
     assignment = member["member_assignment"] or {}
     return any(one["topic"] == topic and 0 in one["partitions"] for one in assignment.get("assigned_partitions", ()))

@@ -1,7 +1,7 @@
-"""From our settings to the arguments of kafka-python's three clients.
+"""Converts our settings to the arguments of kafka-python's three clients.
 
-Each client takes other names and refuses those it doesn't know, so what all have in common is made
-once and filtered by the client's own defaults.
+Each client rejects options that it doesn't know, so the common options are made once and filtered by the names in the
+client's defaults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from committerd.settings.kafka import KafkaSettings
 
 BATCH_BYTES = 128 * 1024
 RECORD_OVERHEAD_BYTES = 1024
-"""More than a batch of one record adds to its key, value and headers."""
+"""Upper bound of the bytes that a batch of one record adds to its key, value and headers."""
 CONNECTION = (
     "bootstrap_servers",
     "bootstrap_timeout_ms",
@@ -48,12 +48,12 @@ CONNECTION = (
     "proxy_url",
     "api_version",
 )
-"""Settings that go to every client under the same name."""
+"""Settings that are passed to each client under the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Names of one dataset's topics and group."""
+    """Names of a dataset's topics and group."""
 
     staged: str
     outcomes: str
@@ -62,7 +62,7 @@ class Topics:
 
 
 def topics_of(settings: KafkaSettings, name: str) -> Topics:
-    """Names for the dataset. Raises `SettingsError` when Kafka would not take them."""
+    """The names for a dataset. Raises `SettingsError` if Kafka does not allow them."""
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise SettingsError(
             f"dataset name {name!r} can't be part of a Kafka topic: use letters, digits, '.', '_' and '-' only"
@@ -83,13 +83,13 @@ def topics_of(settings: KafkaSettings, name: str) -> Topics:
 
 
 def client_id(role: str, name: str) -> str:
-    """What the broker calls us in its logs, metrics and quotas: committerd-ROLE-DATASET-HOST."""
+    """The client id in the broker's logs, metrics and quotas: committerd-ROLE-DATASET-HOST."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "unknown"
     return f"committerd-{role}-{name}-{host}"
 
 
 def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:
-    """A consumer that is a member of the dataset's group, but for its assignor."""
+    """Options of the consumer that joins the dataset's group, except the assignor."""
     return _filtered(
         KafkaConsumer,
         _connection(settings)
@@ -97,8 +97,8 @@ def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[s
         | {
             "client_id": client_id("consumer", name),
             "group_id": topics.group,
-            # No group_instance_id: a static member sends no leave, so each restart would cost
-            # a whole session, and a fenced one is never told.
+            # No group_instance_id: a static member does not leave the group, so each restart would cost a whole
+            # session timeout; and a fenced one gets no notice.
             "session_timeout_ms": settings.session_timeout_ms,
             "heartbeat_interval_ms": settings.heartbeat_interval_ms,
             "max_poll_interval_ms": settings.max_poll_interval_ms,
@@ -107,7 +107,7 @@ def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[s
 
 
 def reader_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:
-    """A consumer that reads ranges, and the group's offset, without being a member."""
+    """Options of a consumer that reads ranges and the group's offset without joining the group."""
     return _filtered(
         KafkaConsumer,
         _connection(settings)
@@ -115,21 +115,21 @@ def reader_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[s
         | {
             "client_id": client_id("reader", name),
             "group_id": topics.group,
-            # Reads end where the log ends, so nothing is gained by waiting for more.
+            # Reads end at the end of the log, so it is useless to wait for more records.
             "fetch_max_wait_ms": min(settings.fetch_max_wait_ms, 50),
         },
     )
 
 
 def producer_options(settings: KafkaSettings, role: str, name: str, *, record_bytes_max: int) -> dict[str, Any]:
-    """An idempotent producer for records up to the given size."""
+    """Options of an idempotent producer for records up to the given size in bytes."""
     return _filtered(
         KafkaProducer,
         _connection(settings)
         | {
             "client_id": client_id(role, name),
             "acks": "all",
-            # Named although it is the default: only then does a contradiction raise.
+            # Explicit, although it is the default: only then do contradicting options raise.
             "enable_idempotence": True,
             "max_in_flight_requests_per_connection": 5,
             "linger_ms": 0,
@@ -143,12 +143,12 @@ def producer_options(settings: KafkaSettings, role: str, name: str, *, record_by
 
 
 def admin_options(settings: KafkaSettings, name: str) -> dict[str, Any]:
-    """A client for metadata and topics."""
+    """Options of an admin client."""
     return _filtered(KafkaAdminClient, _connection(settings) | {"client_id": client_id("admin", name)})
 
 
 def writer_options(settings: KafkaSettings) -> dict[str, Any]:
-    """For the clients of a program that writes through the queue: how to connect and log in, as the committer does."""
+    """Options for a program that writes through the queue: it connects and logs in as the committer does."""
     options = _connection(settings)
     own = ("bootstrap_servers", "bootstrap_timeout_ms")
     return {name: value for name, value in options.items() if name not in own and value is not None}
@@ -157,7 +157,7 @@ def writer_options(settings: KafkaSettings) -> dict[str, Any]:
 def _reading(settings: KafkaSettings) -> dict[str, Any]:
     return {
         "enable_auto_commit": False,
-        # An offset that isn't there must raise: 'earliest' would pass over lost records in silence.
+        # A missing offset must raise: 'earliest' would skip lost records silently.
         "auto_offset_reset": "none",
         "isolation_level": "read_committed",
         "check_crcs": True,
@@ -171,7 +171,7 @@ def _reading(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def _connection(settings: KafkaSettings) -> dict[str, Any]:
-    # kafka-python's own metrics are read by nobody, and cost some percent of the interpreter's time.
+    # Nobody reads kafka-python's own metrics, and they cost some percent of the interpreter's time.
     options: dict[str, Any] = {"metrics_enabled": False}
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"):
         path = getattr(settings, name)

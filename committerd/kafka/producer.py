@@ -1,15 +1,15 @@
-"""Writing answers: a batch goes to Kafka whole, and nobody is told before the broker has taken it.
+"""Publishes outcomes and dead letters: sends a batch, and returns when the broker has acknowledged all of it.
 
-A producer of kafka-python 3.0.12 can die, for all topics and for ever:
+A producer of kafka-python 3.0.12 can die, for all topics and forever:
 
-* After one error that is not to be retried, such as a single record that is too large for its topic, it refuses all
-  others.
-* After a batch that was sent, failed and then ran into the delivery timeout it has given up its producer id and never
-  asks for another one: it says nothing, and neither sends nor expires what is in it.
+* After one error that is not retriable, such as a single record that is too large for its topic, it refuses all other
+  records.
+* After a batch was sent, failed and then reached the delivery timeout, the producer drops its producer id and never
+  requests another one: it raises nothing, and neither sends nor expires its records.
 
-So a producer is replaced when a record has failed, and also when records wait and none was taken for some seconds. What
-it had not delivered is sent again: after an error that may be a record's own, record by record, so that a bad one fails
-alone. A record may arrive twice that way; its readers go by its key.
+So a producer is replaced if a record fails, and also if records wait and the broker has acknowledged none for some
+seconds. Its undelivered records are sent again; after an error that may be about one record they are sent one by one,
+so a bad record fails alone. Kafka may then hold a record twice; readers identify it by its key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _REOPEN_BOOTSTRAP_MS = 5_000
 _CLOSE_SECONDS = 1.0
 _PATIENCE_SECONDS = 4.0
-"""Without any record being taken, before the producer is replaced."""
+"""How long records may wait without any acknowledgement before the producer is replaced."""
 
 _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 
@@ -44,7 +44,7 @@ Failure = tuple[Publication, errors.KafkaError]
 
 
 class RecordSender:
-    """One topic's producer. Blocking; callers of other threads wait."""
+    """One topic's producer. Methods block, and run one at a time."""
 
     def __init__(
         self,
@@ -56,25 +56,25 @@ class RecordSender:
         record_bytes_max: int,
         smaller: Smaller = lambda _: None,
     ) -> None:
-        """`smaller` makes less of a record that is too large for the topic, None where it can't."""
+        """`smaller`: returns a smaller form of a record that is too large for the topic; None if there is none."""
         self._topic = topic
         self._smaller = smaller
         self._options = producer_options(settings, role, name, record_bytes_max=record_bytes_max)
-        # After this a producer that lives has given up by itself.
+        # A live producer gives up by itself within this time.
         self._patience_max = (settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000
-        # Where Kafka is reachable and slow, each producer that is given up for it doubles the patience with the next.
+        # If Kafka is reachable but slow, the time doubles with each replaced producer.
         self._patience = self._patience_min = min(_PATIENCE_SECONDS, self._patience_max)
         self._one = threading.Lock()
         self._closed = False
         self._opened: Opened[Any] | None = None
         self.replaced = 0
-        """Producers given up so far."""
+        """Number of producers that were replaced so far."""
 
     def send(self, publications: Sequence[Publication]) -> None:
-        """Write all of them and wait until the broker has taken each.
+        """Send all records and wait until the broker has acknowledged each.
 
-        Raises `QueueUnavailable` otherwise, with code `record_refused` when trying again can't
-        help: a record is larger than the topic takes, or we may not write there.
+        Raises `QueueUnavailable` otherwise, with code `record_refused` if a retry can't help: a record is larger than
+        the topic allows, or this user may not write to the topic.
         """
         with self._one:
             failed = self._attempt(publications)
@@ -86,7 +86,7 @@ class RecordSender:
             self._send_one_by_one([publication for publication, _ in failed])
 
     def close(self) -> None:
-        """Release the connections; what a thread is still sending fails."""
+        """Close the connections; a send that is still running fails."""
         self._closed = True
         self._discard()
 
@@ -108,7 +108,7 @@ class RecordSender:
             ) from error
 
     def _send_one(self, publication: Publication) -> errors.KafkaError | None:
-        """Send one, or what it can be made smaller to; why it was refused."""
+        """Send one record, or its smaller form; returns the error if the broker refuses it."""
         left: Publication | None = publication
         error: errors.KafkaError | None = None
         while left is not None:
@@ -129,7 +129,7 @@ class RecordSender:
         return error
 
     def _attempt(self, publications: Sequence[Publication]) -> list[Failure]:
-        """Send; returns what was not taken, and why."""
+        """Send the records; returns those that were not acknowledged, with their errors."""
         producer = self._producer()
         failed: list[Failure] = []
         waiting = []
@@ -147,7 +147,7 @@ class RecordSender:
                     headers=list(publication.headers),
                     partition=publication.partition if publication.partition in partitions else 0,
                 )
-            except errors.KafkaError as error:  # too large for the client: the producer lives on
+            except errors.KafkaError as error:  # too large for the client: the producer stays alive
                 failed.append((publication, error))
             else:
                 waiting.append((publication, future))
@@ -163,12 +163,12 @@ class RecordSender:
         return failed
 
     def _undelivered(self, waiting: Sequence[tuple[Publication, Any]]) -> list[Failure]:
-        """Wait until Kafka has taken each, or takes none any more; returns what was not taken, and why."""
+        """Wait until Kafka has acknowledged all, or makes no progress; returns the others, with their errors."""
         failed: list[Failure] = []
         began = progress_at = time.monotonic()
         for publication, future in waiting:
             while not future.is_done and (left := progress_at + self._patience - time.monotonic()) > 0:
-                with suppress(errors.KafkaError):  # it is looked at below
+                with suppress(errors.KafkaError):  # handled below
                     future.get(left)
             if future.succeeded():
                 progress_at = time.monotonic()
@@ -198,7 +198,7 @@ class RecordSender:
         if opened is None:
             return
         self.replaced += 1
-        # Not `close` alone: it waits for deliveries, and leaves its thread running if they don't come.
+        # `close` alone would wait for deliveries, and leave its thread running if there are none.
         opened.client._sender.force_close()
         threading.Thread(target=_close, args=(opened.client,), name="closes-a-producer", daemon=True).start()
 

@@ -1,8 +1,8 @@
 """The `Queue` port on Kafka: one dataset's three topics, as one member of its group.
 
-Every call that blocks runs in a thread of its own, so that none waits for another: the group's
-consumer (which also delivers), the admin client, a reader, and a producer each for outcomes and dead
-letters, because an error of one kills that producer for all its topics.
+Each client has a thread of its own, so no blocking call waits for another: the group's consumer (which also delivers),
+the admin client, a reader, and one producer each for outcomes and dead letters, because an error in one topic kills a
+producer for all its topics.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _UNREAD_SECONDS = 30.0
 _BLOCKED_SECONDS = 10.0
 _MEMBER_SECONDS = 2.0
 _SILENT_SECONDS_MAX = 15.0
-"""kafka-python should have given up a connection by then, and made another."""
+"""kafka-python should have replaced a silent connection within this time."""
 _JOINING_SESSIONS_MAX = 3.0
-"""In session timeouts."""
+"""How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
 _BOOTSTRAP_MS = 5_000
-"""Of one try to connect, which can't be interrupted."""
+"""Timeout of one attempt to connect, which can't be interrupted."""
 
 Result = TypeVar("Result")
 
 
 class KafkaQueue:
-    """`committerd.queue.port.Queue` on Kafka, made by `open_kafka_queue`."""
+    """`committerd.queue.port.Queue` on Kafka; `open_kafka_queue` makes it."""
 
     def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
         self.topics = topics
         self._staged = TopicPartition(topics.staged, 0)
         self._session_seconds = settings.session_timeout_ms / 1000
-        # Longer than the threads wait themselves, so that none is left behind as a rule.
+        # Longer than the threads' own timeouts, so that they normally end first.
         self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
         self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
         self._member = GroupMember(settings, topics, name, deliver=self._deliver)
@@ -79,7 +79,7 @@ class KafkaQueue:
         self._retention_ms: int | None = None
         self._held_back = 0
         self._held_back_from: tuple[int, int] | None = None
-        """First offset that an open Kafka transaction holds back, and its Unix time in milliseconds."""
+        """First offset that an open Kafka transaction holds back, and its timestamp (Unix milliseconds)."""
         self._topic_problems: Sequence[str] = ()
         self._settings = settings
         self._name = name
@@ -88,25 +88,25 @@ class KafkaQueue:
             for resource in (self._member, self._admin, self._reader, self._outcomes, self._letters)
         }
 
-    # What operators see
+    # For metrics, probes and commands
 
     @property
     def owner_turned_at(self) -> float:
-        """When the thread that owns the consumer last went round its loop (`time.monotonic`)."""
+        """When the thread that owns the consumer last ran through its loop (`time.monotonic`)."""
         return self._member.turned_at
 
     def member_state(self) -> MembershipState:
-        """active: owns the partition. standby: a member without it. joining: neither yet."""
+        """active: a member that owns the partition. standby: a member without it. joining: not a member yet."""
         return self._member.state
 
     def end_offset(self) -> int | None:
-        """End of the staged partition, at most some seconds old; None before it was ours."""
+        """End of the staged partition, at most some seconds old; None before the first assignment."""
         return self._member.end_offset
 
     def unread_since_ms(self) -> int | None:
-        """When the oldest record that is not acknowledged was staged, as looked up some seconds ago.
+        """Timestamp (Unix milliseconds) of the oldest record that is not acknowledged, at most some seconds old.
 
-        None when there is none, or when the partition is not ours.
+        None if there is none, or if this member does not own the partition.
         """
         oldest = self._oldest_unread
         if oldest is None or not self._member.assignment.owned or oldest.offset < (self._acknowledged or 0):
@@ -114,27 +114,27 @@ class KafkaQueue:
         return oldest.timestamp_ms
 
     def retention_ms(self) -> int | None:
-        """How long the staged topic keeps a record, as looked up some seconds ago; None for ever, or not known."""
+        """Retention of the staged topic in milliseconds, at most some seconds old; None = unlimited, or not known."""
         return self._retention_ms
 
     def held_back(self) -> tuple[int, int] | None:
-        """How many offsets an open Kafka transaction holds back, and the Unix time of the first in milliseconds.
+        """Number of offsets that an open Kafka transaction holds back, and the timestamp of the first (Unix ms).
 
-        As looked up some seconds ago. None when there is none, or when the partition is not ours.
+        At most some seconds old. None if there are none, or if this member does not own the partition.
         """
         if self._held_back_from is None or not self._member.assignment.owned:
             return None
         return self._held_back, self._held_back_from[1]
 
     def topic_problems(self) -> Sequence[str]:
-        """What is wrong with the topics, as looked up some minutes ago; a sentence with its remedy each."""
+        """Problems with the topics, a sentence with its remedy each; at most some minutes old."""
         return self._topic_problems
 
     def silent_seconds(self) -> float:
-        """How long Kafka has not answered; some seconds also when all is well."""
+        """Seconds since Kafka last responded; up to some seconds even if all is well."""
         return time.monotonic() - self._contact.answered_at
 
-    # The port; each method's meaning is in `committerd.queue.port.Queue`
+    # The port; `committerd.queue.port.Queue` documents each method
 
     async def next_event(self) -> QueueEvent:
         while True:
@@ -175,7 +175,7 @@ class KafkaQueue:
                     raise QueueUnavailable(f"acknowledging {self._staged.topic}: {in_words(error)}") from error
                 if taken is not None:
                     break
-                # A member joins or leaves. We keep the partition, but for now Kafka takes nothing.
+                # A member joins or leaves. We keep the partition, but for now Kafka accepts no offset.
                 await anyio.sleep(_REBALANCE_PAUSE_SECONDS)
         if taken:
             self._acknowledged = offset
@@ -208,14 +208,14 @@ class KafkaQueue:
     async def dead_letter(self, letters: Sequence[Publication]) -> None:
         await self._send(self._letters, letters, "publishing dead letters")
 
-    # How it works
+    # Background tasks
 
     async def run_member(self, ready: anyio.Event) -> None:
-        """Be a member of the group until `leave`; `ready` is set when the first consumer is made."""
+        """Be a member of the group until `leave`; sets `ready` when the first consumer is open."""
         await to_thread.run_sync(self._member.run, ready.set, limiter=self._lanes[self._member])
 
     async def watch_end(self) -> None:
-        """Keep the topic's end known while nothing is fetched."""
+        """Keep `end_offset` up to date while nothing is fetched."""
         while True:
             await anyio.sleep(_END_OFFSET_SECONDS)
             if self._member.assignment.idle:
@@ -223,11 +223,11 @@ class KafkaQueue:
                     self._member.end_offset = (await self.bounds())[1]
 
     async def watch_contact(self) -> None:
-        """Keep known whether Kafka answers."""
+        """Keep `silent_seconds` up to date."""
         await self._contact.run()
 
     async def watch_member(self) -> None:
-        """Replace a consumer that hears nothing, or doesn't join, although Kafka answers others."""
+        """Replace a consumer that receives nothing, or doesn't join, although Kafka responds to other clients."""
         unwell_since: float | None = None
         while True:
             await anyio.sleep(_MEMBER_SECONDS)
@@ -237,7 +237,7 @@ class KafkaQueue:
                 unwell_since = None
                 continue
             with suppress(QueueUnavailable, RefusedToRun):
-                # Longer than the group needs to settle when a member was lost.
+                # Longer than the group takes to rebalance after it has lost a member.
                 patience = _SILENT_SECONDS_MAX if silent else _JOINING_SESSIONS_MAX * self._session_seconds
                 await self.identity()
                 now = anyio.current_time()
@@ -249,7 +249,7 @@ class KafkaQueue:
             unwell_since = None
 
     async def watch_unread(self) -> None:
-        """Keep known how old the oldest unread record is, and how long the topic keeps one."""
+        """Keep `unread_since_ms` and `retention_ms` up to date."""
         while True:
             with suppress(QueueUnavailable):
                 ask = partial(self._admin.retention_ms, self.topics.staged)
@@ -259,7 +259,7 @@ class KafkaQueue:
             await anyio.sleep(_UNREAD_SECONDS)
 
     async def watch_held_back(self) -> None:
-        """Keep known what an open Kafka transaction holds back."""
+        """Keep `held_back` up to date."""
         while True:
             with suppress(QueueUnavailable):
                 await self._look_for_held_back()
@@ -271,7 +271,7 @@ class KafkaQueue:
             return
         ask = partial(self._admin.end, self._staged)
         end = await self._in_thread(self._admin, ask, "asking for the topic's end")
-        # Asked for last: what was committed meanwhile is not held back.
+        # Asked last: records of a transaction that was committed meanwhile are not held back.
         readable = (await self.bounds())[1]
         if readable >= end:
             self._held_back_from = None
@@ -283,7 +283,7 @@ class KafkaQueue:
             self._held_back_from = None if first is None else (readable, first.timestamp_ms)
 
     async def watch_topics(self) -> None:
-        """Look now and then whether the topics are still as they must be: somebody may alter them at any time."""
+        """Check the topics' settings now and then, because somebody may alter them at any time."""
         while True:
             await anyio.sleep(self._settings.topics_recheck_seconds)
             with suppress(QueueUnavailable, SettingsError):
@@ -303,23 +303,23 @@ class KafkaQueue:
         return found[0] if found else None
 
     def trouble(self) -> str:
-        """Why this process can't be a member of the group; empty when it is one, or is about to be."""
+        """Why this process can't be a member of the group; empty if it is one, or is joining."""
         return self._member.trouble
 
     def leave(self) -> None:
-        """Leave the group now, and let `run_member` end."""
+        """Leave the group now, and make `run_member` end."""
         self._member.stop()
 
     async def close(self) -> None:
-        """Release all connections; nothing may be called any more."""
+        """Close all connections; call no other method afterwards."""
         with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
             async with anyio.create_task_group() as tasks:
                 for resource in (self._outcomes, self._letters, self._admin, self._contact):
-                    # Not in its lane: a thread that hangs there must not hold this up.
+                    # Without the client's lane: a thread that hangs in it must not delay this.
                     tasks.start_soon(partial(to_thread.run_sync, resource.close, abandon_on_cancel=True))
 
     def _deliver(self, delivery: Delivery) -> None:
-        """From the owner thread."""
+        """Pass a delivery to the event loop; called from the owner thread."""
         from_thread.run_sync(self._take, delivery)
 
     def _take(self, delivery: Delivery) -> None:
@@ -345,7 +345,7 @@ class KafkaQueue:
 
 
 def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
-    """In a worker thread: try for as long as the settings say, or until cancelled."""
+    """Connect an admin client, in a worker thread: try for as long as the settings allow, or until cancelled."""
     given_up = time.monotonic() + settings.bootstrap_timeout_ms / 1000
     with recent_lines() as lines:
         while True:
@@ -361,12 +361,13 @@ def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
 
 @asynccontextmanager
 async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
-    """The dataset's queue: topics created or checked, connected, a member of its group.
+    """Open the dataset's queue: connect, create or check the topics, join the group.
 
-    On leaving, the member leaves the group, and a standby takes over within a second. With `join` False it only looks:
-    topics are checked and never created, and the group does not learn of it.
-    Raises `SettingsError` where settings or topics are wrong, `QueueUnavailable`, with what
-    kafka-python logged, where no broker could be used.
+    On exit the member leaves the group, and a standby takes over within a second. With `join` False it checks the
+    topics but never creates them, and does not join the group.
+
+    Raises `SettingsError` if settings or topics are wrong, and `QueueUnavailable`, with the lines that kafka-python
+    logged, if it can't use any broker.
     """
     admin = await to_thread.run_sync(_first_admin, settings, name)
     try:
@@ -405,7 +406,7 @@ async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = T
                 queue.leave()
                 tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # The task group wraps what is raised inside; callers look for the error itself.
+        # The task group wraps errors that are raised inside; callers expect the error itself.
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__
         raise

@@ -1,7 +1,7 @@
-"""Reading what lies in the topics already, apart from the group: ranges, tails, the group's offset.
+"""Reads existing records without joining the group: ranges, tails, the group's offset.
 
-Each read has a consumer of its own. It costs a tenth of a second, is rare, and can never answer from
-what an earlier read had fetched, which may be of a topic that is gone.
+Each read opens a consumer of its own. That takes a tenth of a second, but reads are rare; and no read can return
+records that an earlier one had fetched, perhaps from a topic that was deleted since.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BOOTSTRAP_MS = 5_000
 
 
 class RangeReader:
-    """Blocking; callers of other threads wait. Raises `QueueUnavailable` where Kafka fails."""
+    """Reads ranges of the topics. Methods block, run one at a time, and raise `QueueUnavailable` on errors."""
 
     def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
         self._options = reader_options(settings, topics, name) | {
@@ -41,13 +41,13 @@ class RangeReader:
         self._one = threading.Lock()
 
     def staged(self, start: int, end: int) -> list[Record]:
-        """Records of the staged partition in the half-open range, those that are still there."""
+        """The records of the staged partition in the half-open range that still exist."""
         first, last = self._admin.bounds([self._staged])[self._staged]
         ranges = {self._staged: (max(start, first), min(end, last))}
         return [to_record(found) for found in self._read(ranges)]
 
     def held_back(self, offset: int) -> Record | None:
-        """The first record from this offset on, although an open Kafka transaction holds it back; None = none."""
+        """The first record at or after this offset, even if an open Kafka transaction holds it back; None = none."""
         options = self._options | {"isolation_level": "read_uncommitted"}
         with self._one:
             for batch in read_batches(options, {self._staged: (offset, offset + 1)}):
@@ -61,7 +61,7 @@ class RangeReader:
         return [found.value or b"" for found in self._read(ranges)]
 
     def acknowledged(self) -> Acknowledged | None:
-        """The group's offset, None when it has none."""
+        """The group's committed offset; None if it has none."""
         return self._admin.acknowledged(self._group, self._staged)
 
     def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
@@ -73,10 +73,10 @@ class RangeReader:
 def read_batches(
     options: Mapping[str, Any], ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> Generator[list[Any], None, None]:
-    """kafka-python's records in the half-open ranges, as they come; each partition in offset order.
+    """Yield kafka-python's records in the half-open ranges, in batches; each partition in offset order.
 
-    Blocking at each step; no batch is empty. Raises `QueueUnavailable`, also when nothing has come for a request's
-    time.
+    Blocks at each step; no batch is empty. Raises `QueueUnavailable`, also if no record arrives within a request's
+    timeout.
     """
     ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
     if not ends:
@@ -87,7 +87,7 @@ def read_batches(
         for partition in ends:
             consumer.seek(partition, ranges[partition][0])
         heard_at = time.monotonic()
-        # Not until the last record: offsets may be missing at the end (transaction markers).
+        # Compare positions, not the last record's offset: the last offsets may have no record (transaction markers).
         while any(consumer.position(p) < end for p, end in ends.items()):
             polled = consumer.poll(timeout_ms=_POLL_MS)
             batch = [f for partition, records in polled.items() for f in records if f.offset < ends[partition]]
@@ -95,7 +95,7 @@ def read_batches(
                 heard_at = time.monotonic()
             if batch:
                 yield batch
-                heard_at = time.monotonic()  # whoever reads may have taken their time
+                heard_at = time.monotonic()  # the caller may have taken long to ask for the next batch
             if (time.monotonic() - heard_at) * 1000 > options["request_timeout_ms"]:
                 raise QueueUnavailable(f"no records came from {', '.join(_shown(ends))}")
 

@@ -1,4 +1,4 @@
-"""Records as kafka-python reads them, and as the committer takes them."""
+"""Converts kafka-python's records to the committer's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from committerd.queue.port import Record
 
 
 def to_record(found: Any) -> Record:
-    """Our record from kafka-python's; what Kafka calls null, a key apart, is empty here."""
+    """Our record from kafka-python's. A null value becomes empty bytes; a null key stays None."""
     return Record(
         offset=found.offset,
         value=found.value or b"",

@@ -1,14 +1,13 @@
-"""Four faults of kafka-python 3.0 that would stop a committer, mended in the library's own classes.
+"""Repairs four faults of kafka-python 3.0 that would stop a committer; patches the library's classes.
 
-* Header names. A record whose header names aren't UTF-8 is refused, and the rest of its batch with it,
-  for ever. Kafka takes such records; its Java client replaces what can't be decoded, and so do we.
-* Many headers. A record of 1 MiB may have 500,000 headers, which take 100 times as much memory, and the
-  library reads many records ahead. Of such a record we read the first headers only.
-* Last words. What a broker says right before it hangs up is thrown away: the reason why it refuses a
-  login, or the answer to a request.
-* Joins. A member that joins again because the topic's metadata changed forgets to finish when `poll`
-  returns in between: it takes itself for the owner, without heartbeats, for ever. Java's client had
-  the same fault (KAFKA-9815).
+* Header names. kafka-python can't read a record whose header names aren't UTF-8, nor the rest of its batch, ever. Kafka
+  accepts such records; its Java client replaces the bytes that can't be decoded, and so do we.
+* Many headers. A record of 1 MiB may have 500,000 headers, which take 100 times as much memory, and the library reads
+  many records ahead. We read only the first headers of such a record.
+* Last bytes. kafka-python drops the bytes that a broker sends right before it closes a connection: the reason why it
+  refuses a login, or the response to a request.
+* Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
+  takes itself for the owner, without heartbeats, forever. The Java client had the same fault (KAFKA-9815).
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
 HEADERS_MAX = 1000
-"""The wire contract has 16; with those of tracing and routing a record has some dozens."""
+"""Number of headers that are read. The wire contract has 16; with those of tracing and routing it is some dozens."""
 
 Method = Callable[[Any], Any]
 
 
 def repair_kafka_python() -> None:
-    """Mend the classes, once for the process; to be called before a client is made."""
+    """Patch the classes, once per process. Call it before a client is made."""
     for owner, name, mended in (
         (DefaultRecordBatch, "_read_msg", _with_few_headers),
         (KafkaTCPTransport, "_sock_recv", _with_last_words),
@@ -44,7 +43,7 @@ def repair_kafka_python() -> None:
 def _with_last_words(receive: Method) -> Method:
     def heard(transport: Any) -> tuple[bytes, Exception | None]:
         data, error = receive(transport)
-        # The end is met again by the next read, which finds nothing before it.
+        # Return the data first; the next read finds no data and gets the error again.
         return (data, None) if data else (data, error)
 
     return heard
@@ -54,17 +53,17 @@ def _until_joined(need_rejoin: Method) -> Method:
     def needed(coordinator: Any) -> bool:
         wanted = bool(need_rejoin(coordinator))
         if wanted:
-            coordinator.request_rejoin()  # stands until the member has joined
+            coordinator.request_rejoin()  # stays set until the member has joined
         return wanted
 
     return needed
 
 
 class CutHeaders(list[tuple[str, "bytes | None"]]):
-    """The first headers of a record that has more than anybody needs."""
+    """The first `HEADERS_MAX` headers of a record that has more."""
 
     found: int = 0
-    """How many it has."""
+    """Number of headers in the record."""
 
 
 def _with_few_headers(read: Method) -> Method:
@@ -75,9 +74,9 @@ def _with_few_headers(read: Method) -> Method:
 
 
 def _read_record(batch: Any) -> DefaultRecord:
-    """One record of format 2: length, attributes, deltas, key, value, headers; lengths are varints.
+    """Read one record of format 2: length, attributes, deltas, key, value, headers; lengths are varints.
 
-    Kafka: DefaultRecord.java. `_pos` moves only when the record was read whole.
+    Source: Kafka, DefaultRecord.java. `_pos` moves only if the whole record was read.
     """
     buffer = batch._buffer
     length, start = decode_varint(buffer, batch._pos)

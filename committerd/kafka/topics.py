@@ -1,7 +1,7 @@
-"""The dataset's three topics: made when they are missing, and looked at before anything is read.
+"""Creates the dataset's three topics if they are missing, and checks them before anything is read.
 
-What is asked of them is what keeps answers true: one staged partition (its order is the order of the
-commits), nothing compacted or deleted early, no replica that lost records becoming leader.
+The checks keep outcomes true: one staged partition (its order is the order of the commits), no compaction and no early
+deletion, no unclean leader election.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from committerd.settings.kafka import DAY_MS, KafkaSettings
 _log = logging.getLogger(__name__)
 
 _BROKER_MIN = (2, 8)
-"""Kafka tells topic ids from this version on."""
+"""Kafka returns topic ids from this version on."""
 _REPLICAS_MAX = 3
 _LOOK_SECONDS = 1.0
 _SAY_SECONDS = 10.0
 _OPERATIONS = {"staged": ("Read",), "outcomes": ("Read", "Write"), "dead": ("Write",)}
-"""What the committer does with each topic. Kafka allows Describe to whom it allows one of these."""
+"""The committer's operations on each topic. In Kafka each of them includes Describe."""
 _UNLIMITED = -1
 _OUTCOMES_BYTES = 1024 * 1024
 _OUTCOMES_BYTES_MIN = BATCH_BYTES + RECORD_OVERHEAD_BYTES
-"""What is published together, and so what the topic must take at least."""
+"""The least max.message.bytes of the outcomes topic: outcomes are published in batches of up to this size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic as it should be."""
+    """A topic as the settings require it."""
 
     name: str
     role: str
@@ -56,36 +56,36 @@ class FoundTopic:
     partitions: int
     replicas: int
     configs: Mapping[str, str]
-    """All of its settings, defaults included; empty when we may not read them."""
+    """All settings of the topic, defaults included; empty if this user may not read them."""
     allowed: frozenset[str] = frozenset()
-    """What we may do with it, as Kafka names it (READ, WRITE, ...); empty where Kafka does not say."""
+    """Operations that this user may do, in Kafka's terms (READ, WRITE, ...); empty if Kafka does not return them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCheck:
-    """One thing that is asked of a topic."""
+    """One check of a topic."""
 
     topic: str
     setting: str
-    """Kafka's name of it, or what else it is about: `topic`, `partitions`, `configuration`."""
+    """Kafka's name of the setting; or `topic`, `partitions`, `configuration`."""
     expected: str
     actual: str
     problem: str
-    """Empty when all is well, else a sentence with its remedy."""
+    """A sentence with its remedy; empty if all is well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSurvey:
-    """The three topics, compared with what the settings ask for."""
+    """The three topics, compared with the settings."""
 
     checks: Sequence[TopicCheck]
     created: Sequence[str]
-    """Names of those that were made just now."""
+    """Names of the topics that were created just now."""
     found: Mapping[str, FoundTopic]
 
 
 def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> list[TopicPlan]:
-    """The topics that the settings ask for, in a cluster of so many brokers."""
+    """The topics that the settings require, in a cluster with this number of brokers."""
     replicas = settings.replication_factor or min(_REPLICAS_MAX, brokers)
     shared = {
         "cleanup.policy": "delete",
@@ -96,10 +96,10 @@ def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> 
     staged = {
         "retention.ms": str(settings.staged_retention_ms),
         "max.message.bytes": str(settings.max_record_bytes),
-        # The broker's clock: ages and deadlines don't depend on producers.
+        # The broker's clock, so that ages and deadlines don't depend on producers' clocks.
         "message.timestamp.type": "LogAppendTime",
-        # The broker unpacks what producers packed. So each codec is readable here, the limit on a
-        # record holds for its real size, and a dead letter fits into its topic.
+        # The broker decompresses producers' batches. So the committer can read each codec, the limit on a record
+        # applies to its real size, and a dead letter fits into its topic.
         "compression.type": "uncompressed",
     }
     letters = str(settings.max_record_bytes + OVERHEAD_BYTES)
@@ -126,10 +126,10 @@ def prepare_topics(
 ) -> Topics:
     """Create the missing topics if the settings (or `create`) say so, then check all three.
 
-    Topics that are missing, or not ready yet, are waited for, so many `seconds` at most: others may be creating them.
+    Waits up to `seconds` for topics that are missing or not ready yet, because another process may be creating them.
 
-    Blocking. Raises `SettingsError` that lists everything wrong and what to do about it,
-    `QueueUnavailable` when Kafka doesn't answer.
+    Blocks. Raises `SettingsError` that lists all problems and their remedies, and `QueueUnavailable` if Kafka doesn't
+    respond.
     """
     create = settings.topics_mode == "create" if create is None else create
     deadline, said_at = time.monotonic() + seconds, float("-inf")
@@ -160,12 +160,12 @@ def prepare_topics(
 def survey_topics(
     admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool, seconds: float = 10
 ) -> TopicSurvey:
-    """Create the missing topics if asked to, then compare all three with what the settings ask for.
+    """Create the missing topics if `create` is set, then compare all three with the settings.
 
-    `seconds`: how long to wait until those that were created are ready.
+    `seconds`: how long to wait until new topics are ready.
 
-    Blocking. Raises `SettingsError` for brokers that are too old and for a topic that can't be created,
-    `QueueUnavailable` when Kafka doesn't answer.
+    Blocks. Raises `SettingsError` for brokers that are too old and for a topic that can't be created, and
+    `QueueUnavailable` if Kafka doesn't respond.
     """
     topics = topics_of(settings, name)
     client = admin.client
@@ -190,7 +190,7 @@ def survey_topics(
 
 
 def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[TopicCheck]:
-    """Everything that is asked of the topics, and how they are."""
+    """All checks of the topics, with their results."""
     for plan in plans:
         topic = found.get(plan.name)
         if topic is None:
@@ -233,7 +233,7 @@ def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
 
 
 def _rights(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
-    """What we must be allowed to do with it; nothing where Kafka does not say what we may."""
+    """The checks of this user's rights on the topic; none if Kafka does not return them."""
     for operation in _OPERATIONS[plan.role] if topic.allowed else ():
         allowed = operation.upper() in topic.allowed
         yield TopicCheck(
@@ -260,7 +260,7 @@ def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Ite
     )
     least = int(plan.configs["retention.ms"])
     if plan.role == "outcomes":
-        # Outcomes may go before the operator's own limit, never before the staged record.
+        # Outcomes may expire before the operator's own limit, but never before the staged record.
         least = settings.staged_retention_ms
     days = f"{least / DAY_MS:g} days"
     yield check(
@@ -309,7 +309,7 @@ def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
 
 
 def _answers_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
-    """Of outcomes and dead letters: what is written there must fit, and whoever reads it must be able to unpack it."""
+    """The checks of the outcomes and dead letter topics: records must fit, and readers must be able to unpack them."""
     if "max.message.bytes" in topic.configs:
         dead = plan.role == "dead"
         least = int(plan.configs["max.message.bytes"]) if dead else _OUTCOMES_BYTES_MIN
@@ -344,7 +344,7 @@ def _config(
     value: str | None = None,
     expected: str | None = None,
 ) -> TopicCheck:
-    """One setting of a topic; `value` is what the remedy sets it to, where it is not the planned one."""
+    """The check of one setting. `value`: the value in the remedy, if it is not the planned one."""
     wanted, actual = plan.configs[config] if value is None else value, str(topic.configs.get(config))
     remedy = (
         f"{plan.name}: {config} is {actual} ({why}). Remedy: kafka-configs.sh "
@@ -360,13 +360,13 @@ def _config(
 
 
 def _unreadable_codecs() -> list[str]:
-    """Codecs that producers may use and for which no library is installed here."""
+    """Codecs that producers may use and that no library installed here can decompress."""
     readable = {"lz4": codec.has_lz4(), "snappy": codec.has_snappy(), "zstd": codec.has_zstd()}
     return [name for name, present in readable.items() if not present]
 
 
 def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
-    """The topics that exist. Raises KafkaError, also when one may not be described."""
+    """The topics that exist. Raises KafkaError, also if this user may not describe one."""
     names = [plan.name for plan in plans]
     shapes = {}
     for described in client.describe_topics(names):
@@ -398,9 +398,9 @@ def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
 
 
 def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]:
-    """Create them; one that another process has just created is as good. Raises `SettingsError`.
+    """Create the topics, except those that another process has just created. Raises `SettingsError`.
 
-    Returns the names of those that we created.
+    Returns the names of the topics that it has created.
     """
     wanted = {
         plan.name: {

@@ -1,7 +1,7 @@
-"""Open Kafka transactions: the broker delivers no record behind the first record of one.
+"""Open Kafka transactions: the broker delivers neither the first record of one nor any record after it.
 
-It holds those records back until the transaction is committed or aborted, at the latest when its timeout is over. A
-hanging transaction, which its coordinator no longer knows, stays open for ever.
+It holds these records back until the transaction is committed or aborted, at the latest when its timeout is over. A
+hanging transaction, which its coordinator no longer knows, stays open forever.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One, as the brokers know it."""
+    """An open transaction, as the brokers describe it."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     first_offset: int
-    """Of its first record: nothing from there on is delivered."""
+    """Offset of its first record; no record from there on is delivered."""
     last_timestamp_ms: int
-    """Of its last record, Unix time."""
+    """Timestamp of its last record (Unix milliseconds)."""
     transactional_id: str | None
-    """None = no coordinator knows it (any more): only an operator ends it."""
+    """None = no coordinator knows it (any more), and only an operator can end it."""
     started_ms: int | None = None
     timeout_ms: int | None = None
 
 
 def open_transactions(admin: TopicAdmin, partition: TopicPartition) -> list[OpenTransaction]:
-    """Those of a partition, the first one first. Blocking. Raises `QueueUnavailable`."""
+    """The open transactions of a partition, in order of their first offsets. Blocks. Raises `QueueUnavailable`."""
     client = admin.client
     try:
         producers = _producers(client, partition)
@@ -77,7 +77,7 @@ def open_transactions(admin: TopicAdmin, partition: TopicPartition) -> list[Open
 
 
 def _producers(client: Any, partition: TopicPartition) -> Sequence[Any]:
-    """Who has written to the partition lately. Asks again where its leader has just changed."""
+    """The producers that have written to the partition lately. Asks again if its leader has just changed."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return cast(Sequence[Any], client.describe_producers([partition])[partition].active_producers)
@@ -89,9 +89,9 @@ def _producers(client: Any, partition: TopicPartition) -> Sequence[Any]:
 def end_transaction(
     admin: TopicAdmin, settings: KafkaSettings, partition: TopicPartition, one: OpenTransaction
 ) -> None:
-    """Abort it: what it wrote is never delivered. Blocking. Raises `QueueUnavailable`.
+    """Abort a transaction: its records are never delivered. Blocks. Raises `QueueUnavailable`.
 
-    Its producer, if it is still there, gets an error: it has been fenced.
+    Its producer, if it still runs, is fenced, and gets an error.
     """
     try:
         if one.transactional_id is not None:
@@ -107,7 +107,9 @@ def end_transaction(
 
 
 def _fence(settings: KafkaSettings, transactional_id: str) -> None:
-    """Begin as the same producer: its coordinator aborts what was open, in all partitions, and forgets nothing."""
+    """Start a producer with the same id. The coordinator then aborts the open transaction, in all partitions, and keeps
+    the id.
+    """
     options = producer_options(settings, "operator", "transactions", record_bytes_max=settings.max_record_bytes)
     wanted: dict[str, Any] = {**options, "transactional_id": transactional_id, "enable_idempotence": True}
     opened = open_client(KafkaProducer, wanted)

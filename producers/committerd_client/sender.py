@@ -176,7 +176,7 @@ class Sender:
         self._thread.start()
 
     def submit(self, submission: Submission) -> None:
-        """Send it; posts `Stored` or `Failed`."""
+        """Send the record; the thread then posts `Stored` or `Failed`."""
         self._queue.put(submission)
 
     def stop(self, seconds: float) -> None:

@@ -6,7 +6,7 @@
     df.writeStream.option("checkpointLocation", checkpoint).foreachBatch(writer).start()
     writer.write(other_df)
 
-Executors write the files, the driver stages one transaction for each micro-batch. Both need this package with its
+Executors write the files; the driver stages one transaction for each micro-batch. Both need this package with its
 extra `spark`.
 """
 

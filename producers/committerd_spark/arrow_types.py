@@ -1,4 +1,4 @@
-"""What a Spark type is in Arrow, as `mapInArrow` delivers it; time zones are UTC."""
+"""Converts Spark types to the Arrow types that `mapInArrow` delivers; time zones are UTC."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ if hasattr(spark, "TimeType"):  # Spark 4.1
 
 
 def arrow_schema(schema: spark.StructType) -> pa.Schema:
-    """All columns nullable, as in every table that Spark makes. Raises `SchemaMismatch` for what Arrow has not."""
+    """The Arrow schema of a Spark schema. Raises `SchemaMismatch` for types that Arrow does not have.
+
+    All columns are nullable, as in every table that Spark makes.
+    """
     return pa.schema([pa.field(field.name, _arrow(field.dataType, field.name)) for field in schema.fields])
 
 

@@ -1,10 +1,10 @@
-"""From the columns that Spark delivers to the schema of the table, without loss.
+"""Casts the columns that Spark delivers to the schema of the table, without loss.
 
-Two steps: `check` compares types, on the driver and before any row is read; `conform` casts one batch, in a task, and
-finds the values that don't fit. The order of columns and of struct fields does not matter, their names do.
+There are two steps. `check` compares types, on the driver, before any row is read. `conform` casts one batch, in a
+task, and finds the values that don't fit. Columns and struct fields match by name; their order does not matter.
 
-Types must fit without loss whatever the values are: an int goes into a long or a double, a long into no double. Where
-Spark has no type for what the table holds (unsigned, other time units, fixed sizes such as vectors), the values decide.
+A type must fit without loss for all values: an int fits a long or a double, but a long does not fit a double. If Spark
+has no type for a column of the table (unsigned, other time units, fixed sizes such as vectors), the values decide.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pyarrow import types
 from committerd_spark.errors import SchemaMismatch
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-"""Decimal digits that a signed integer of so many bits may have."""
+"""Number of decimal digits that a signed integer may have, by its bit width."""
 _MANTISSA_BITS = {32: 24, 64: 53}
 
 
 def check(source: pa.Schema, target: pa.Schema) -> None:
-    """Raises `SchemaMismatch` that names every column of `source` that can't go into `target`, or is missing."""
+    """Raise `SchemaMismatch` that names every column of `source` that does not fit `target`, or is missing."""
     found = list(_fields(source, target, ""))
     if found:
         raise SchemaMismatch("the DataFrame does not fit the table: " + "; ".join(found))
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the target's columns, in its order. Raises `SchemaMismatch` for a value that doesn't fit."""
+    """The same rows with the target's columns, in its order. Raises `SchemaMismatch` for values that don't fit."""
     columns = []
     for field in target:
         try:
@@ -107,7 +107,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    # By name: pyarrow before 16 has no views, and nothing that asks for them.
+    # By name: pyarrow before 16 has neither view types nor predicates for them.
     return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
 
 
@@ -116,7 +116,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _nulls(array: pa.Array, field: pa.Field, name: str) -> Iterator[str]:
-    """Names of the places where a null stands that must not: a cast looks at those inside of structs only."""
+    """Paths of the non-nullable fields that hold a null. A cast of pyarrow checks only those inside structs."""
     kind = field.type
     if array.null_count and not field.nullable:
         yield name

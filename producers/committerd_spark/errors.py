@@ -1,13 +1,13 @@
-"""What a write from Spark can raise, beside what `committerd_client` raises.
+"""The errors of a write from Spark, in addition to those of `committerd_client`.
 
 SparkWriteError                 nothing was committed
 ├── SchemaMismatch              the DataFrame does not fit the table's schema. Also ValueError
-├── InvalidKeys                 a key of an upsert or delete is null, or twice in one batch. Also ValueError
-├── AppIdMissing                the stream has no name by which its batches could be known after a restart
-├── SecondWrite                 two writes of one micro-batch have the same name
+├── InvalidKeys                 a key of an upsert or delete is null, or twice in a batch. Also ValueError
+├── AppIdMissing                the stream has no name that identifies its batches after a restart
+├── SecondWrite                 two writes of a micro-batch have the same name
 ├── TableMissing                there is no table to delete from
 └── ConnectUnsupported          a DataFrame of Spark Connect
-AppIdInUse                      the checkpoint is not the one that the table knows. Also InvalidTransaction
+AppIdInUse                      the table knows the app id from another checkpoint. Also InvalidTransaction
 """
 
 from __future__ import annotations
@@ -17,43 +17,46 @@ from committerd_common.errors import CommitterError
 
 
 class SparkWriteError(CommitterError):
-    """Base of what is found before anything is staged."""
+    """Base of the errors that are found before anything is staged."""
 
     code = "spark_write"
 
 
 class SchemaMismatch(SparkWriteError, ValueError):
-    """Names each column that is missing, not in the table, or of a type that does not fit without loss."""
+    """The DataFrame does not fit the table's schema.
+
+    The message names each column that is missing, not in the table, or of a type that does not fit without loss.
+    """
 
     code = "schema_mismatch"
 
 
 class InvalidKeys(SparkWriteError, ValueError):
-    """An upsert or delete needs one row for each key, and no null among the keys."""
+    """A key is null or occurs twice: an upsert or delete needs one row for each key, and no null in the keys."""
 
     code = "invalid_keys"
 
 
 class AppIdMissing(SparkWriteError):
-    """Without a name that survives a restart a replayed micro-batch would be committed twice."""
+    """The stream has no name that survives a restart, so a replayed micro-batch would be committed twice."""
 
     code = "app_id_missing"
 
 
 class SecondWrite(SparkWriteError):
-    """The second write would be answered as a duplicate of the first, and its rows would be lost."""
+    """Two writes of a micro-batch have the same name: the second would be a DUPLICATE, and its rows would be lost."""
 
     code = "second_write"
 
 
 class TableMissing(SparkWriteError):
-    """A delete needs a table; only the other modes create one."""
+    """There is no table: a delete needs one, and only the other modes create it."""
 
     code = "table_missing"
 
 
 class ConnectUnsupported(SparkWriteError):
-    """Spark Connect runs foreachBatch in a process that does not know the query."""
+    """The DataFrame is of Spark Connect, which runs foreachBatch in a process that does not know the query."""
 
     code = "connect_unsupported"
 

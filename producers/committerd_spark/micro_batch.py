@@ -1,6 +1,6 @@
-"""Which micro-batch of which streaming query is being written, so that a replayed one can be told from a new one.
+"""Identifies the micro-batch and the streaming query of a write, so that a replayed batch is recognized.
 
-Spark tells a foreachBatch function the batch id, and its thread the rest, as local properties.
+Spark passes the batch id to a foreachBatch function, and the rest to its thread, as local properties.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What the thread of a foreachBatch function knows."""
+    """The micro-batch of a foreachBatch function, from the local properties of its thread."""
 
     query_id: str
-    """Stays over restarts from one checkpoint; a new checkpoint has a new one."""
+    """Id of the query; it stays the same over restarts from a checkpoint, and a new checkpoint has a new one."""
     query_name: str
-    """As given by `queryName`, or empty."""
+    """The query's `queryName`, or empty."""
     batch_id: int
     execution: str
-    """Of this execution of the batch: a replay has another."""
+    """Id of this execution of the batch; a replay has another one."""
 
 
 def current(context: SparkContext) -> MicroBatch | None:
-    """The micro-batch for which this thread works; None outside of a foreachBatch function."""
+    """The micro-batch of the calling thread; None outside a foreachBatch function."""
     query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
-    # Spark's MicroBatchExecution describes its jobs with the query's name, id, run and batch, a line each.
+    # Spark's MicroBatchExecution describes its jobs with the query's name, id, run and batch, one per line.
     described = context.getLocalProperty("spark.job.description") or ""
     name, found, _ = described.partition(f"\nid = {query_id}\n")
     return MicroBatch(
@@ -48,9 +48,10 @@ def current(context: SparkContext) -> MicroBatch | None:
 
 
 def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
-    """What makes a replay of this batch a DUPLICATE. `name`: of one write among several of a batch.
+    """The app unit of this batch; with it a replay of the batch gets DUPLICATE.
 
-    Raises `AppIdMissing` when nothing names the stream in a way that a restart, and a lost checkpoint, don't change.
+    `name`: tells one write from others of the same batch. Raises `AppIdMissing` if the stream has no name that stays
+    the same over a restart and a lost checkpoint.
     """
     base = app_id or batch.query_name
     if not base:
@@ -62,7 +63,7 @@ def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
 
 
 def checked(app_id: str) -> str:
-    """The same. Raises `AppIdMissing` for what can't be an app id."""
+    """Return the app id itself. Raises `AppIdMissing` if it is not a valid one."""
     if not _APP_ID.fullmatch(app_id):
         raise AppIdMissing(
             f"{app_id!r} can't be an app id: 1 to 128 of the characters A-Z a-z 0-9 . _ - are needed. Give the writer "
@@ -72,14 +73,14 @@ def checked(app_id: str) -> str:
 
 
 class Written:
-    """What each sink has staged last, so that a second write of one execution of a batch is noticed."""
+    """The last app unit that each sink has staged; detects a second write in one execution of a batch."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], str] = {}
 
     def claim(self, topic: str, app: App, execution: str) -> None:
-        """Raises `SecondWrite` when this execution has written under this app id already."""
+        """Note a write. Raises `SecondWrite` if this execution has already written under this app id."""
         with self._lock:
             if self._last.get((topic, app.app_id)) == execution:
                 raise SecondWrite(
@@ -90,6 +91,6 @@ class Written:
             self._last[topic, app.app_id] = execution
 
     def give_back(self, topic: str, app: App) -> None:
-        """The write was refused, so that another may take its place."""
+        """Forget a refused write, so that another may replace it."""
         with self._lock:
             self._last.pop((topic, app.app_id), None)

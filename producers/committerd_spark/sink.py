@@ -1,6 +1,6 @@
-"""One DataFrame, executed once: files in the table's place, and the transaction that names them.
+"""Executes a DataFrame: writes files into the table's folder, and makes the transaction that names them.
 
-Executed again after a refusal, it reads the table anew and writes new files.
+A new execution after a refusal reads the table again and writes new files.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from committerd_spark.tasks import RESULT, MergeRows, Place, WriteFragments, ref
 
 
 class Mode(StrEnum):
-    """What becomes of the rows."""
+    """The effect of the rows on the table."""
 
     APPEND = "append"
-    """They are added."""
+    """Add the rows."""
     OVERWRITE = "overwrite"
-    """They replace all rows of the table; its schema stays."""
+    """Replace all rows of the table; its schema stays."""
     UPSERT = "upsert"
-    """They replace the rows with the same keys, and are added where there are none."""
+    """Replace the rows with the same keys, and add the rows with new keys."""
     DELETE = "delete"
-    """The rows with the same keys are deleted."""
+    """Delete the rows with the same keys."""
 
     @property
     def keyed(self) -> bool:
-        """Whether one task must see the whole batch: two would make two transactions that contradict each other."""
+        """Whether one task must see the whole batch: two tasks would make two conflicting transactions."""
         return self in (Mode.UPSERT, Mode.DELETE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """A table to write to, and how it is made where it is not there yet."""
+    """A table to write to, and the options to create it with if it does not exist."""
 
     uri: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
@@ -54,9 +54,9 @@ class Sink:
     data_storage_version: str | None = None
 
     def execute(self, df: DataFrame, mode: Mode) -> Work | None:
-        """What to commit; None when the rows change nothing.
+        """Execute the DataFrame; returns the transaction to commit, or None if the rows change nothing.
 
-        Raises `SchemaMismatch`, `InvalidKeys`, `TableMissing`, and what Spark and pylance raise.
+        Raises `SchemaMismatch`, `InvalidKeys`, `TableMissing`, and the errors of Spark and pylance.
         """
         dataset = opened(self.uri, self.storage_options)
         if mode is Mode.DELETE:
@@ -121,20 +121,20 @@ class Sink:
 
 
 def opened(uri: str, storage_options: Mapping[str, str] | None) -> Any:
-    """pylance's object of the latest version, None where there is no table."""
-    import lance  # not for those who only make a writer: it takes a third of a second
+    """pylance's dataset at the latest version; None if there is no table."""
+    import lance  # imported here: making a writer need not take the third of a second
 
     try:
         return lance.dataset(uri, storage_options=dict(storage_options) if storage_options is not None else None)
     except (ValueError, OSError) as error:
-        # pylance has no class of its own for it.
+        # pylance has no error class for it.
         if "was not found" not in str(error):
             raise
         return None
 
 
 def _run(df: DataFrame, task: WriteFragments | MergeRows) -> Iterator[bytes]:
-    """Run the task over the partitions; what they returned. Raises what they refused."""
+    """Run the task over the partitions, and yield the payloads of their results. Raises the errors that they return."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)

@@ -1,10 +1,10 @@
-"""What runs in Spark's executors: writes files of a table, and returns what the driver needs to commit them.
+"""Tasks for Spark's executors: they write files of a table, and return what the driver needs to commit these.
 
-Nothing here knows Kafka or the driver's session; an executor needs pylance and this package. What a task returns is
-small, one row for each fragment, and only the attempt that Spark counts as successful is heard: what a failed, repeated
-or speculative attempt wrote are files that no version names.
+This module uses neither Kafka nor the driver's session; an executor needs pylance and this package. A task returns one
+small row for each fragment. Spark delivers only the rows of the successful attempt; no version names the files of
+failed, repeated or speculative attempts.
 
-Data that doesn't fit is returned and not raised: Spark would try the task again, and fail again.
+A task returns an error about the data instead of raising it: Spark would repeat the task, and it would fail again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from committerd_spark.casting import conform
 from committerd_spark.errors import InvalidKeys, SchemaMismatch, SparkWriteError
 
 RESULT = "kind string, payload binary"
-"""Of one row that a task returns, as Spark spells it."""
+"""Schema of the rows that a task returns, in Spark's notation."""
 _RESULT = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
 
 Results = Iterator[tuple[str, bytes]]
-"""Kind and payload of each row that a task returns."""
+"""(kind, payload) of each row that a task returns."""
 FRAGMENT, TRANSACTION = "fragment", "transaction"
 _REFUSALS: dict[str, type[SparkWriteError]] = {kind.code: kind for kind in (SchemaMismatch, InvalidKeys)}
 
@@ -37,30 +37,30 @@ class Place:
     uri: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     version: int | None = None
-    """That the batch builds upon; None where there is no table yet."""
+    """The version that the batch is planned against; None if there is no table yet."""
 
     def open(self) -> Any:
-        """pylance's object, at this version."""
-        import lance  # a task imports it in its own process, a driver where it needs it
+        """pylance's dataset at this version."""
+        import lance  # imported here: a task imports it in its own process, the driver only if needed
 
         return lance.dataset(self.uri, version=self.version, storage_options=_options(self.storage_options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFragments:
-    """Write one partition as fragments: a function for `mapInArrow`."""
+    """Writes one partition as fragments; a function for `mapInArrow`."""
 
     place: Place
     schema: pa.Schema
-    """Of the table; that of the DataFrame fits."""
+    """The table's schema; `check` has found that the DataFrame's schema fits."""
     replace: bool
-    """For a new table, or the whole content of one that exists; otherwise for rows that are added."""
+    """Whether the fragments are for a new table, or replace all rows; otherwise they are for an Append."""
     data_storage_version: str | None = None
     keys: Sequence[str] = ()
-    """Columns of which each row must have other values, where this task sees the whole batch."""
+    """Key columns, whose values must differ in all rows; given only if the task sees the whole batch."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each fragment, with pylance's description of it as JSON; nothing for no rows."""
+        """Yield one row for each fragment, with pylance's JSON of it; nothing if there are no rows."""
         rows = Rows(batches, self.schema, keys=self.keys)
         yield from rows.written(self._write)
 
@@ -80,17 +80,17 @@ class WriteFragments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRows:
-    """Merge all rows of a batch into the table by their keys: a function for `mapInArrow` over one partition."""
+    """Merges all rows of a batch into the table by their keys; a function for `mapInArrow` over one partition."""
 
     place: Place
     schema: pa.Schema
-    """Of the rows: the table's, or of its key columns where rows are deleted."""
+    """Schema of the rows: the table's, or that of its key columns for a delete."""
     keys: Sequence[str]
     delete: bool
-    """Rows with these keys; otherwise they are replaced, and added where there are none."""
+    """Whether to delete the rows with these keys; otherwise an upsert."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row with the transaction; nothing where it would change nothing."""
+        """Yield one row with the transaction; nothing if the transaction would change nothing."""
         rows = Rows(batches, self.schema, keys=self.keys)
         yield from rows.written(self._merge)
 
@@ -110,7 +110,7 @@ class MergeRows:
 
 
 class Rows:
-    """The rows of a partition on their way to pylance, cast to a schema."""
+    """Streams the rows of a partition to pylance, cast to a schema."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, keys: Sequence[str] = ()) -> None:
         self._batches = batches
@@ -120,7 +120,10 @@ class Rows:
         self._error: Exception | None = None
 
     def written(self, write: Callable[[pa.RecordBatchReader], Results]) -> Iterator[pa.RecordBatch]:
-        """What `write` returns for a reader of the rows, as rows for Spark; it is not called when there are none."""
+        """Call `write` with a reader of the rows, and yield its results, or an error, as rows for Spark.
+
+        `write` is not called if there are no rows.
+        """
         try:
             results = self._results(write)
         except (SchemaMismatch, InvalidKeys) as error:
@@ -138,9 +141,9 @@ class Rows:
         try:
             results = list(write(self._reader(first, conformed)))
         except Exception:
-            if self._error is not None:  # pylance has made a text of it, inside of an error of its own
+            if self._error is not None:  # pylance's own error has it only as text
                 raise self._error from None
-            self._check_keys()  # pylance stops at some keys that are there twice
+            self._check_keys()  # pylance fails on some keys that occur twice
             raise
         self._check_keys()
         return results
@@ -165,11 +168,11 @@ class Rows:
                 yield made
 
     def _count(self, batch: pa.RecordBatch) -> pa.Table:
-        """Its keys and how many rows have each: copies, so that the batch itself can go."""
+        """The batch's keys, with the number of rows of each. These are copies, so the batch can be freed."""
         return pa.Table.from_batches([batch.select(self._names)]).group_by(self._names).aggregate([([], "count_all")])
 
     def _check_keys(self) -> None:
-        """Raises `InvalidKeys`. Only the keys of the batch are kept in memory until then."""
+        """Raise `InvalidKeys` if a key is null or occurs twice. Until then only the keys are kept in memory."""
         if not self._names:
             return
         counted = pa.concat_tables(self._counted).group_by(self._names).aggregate([("count_all", "sum")])
@@ -188,7 +191,7 @@ class Rows:
 
 
 def refusal(kind: str, payload: bytes) -> SparkWriteError | None:
-    """The error that a task returned as a row; None where the row is a result."""
+    """The error that a task has returned as a row; None if the row is a result."""
     refused = _REFUSALS.get(kind)
     return refused(payload.decode()) if refused is not None else None
 

@@ -1,4 +1,4 @@
-"""Write Spark DataFrames, and micro-batches of streams, into a Lance table through its queue: each exactly once."""
+"""Writes Spark DataFrames, and micro-batches of streams, into a Lance table through its queue: each exactly once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from committerd_spark.sink import Mode, Sink
 ModeName = Literal["append", "overwrite", "upsert", "delete"]
 
 _written = Written()
-"""Of all writers of this process: two of them may write to one table."""
+"""The writes of all writers of this process: two of them may write to one table."""
 
 
 class LanceBatchWriter:
-    """A function for `df.writeStream.foreachBatch(...)`; `write(df)` is for DataFrames that are no stream.
+    """A function for `df.writeStream.foreachBatch(...)`; `write(df)` is for DataFrames that are not streams.
 
-    May be pickled, and used from several threads and streams at once.
+    It may be pickled, and used from several threads and streams at once.
     """
 
     def __init__(
@@ -52,21 +52,20 @@ class LanceBatchWriter:
         attempts: int = 10,
         kafka_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Nothing is contacted before the first write.
+        """Configure a writer; it connects at the first write.
 
-        `uri`: the table, as in the committer's settings. `dataset` and `topic_prefix` as there too; the dataset's name
-        is the last part of the URI without `.lance`, unless given. `keys`: columns by which modes upsert and delete
-        find rows. `app_id`: by which a stream is known after a restart, distinct for each stream that writes to the
-        table; its `queryName` unless given. `storage_options`: credentials and places of the object store, as in
-        pylance; they go to the executors.
+        `uri`, `dataset`, `topic_prefix`: as in the committer's settings; the default of `dataset` is the last part of
+        the URI without `.lance`. `keys`: columns by which the modes upsert and delete find rows. `app_id`: identifies a
+        stream after a restart, and must differ for each stream that writes to the table; default its `queryName`.
+        `storage_options`: credentials and endpoints of the object store, as in pylance; they are sent to the executors.
 
-        For a table that is not there yet: `schema` (that of the first DataFrame unless given, all columns nullable),
+        For a table that does not exist yet: `schema` (default that of the first DataFrame, with all columns nullable),
         `enable_stable_row_ids`, `enable_v2_manifest_paths`, `data_storage_version` as in `lance.write_dataset`.
 
-        `timeout`: seconds for the commit of one batch, re-executions included; None waits for ever. `attempts`: how
-        often a batch is executed at most while it is refused RETRYABLE. `kafka_options`: as of `CommitClient`.
+        `timeout`: seconds for the commit of a batch, re-executions included; None waits forever. `attempts`: how often
+        a batch that is refused RETRYABLE is executed at most. `kafka_options`: as in `CommitClient`.
 
-        Raises `ValueError` for what can't be right.
+        Raises `ValueError` for invalid arguments.
         """
         self._mode = Mode(mode)
         self._app_id = None if app_id is None else checked(app_id)
@@ -97,17 +96,17 @@ class LanceBatchWriter:
             client_id="committerd-spark",
             kafka_options=kafka_options,
         )
-        self._client: SyncCommitClient | None = self._connect()  # which looks at its arguments, and connects later
+        self._client: SyncCommitClient | None = self._connect()  # checks the arguments, and connects later
 
     def __call__(self, df: DataFrame, batch_id: int, *, name: str | None = None) -> CommitResult | None:
-        """Commit one micro-batch; returns when it is in the table. For `foreachBatch`.
+        """Commit one micro-batch, for `foreachBatch`; returns when it is in the table.
 
-        A batch that was committed before, whatever happened since, is not written again (DUPLICATE). None: it had no
-        rows and changed nothing. `name`: of this write, where a batch is written to one table more than once.
+        A batch that was committed before is never committed again (DUPLICATE). Returns None if the batch had no rows
+        and changed nothing. `name`: name of this write, if a batch is written to one table more than once.
 
-        Raises `AppIdMissing`, `AppIdInUse`, `SecondWrite`, `SchemaMismatch`, `InvalidKeys`, and what
-        `CommitClient.commit` raises. Let it end the stream: started again, Spark replays the batch, and what was
-        committed of it is found.
+        Raises `AppIdMissing`, `AppIdInUse`, `SecondWrite`, `SchemaMismatch`, `InvalidKeys`, and the errors of
+        `CommitClient.commit`. Let an error end the stream: after a restart Spark replays the batch, and a write of it
+        that was committed gets DUPLICATE.
         """
         batch = current(_context(df))
         if batch is None:
@@ -129,11 +128,11 @@ class LanceBatchWriter:
         app_id: str | None = None,
         app_version: int | None = None,
     ) -> CommitResult | None:
-        """Commit a DataFrame that is no stream; returns when it is in the table. None: it changed nothing.
+        """Commit a DataFrame that is not a stream; returns when it is in the table, None if it changed nothing.
 
-        `mode`: the writer's unless given. `app_id`, `app_version`: of a job that may be run again after a crash, such
-        as its name and a day's number: a version at or below the one that was committed is DUPLICATE. Without them a
-        second run adds the rows again.
+        `mode`: default the writer's. `app_id`, `app_version`: identify a run of a job that may be repeated after a
+        crash, such as the job's name and the number of the day; a version at or below the committed one gets DUPLICATE.
+        Without them a second run adds the rows again.
         """
         chosen = self._mode if mode is None else Mode(mode)
         self._check(chosen)
@@ -146,7 +145,7 @@ class LanceBatchWriter:
         return self._write(df, chosen, app)
 
     def close(self) -> None:
-        """End the connection to Kafka; a later write makes another. What ends the process does it as well."""
+        """Close the connection to Kafka; a later write opens another one. The end of the process closes it too."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -167,7 +166,7 @@ class LanceBatchWriter:
             raise ValueError(f"mode {mode.value!r} needs keys=[...]: the columns by which rows are found")
 
     def _write(self, df: DataFrame, mode: Mode, app: App | None) -> CommitResult | None:
-        # Executed several times where it is refused, and cast in another order of tasks each time: keep the rows.
+        # A refused DataFrame is executed again, possibly with its rows in another order: keep the rows.
         keep = mode.keyed and not df.is_cached
         if keep:
             df.persist()
@@ -193,7 +192,8 @@ class LanceBatchWriter:
             try:
                 return self._connected().commit(work, app=app, reexecute=lambda _: execute(), attempts=left)
             except IncompatibleConflict as error:
-                # Such as an Overwrite since the table was read: no transaction can pass it, the rows can.
+                # For example an Overwrite since the table was read: no transaction can pass it, but the rows
+                # can be written again.
                 left -= error.attempts
                 if left < 1:
                     raise

@@ -1,4 +1,4 @@
-"""From pylance's uncommitted results to transactions, complete and loss-free.
+"""Turns pylance's uncommitted results into transactions, without loss.
 
     import lance
     from committerd_client import staging
@@ -6,12 +6,12 @@
     dataset = lance.dataset(uri)
     await client.commit(staging.merge_insert(dataset, new_rows, on="id"))
 
-Nothing is lost on the way: what a helper doesn't know how to carry is a `StagingError`, never left out. Data, deletion
-and index files are written by pylance, with the storage options that the dataset was opened with; nothing is committed
-here. Works with pylance 4.0.0 to 14.x (extra `lance`).
+A helper drops nothing: it raises `StagingError` for anything that it can't carry over. pylance writes the data,
+deletion and index files, with the storage options of the dataset; no helper commits. They work with pylance 4.0.0 to
+14.x (extra `lance`).
 
-What a helper returns goes to `CommitClient.commit` or `submit` as it is. A helper that takes a `dataset` plans against
-the version at which it is open: open it anew for each execution.
+Pass the result of a helper to `CommitClient.commit` or `submit` as it is. A helper that takes a `dataset` plans against
+the version at which the dataset is open: open it again for each execution.
 """
 
 from __future__ import annotations

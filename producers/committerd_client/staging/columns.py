@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 Transforms: TypeAlias = (
     "Mapping[str, str] | BatchUDF | Callable[[pa.RecordBatch], pa.RecordBatch] | pa.Field | pa.Schema"
 )
-"""SQL by name of the new column; a function of batches; or columns that are null in all rows."""
+"""SQL expressions by the name of the new column; a function of batches; or Arrow fields of columns that are all null.
+"""
 
 
 class Alteration(TypedDict):
-    """Of one column, as in `dataset.alter_columns`."""
+    """The change of one column, as in `dataset.alter_columns`."""
 
     path: str
     name: NotRequired[str]
@@ -44,11 +45,11 @@ def add_columns(
 ) -> Staged:
     """Add columns to all rows, as `dataset.add_columns` does.
 
-    `read_columns`, `batch_size`: what a function gets. Rows that others append meanwhile lack the columns: that is
-    RETRYABLE, as is every other change of rows.
+    `read_columns`, `batch_size`: the input of a function. Rows that others append meanwhile lack the new columns, so
+    the outcome is RETRYABLE then; it is RETRYABLE after any other change of rows too.
 
-    Raises `StagingError` for names that are taken, legacy files, and a table without rows unless the columns are given
-    as Arrow fields.
+    Raises `StagingError` for names that exist already, for legacy files, and for a table without rows, unless the
+    columns are given as Arrow fields.
     """
     import pyarrow as pa
 
@@ -71,14 +72,14 @@ def drop_columns(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Drop columns by path; nested ones too. Their data stays in the files until these are rewritten.
+    """Drop columns by path, nested ones too. Their data stays in the files until these are rewritten.
 
-    Raises `StagingError` for unknown columns, and where none would be left.
+    Raises `StagingError` for unknown columns, and if no column would be left.
     """
     table = read_table(dataset)
     dropped = {field_at(table, path).id for path in columns}
     kept: list[Field] = []
-    for one in table.manifest.fields:  # parents come before what is in them
+    for one in table.manifest.fields:  # parents come before their children
         if one.id in dropped or one.parent_id in dropped:
             dropped.add(one.id)
         else:
@@ -96,12 +97,12 @@ def alter_columns(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Rename columns, change whether they may be null, or their type, as `dataset.alter_columns` does.
+    """Change the names, nullability or types of columns, as `dataset.alter_columns` does.
 
-    A new type rewrites the column, which must be at the top of the table; indices on it go. Nothing else writes data.
+    A new type rewrites the column, which must be a top-level one, and drops its indices. No other change writes data.
 
-    Raises `StagingError` for unknown columns and names that are taken; whatever pyarrow raises for values that can't be
-    cast.
+    Raises `StagingError` for unknown columns and for names that exist already, and pyarrow's error for values that
+    can't be cast.
     """
     table = read_table(dataset)
     fields = [_copy(one) for one in table.manifest.fields]
@@ -148,7 +149,7 @@ def _merge(
 
 
 def _preserves_nullability(table: ReadTable, fields: Iterable[Field]) -> bool:
-    """Whether rows that were written for the schema before fit into this one: each required field was so before."""
+    """Whether rows that were written for the old schema fit these fields: each required field was required before."""
     required = {one.id for one in table.manifest.fields if not one.nullable}
     return all(one.nullable or one.id in required for one in fields)
 
@@ -156,7 +157,7 @@ def _preserves_nullability(table: ReadTable, fields: Iterable[Field]) -> bool:
 def _merged(
     dataset: lance.LanceDataset, transforms: Any, read_columns: list[str] | None, batch_size: int | None
 ) -> tuple[list[DataFragment], list[Field]]:
-    """Each fragment with a file for the new columns, and the schema with them."""
+    """Every fragment with a new file for the new columns, and the schema with these columns."""
     fragments: list[DataFragment] = []
     fields: list[Field] = []
     for one in dataset.get_fragments():
@@ -172,14 +173,14 @@ def _merged(
 
 
 def _with_null_columns(dataset: lance.LanceDataset, table: ReadTable, added: pa.Schema) -> list[Field]:
-    """The schema with columns that have no data. Raises `StagingError` for those that may not be null."""
+    """The schema with new columns that have no data. Raises `StagingError` for columns that are not nullable."""
     required = [field.name for field in added if not field.nullable]
     if required:
         raise StagingError(
             f"column {required[0]!r} may not be null, so it needs values: give an expression for it", code="column"
         )
     new, _ = lance_schema(added, data_storage_version=dataset.data_storage_version)
-    # pylance numbers new fields from the highest id that schema and files have.
+    # pylance numbers new fields after the highest id in the schema and the files.
     first = dataset.max_field_id + 1
     for one in new:
         one.id += first
@@ -191,7 +192,7 @@ def _with_null_columns(dataset: lance.LanceDataset, table: ReadTable, added: pa.
 def _retyped(
     dataset: lance.LanceDataset, table: ReadTable, fields: list[Field], retyped: Mapping[int, pa.DataType]
 ) -> tuple[list[DataFragment], list[Field]]:
-    """Each fragment with a file for the cast columns; in the schema these take the place of the old ones."""
+    """Every fragment with a new file for the cast columns, and the schema with these in place of the old ones."""
     import pyarrow as pa
 
     old = {one.id: one.name for one in table.manifest.fields}
@@ -227,7 +228,7 @@ def _retyped(
 
 
 def _below(fields: Iterable[Field], parent: int) -> list[Field]:
-    """What is nested in a field, at any depth."""
+    """The fields that are nested in a field, at any depth."""
     inside, found = {parent}, []
     for one in fields:
         if one.parent_id in inside:

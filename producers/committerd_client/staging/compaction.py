@@ -1,12 +1,12 @@
-"""Compaction: small fragments, and those with deleted rows, are rewritten into fewer.
+"""Compaction: rewrites small fragments, and those with deleted rows, into fewer.
 
 pylance plans and rewrites, but would commit by itself, twice: it reserves ids for the new fragments, then replaces the
-old ones. Here these are two transactions, and the ids are in the outcome of the first. `committerd_client.compacting`
-does all of it.
+old fragments. Here these are two transactions, and the outcome of the first one holds the ids.
+`committerd_client.compacting` does both.
 
-In a table with stable row ids indices stay as they are, but for the few kinds that hold row addresses all the same. In
-one without, all hold addresses of rows that have moved: the Rewrite is staged without touching them, readers take the
-new fragments as not indexed, and `Compacted.reindex` names what should be optimized afterwards
+In a table with stable row ids, indices stay valid, except for the few kinds that hold row addresses all the same. In a
+table without them, every index holds addresses of moved rows. The Rewrite leaves the indices as they are, readers treat
+the new fragments as not indexed, and `Compacted.reindex` names the indices to optimize afterwards
 (`staging.optimize_indices`).
 """
 
@@ -33,34 +33,37 @@ _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """Fragments that were rewritten together, and what they became."""
+    """Fragments that were rewritten together, and the new fragments."""
 
     old: tuple[DataFragment, ...]
     new: tuple[DataFragment, ...]
-    """Without ids."""
+    """The new fragments, without ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """Rewritten fragments, not committed. Their files are written and belong to no version yet."""
+    """Rewritten fragments that are not committed. Their files are written and belong to no version yet."""
 
     read_version: int
     read_uuid: str | None
     groups: tuple[RewrittenGroup, ...]
     schema: tuple[Field, ...]
-    """Of the table when they were read."""
+    """The table's schema at the read version."""
     reindex: tuple[str, ...]
     """Names of the indices that will not cover the new fragments."""
 
     @property
     def ids_needed(self) -> int:
-        """How many fragment ids `rewrite` takes."""
+        """Number of fragment ids that `rewrite` needs."""
         return sum(len(group.new) for group in self.groups)
 
     def rewrite(
         self, reserved: Iterable[int], *, uuid: str | None = None, properties: Mapping[str, str] | None = None
     ) -> Staged:
-        """Replace the old fragments. `reserved`: ids from a committed `reserve_fragments`, at least `ids_needed`."""
+        """The Rewrite that replaces the old fragments.
+
+        `reserved`: at least `ids_needed` ids from a committed `reserve_fragments`.
+        """
         ids = iter(reserved)
         transaction = new_transaction(self.read_version, uuid=uuid, properties=properties)
         transaction.rewrite.SetInParent()
@@ -78,17 +81,17 @@ class Compacted:
 
 
 def compact_files(dataset: lance.LanceDataset, **options: Any) -> Compacted:
-    """Plan a compaction and rewrite the fragments here. `options`: those of `lance.optimize.CompactionOptions`.
+    """Plan a compaction and rewrite the fragments in this process; the result has no groups if there is nothing to do.
 
-    No groups: there was nothing to do.
+    `options`: fields of `lance.optimize.CompactionOptions`.
     """
     return compacted(dataset, [task.execute(dataset) for task in compaction_tasks(dataset, **options)])
 
 
 def compact_files_again(dataset: lance.LanceDataset, before: Compacted, **options: Any) -> Compacted:
-    """The same on a newer version, after a conflict: what is still true of the work before is kept.
+    """Compact again on a newer version, after a conflict, and keep the groups that are still valid.
 
-    A group is, when its fragments are still there with the same files and deletions; the others are planned anew.
+    A group is valid if its old fragments are still there with the same files and deletions. The rest is planned again.
     """
     table = read_table(dataset)
     latest = {one.id: one for one in table.manifest.fragments}
@@ -105,7 +108,7 @@ def compact_files_again(dataset: lance.LanceDataset, before: Compacted, **option
 
 
 def compaction_tasks(dataset: lance.LanceDataset, **options: Any) -> list[CompactionTask]:
-    """To be executed here or elsewhere; they can be pickled."""
+    """The tasks of a compaction, to execute in this or another process; they can be pickled."""
     from lance.optimize import Compaction
 
     read_table(dataset).refuse_legacy("compaction")
@@ -120,7 +123,7 @@ def compaction_tasks(dataset: lance.LanceDataset, **options: Any) -> list[Compac
 
 
 def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> Compacted:
-    """From what the tasks returned; `dataset` is open at the version that they were planned on."""
+    """Combine the results of the tasks. `dataset` must be open at the version on which they were planned."""
     table = read_table(dataset)
     groups = []
     for result in results:
@@ -130,7 +133,7 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
                 f"{table.version}: open it at {result.read_version}",
                 code="fragments_reserved",
             )
-        # Its `new_fragments` can't be read under pylance 4.0.0 where row ids are stable; its JSON always can.
+        # With stable row ids, pylance 4.0.0 can't return `new_fragments`; it can always return the JSON.
         told = _told(result)
         groups.append(RewrittenGroup(_fragments(told["original_fragments"]), _fragments(told["new_fragments"])))
     return Compacted(
@@ -143,7 +146,7 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
 
 
 def _told(given: Any) -> Any:
-    """What pylance sends to other processes: its stubs lack `json`."""
+    """The JSON in which pylance sends a task or a result to other processes; pylance's stubs lack `json`."""
     return json.loads(given.json())
 
 
@@ -152,7 +155,7 @@ def _fragments(told: Iterable[Mapping[str, Any]]) -> tuple[DataFragment, ...]:
 
 
 def _without(task: CompactionTask, done: set[int]) -> list[CompactionTask]:
-    """What is left of a task without some fragments: a task for each run of neighbours that is worth one."""
+    """The rest of a task without the fragments in `done`: a task for each run of neighbours that is worth rewriting."""
     told = _told(task)
     fragments = told["task"]["fragments"]
     if done.isdisjoint(one["id"] for one in fragments):
@@ -183,7 +186,7 @@ def _stale_indices(dataset: lance.LanceDataset, table: ReadTable, groups: Iterab
 
 
 def _holds_row_ids(type_url: str, version: int) -> bool:
-    """Of an index in a table with stable row ids."""
-    # pylance 14.0.2: zone maps and bloom filters never do, B-trees up to version 0.
+    """Whether an index of this type and version holds row ids, and not addresses, in a table with stable row ids."""
+    # pylance 14.0.2: zone maps and bloom filters never hold them, B-trees only in version 0.
     kind = type_url.rpartition(".")[2]
     return kind not in _ADDRESS_KINDS and (kind != "BTreeIndexDetails" or version == 0)

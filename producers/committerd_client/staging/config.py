@@ -1,4 +1,4 @@
-"""Settings of a table, and the metadata of the table, its schema and its columns."""
+"""Changes the settings of a table, and the metadata of the table, its schema and its columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Afterwards the map holds these entries and no others."""
+    """Replaces a map: afterwards it holds these entries and no others."""
 
     entries: Mapping[str, str]
 
 
 Changes: TypeAlias = "Mapping[str, str | None] | Replace"
-"""Entries to set, or with None to remove; `Replace` for all of them."""
+"""Entries to set, or to remove if the value is None; `Replace` replaces the whole map."""
 
 
 def update_config(
@@ -36,11 +36,12 @@ def update_config(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Change settings and metadata; what is None stays as it is.
+    """Change settings and metadata; arguments that are None change nothing.
 
-    `config`: `lance.*` settings and others. `field_metadata`: by path of the column, `outer.inner` for nested ones.
+    `config`: settings, `lance.*` and others. `field_metadata`: changes by the path of the column, `outer.inner` for
+    nested ones.
 
-    Raises `StagingError` for unknown columns, for keys that are the committer's, and where nothing is to be changed.
+    Raises `StagingError` for unknown columns, for keys that are reserved for the committer, and if there is no change.
     """
     if config is None and table_metadata is None and schema_metadata is None and field_metadata is None:
         raise StagingError(
@@ -62,7 +63,7 @@ def update_config(
 
 
 def field_at(table: ReadTable, path: str) -> Field:
-    """A column by its path. Raises `StagingError` for one that the table does not have."""
+    """The column at a path. Raises `StagingError` if the table does not have it."""
     found = None
     for name in path.split("."):
         parent = -1 if found is None else found.id

@@ -1,4 +1,4 @@
-"""Delete rows: each fragment gets a new deletion file, or goes."""
+"""Deletes rows: each fragment gets a new deletion file, or is removed if no row is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def delete(
 ) -> Staged:
     """Delete the rows for which the SQL predicate is true.
 
-    Deletes and updates of other rows that are committed meanwhile don't contradict it, those of the same rows do.
+    It conflicts with deletes and updates of the same rows that are committed meanwhile, and not with those of others.
     """
     table = read_table(dataset)
     transaction = table.transaction(uuid, properties)
@@ -36,7 +36,7 @@ def delete(
 
 
 def delete_from_fragments(dataset: lance.LanceDataset, predicate: str) -> tuple[list[DataFragment], list[int]]:
-    """(fragments with new deletion files, ids of those that have no row left); untouched ones are in neither."""
+    """(fragments with new deletion files, ids of the fragments without rows left); unchanged ones are in neither."""
     changed: list[DataFragment] = []
     removed: list[int] = []
     for one in dataset.get_fragments():

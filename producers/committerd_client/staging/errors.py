@@ -1,4 +1,4 @@
-"""What can't be staged."""
+"""The error for changes that can't be staged."""
 
 from __future__ import annotations
 

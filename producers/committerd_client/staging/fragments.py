@@ -1,4 +1,4 @@
-"""Fragments, data files and schemas of pylance as they stand in a transaction."""
+"""Converts fragments, data files and schemas of pylance to the messages of a transaction."""
 
 from __future__ import annotations
 
@@ -43,19 +43,22 @@ _DELETION_TYPES = {"array": DeletionFile.ARROW_ARRAY, "bitmap": DeletionFile.BIT
 
 
 def fragment(metadata: FragmentMetadata) -> DataFragment:
-    """One fragment as it stands in a transaction. Raises `StagingError` for what this version does not know."""
+    """The message of a fragment. Raises `StagingError` for fields or values that this client does not know."""
     given = {field.name: getattr(metadata, field.name) for field in dataclasses.fields(metadata)}
     given["files"] = [_of_file(file) for file in metadata.files]
     if metadata.deletion_file is not None:
         given["deletion_file"] = metadata.deletion_file.asdict()
     for name in ("row_id_meta", "created_at_version_meta", "last_updated_at_version_meta"):
         if given[name] is not None:
-            given[name] = json.loads(given[name].json())  # 4.0.0 has no asdict() for them
+            given[name] = json.loads(given[name].json())  # pylance 4.0.0 has no asdict() for them
     return fragment_of_json(given, called=type(metadata).__name__)
 
 
 def fragment_of_json(given: Mapping[str, Any], *, called: str = "FragmentMetadata") -> DataFragment:
-    """The same from the JSON in which pylance sends fragments to other processes."""
+    """The message of a fragment, from the JSON in which pylance sends fragments to other processes.
+
+    `called`: the name of the JSON object in error messages. Raises `StagingError` as `fragment` does.
+    """
     _only(given, _FRAGMENT_FIELDS, called)
     made = DataFragment(id=given["id"], physical_rows=given.get("physical_rows") or 0)
     made.files.extend(_file_of_json(file) for file in given["files"])
@@ -68,7 +71,7 @@ def fragment_of_json(given: Mapping[str, Any], *, called: str = "FragmentMetadat
 
 
 def data_file(given: lance.fragment.DataFile) -> DataFile:
-    """One data file as it stands in a transaction."""
+    """The message of a data file. Raises `StagingError` as `fragment` does."""
     return _file_of_json(_of_file(given))
 
 
@@ -77,10 +80,10 @@ def lance_schema(
 ) -> tuple[list[Field], dict[str, bytes]]:
     """(fields in depth-first order, metadata) as pylance stores them.
 
-    What an Arrow type becomes depends on the version of the data files (a blob is one column in 2.1 and three in 2.2),
-    so pylance is asked: it writes no rows, into memory. A schema of pylance's own is taken as it is, ids included.
+    The Lance type of an Arrow type depends on the version of the data files (a blob is one column in 2.1 and three in
+    2.2), so pylance converts it: it writes an empty table into memory. A schema of pylance's own keeps its field ids.
     """
-    from lance.fragment import write_fragments  # here, so that the module can be imported without pylance
+    from lance.fragment import write_fragments  # imported here, so that the module needs no pylance
     from lance.schema import LanceSchema
 
     if not isinstance(schema, LanceSchema):
@@ -92,7 +95,7 @@ def lance_schema(
             data_storage_version=data_storage_version,
         )
         schema = nothing.operation.new_schema
-    # pylance pickles a schema as the messages that it stores: (metadata as JSON of byte lists, each field's bytes).
+    # pylance pickles a schema as Lance's messages: (metadata as JSON of byte lists, the bytes of each field).
     pickled: Any = schema.__reduce__()
     metadata, *fields = pickled[1]
     values = {key: bytes(value) for key, value in json.loads(metadata).items()}
@@ -100,9 +103,9 @@ def lance_schema(
 
 
 def storage_version(fragments: Iterable[DataFragment]) -> str | None:
-    """The `data_storage_version` that makes such files; None when there are none."""
+    """The `data_storage_version` of the fragments' files; None if there are no files."""
     for file in _files(fragments):
-        # Lance: file versions 0.0 to 0.2 are the legacy format, 0.3 was the first name of 2.0.
+        # Lance: file versions 0.0 to 0.2 are the legacy format; 0.3 is the first name of 2.0.
         if file.file_major_version == 0:
             return "2.0" if file.file_minor_version == 3 else "legacy"
         return f"{file.file_major_version}.{file.file_minor_version}"
@@ -149,7 +152,7 @@ def _deletion_file(given: Mapping[str, Any]) -> DeletionFile:
 
 
 def _sequence(made: DataFragment, given: Any, name: str) -> None:
-    """Row ids or row versions: pylance shows them as `{"Inline": [bytes]}` or `{"External": {path, offset, size}}`."""
+    """Set row ids or row versions, in pylance's JSON `{"Inline": [bytes]}` or `{"External": {path, offset, size}}`."""
     match given:
         case None:
             return
@@ -157,7 +160,7 @@ def _sequence(made: DataFragment, given: Any, name: str) -> None:
             setattr(made, f"inline_{name}", bytes(content))
         case {"External": place} | {"external": place}:
             getattr(made, f"external_{name}").CopyFrom(ExternalFile(**place))
-        case unknown:  # Lance 14 can keep them in a column of the data file
+        case unknown:  # Lance 14 can store them in a column of the data file
             raise StagingError(
                 f"fragment {made.id} keeps its {name} in a way that committerd does not know: {unknown}",
                 code="unknown_to_committerd",
@@ -165,7 +168,7 @@ def _sequence(made: DataFragment, given: Any, name: str) -> None:
 
 
 def _only(given: Mapping[str, Any], known: frozenset[str], called: str) -> None:
-    """Refuse what a newer pylance has added and filled in."""
+    """Raise `StagingError` for fields that this client does not know, if a newer pylance has set them."""
     for name, value in given.items():
         if name not in known and value:
             raise StagingError(

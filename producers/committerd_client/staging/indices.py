@@ -1,4 +1,4 @@
-"""Create, drop and optimize indices. Their files are written by pylance before anything is committed."""
+"""Creates, drops and optimizes indices. pylance writes their files before anything is committed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def create_index(
     properties: Mapping[str, str] | None = None,
     **parameters: Any,
 ) -> Staged:
-    """Index a column, as `create_scalar_index` and `create_index` of pylance do.
+    """Create an index on a column, as pylance's `create_scalar_index` and `create_index` do.
 
-    `index_type`: `BTREE`, `BITMAP`, `INVERTED`, ... or `IVF_PQ`, `IVF_HNSW_SQ`, ... `name`: unless given,
-    `{column}_idx`. `replace`: an index of that name goes; otherwise it is an error of pylance. `parameters`: pylance's,
-    such as `num_partitions`. Rows that are appended meanwhile are not in it until `optimize_indices`.
+    `index_type`: `BTREE`, `BITMAP`, `INVERTED`, ... or `IVF_PQ`, `IVF_HNSW_SQ`, ... `name`: default `{column}_idx`.
+    `replace`: replace an index of that name; without it, such an index is an error of pylance. `parameters`: those of
+    pylance, such as `num_partitions`. The index does not cover rows that are appended meanwhile until
+    `optimize_indices`.
 
-    Raises `StagingError` for a branch or a detached version; whatever pylance raises.
+    Raises `StagingError` for a branch or a detached version, and pylance's errors.
     """
     called = f"{column}_idx" if name is None else name
 
@@ -58,7 +59,7 @@ def drop_index(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Drop an index by name, with all its segments. Raises `StagingError` for one that the table does not have."""
+    """Drop an index by name, with all its segments. Raises `StagingError` if the table does not have it."""
     staged = None
     if any(index.name == name for index in dataset.describe_indices()):
         staged = _index_change(
@@ -77,9 +78,10 @@ def optimize_indices(
     properties: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Staged | None:
-    """Take the rows into the indices that are not in them yet, as `dataset.optimize.optimize_indices` does.
+    """Add the rows to the indices that these don't cover yet, as `dataset.optimize.optimize_indices` does.
 
-    `names`: None = all. `options`: pylance's, such as `num_indices_to_merge`, `retrain`. None: nothing to do.
+    Returns None if there is nothing to do. `names`: None = all indices. `options`: those of pylance, such as
+    `num_indices_to_merge`, `retrain`.
     """
     given = sorted({index.name for index in dataset.describe_indices()} if names is None else set(names))
     if not given:
@@ -100,12 +102,12 @@ def add_index_segments(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Publish segments that `dataset.create_index_uncommitted` built, here or on other machines.
+    """Add segments to the table that `dataset.create_index_uncommitted` has built, here or on other machines.
 
-    Segments of one name are one index; they join those that the table has under it.
+    Segments with the same name form one index, together with the segments that the table already has under that name.
 
-    Raises `StagingError` where pylance does not tell an index's details (4.0.0 does for none; those of vector indices
-    are known).
+    Raises `StagingError` if pylance does not return an index's details (4.0.0 never does; the details of vector indices
+    are known without it).
     """
     table = read_table(dataset)
     vectors = {one.id for one in table.manifest.fields if one.logical_type.startswith("fixed_size_list:")}
@@ -134,7 +136,7 @@ def _index_change(
     found = would_commit(dataset, change, expected=expected)
     if found is None:
         return None
-    # pylance has looked at later versions, and planned it against the latest of them.
+    # pylance may have read later versions, and has planned it against the latest one.
     transaction = new_transaction(found.read_version, uuid=uuid, properties=properties)
     transaction.create_index.CopyFrom(found.create_index)
     return Staged(transaction=transaction, read_uuid=table.read_uuid if found.read_version == table.version else None)

@@ -1,19 +1,19 @@
-"""The keys of a merge-insert, by which two of them notice that they insert the same one.
+"""The keys of a merge-insert; with them Lance detects that two merge-inserts insert the same key.
 
-pylance tracks them itself where it commits (a Bloom filter over the table's unenforced primary key), and loses them in
-`execute_uncommitted`. Ours is exact: one 64-bit hash for each key of the source, whatever columns the merge is on.
-Lance takes an exact set and a Bloom filter as contradicting each other, so mixing the two is safe.
+If pylance commits, it tracks the keys itself (a Bloom filter over the table's unenforced primary key); its
+`execute_uncommitted` loses them. Our filter is exact: a 64-bit hash for each key of the source, whatever columns the
+merge is on. Lance treats an exact set and a Bloom filter as a conflict, so it is safe to mix the two.
 
-**The hash of a key** is BLAKE2b with a digest of 8 bytes, read as a little-endian integer, of its columns one after
-the other in the order of their field ids. Each column is cast to the type that it has in the table, and then is
+**The hash of a key** is a BLAKE2b digest of 8 bytes, read as a little-endian integer, over the key's columns one after
+the other in the order of their field ids. Each value is cast to the column's type in the table, and is encoded as
 
 * null: the byte 0;
-* else: the byte 1, the length of the value in bytes (32 bits, little-endian), and the value:
-  strings as UTF-8, binary as it is, booleans as one byte, all else as its little-endian value in memory (integers,
-  dates, times, timestamps, durations, decimals as two's complement, floats as IEEE 754 with one zero and one NaN).
+* any other value: the byte 1, the length of the value in bytes (32 bits, little-endian), and the value: strings as
+  UTF-8, binary as it is, booleans as one byte, all others as their little-endian bytes in memory (integers, dates,
+  times, timestamps, durations, decimals as two's complement, floats as IEEE 754 with one zero and one NaN).
 
-A key with a null is one like others here. Lance joins it with nothing, so two merges that insert the same contradict
-each other needlessly, and one is executed again.
+A key with a null is hashed like any other. Lance never joins such a key, so two merges that insert the same one
+conflict needlessly, and one of them is executed again.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEYS_MAX = 100_000
-"""Keys that one filter names, unless told otherwise: about 1 MB in every version that a merge makes."""
+"""Default of the number of keys in a filter: about 1 MB in each version that a merge makes."""
 
-# Lance: inserted_rows.rs. Filters of other sizes can't be compared with what pylance writes.
+# Lance: inserted_rows.rs. Lance can compare only filters of the same size as pylance's.
 _BLOOM_ITEMS, _BLOOM_PROBABILITY, _BLOOM_BYTES = 8192, 0.00057, 32768
 _FLOAT_TYPES = {"halffloat": "<e", "float": "<f", "double": "<d"}
 
 
 class KeyHashes:
-    """Collects the keys of batches while pylance reads them."""
+    """Collects the hashes of the keys of batches while pylance reads these."""
 
     def __init__(self, columns: Sequence[tuple[int, pa.Field]], *, most: int) -> None:
-        """`columns`: id and Arrow field of each key column, as in the table. `most`: hashes to keep."""
+        """`columns`: field id and Arrow field of each key column, as in the table. `most`: number of hashes to keep."""
         self._columns = sorted(columns, key=lambda column: column[0])
         self._most = most
         self._hashes: set[int] = set()
         self.too_many = False
-        """Whether there were more than that."""
+        """Whether there were more than `most` keys."""
         self.nulls = False
-        """Whether a key with a null was among them."""
+        """Whether one of the keys has a null."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in its rows. Raises `StagingError` for a column that can't be cast to the table's type."""
+        """Add the keys of the rows. Raises `StagingError` for a column that can't be cast to the table's type."""
         self.nulls = self.nulls or any(batch.column(field.name).null_count for _, field in self._columns)
         if self.too_many:
             return
@@ -61,14 +61,14 @@ class KeyHashes:
             self._hashes.clear()
 
     def add_all(self, source: pa.Table | pa.RecordBatch) -> None:
-        """As `add`, all at once."""
+        """Add the keys of all rows; as `add` otherwise."""
         import pyarrow as pa
 
         for batch in [source] if isinstance(source, pa.RecordBatch) else source.to_batches():
             self.add(batch)
 
     def has_one_of(self, batch: pa.RecordBatch) -> bool:
-        """Whether one of the batch's rows may have a key that was added; True for sure if one has."""
+        """Whether a row of the batch may have an added key; never False if a row has one."""
         return self.too_many or not self._hashes.isdisjoint(self._of(batch))
 
     def _of(self, batch: pa.RecordBatch) -> Iterator[int]:
@@ -78,7 +78,7 @@ class KeyHashes:
             yield int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little")
 
     def filter(self) -> Transaction.KeyExistenceFilter:
-        """Over all keys that were added; of too many one that shares a key with every other filter."""
+        """The filter over all added keys; if there were too many, a filter that overlaps with every other one."""
         made = Transaction.KeyExistenceFilter(field_ids=[id for id, _ in self._columns])
         if self.too_many:
             made.bloom.bitmap = b"\xff" * _BLOOM_BYTES
@@ -92,7 +92,7 @@ class KeyHashes:
 
 
 def _encoded(batch: pa.RecordBatch, field: pa.Field) -> Iterator[bytes]:
-    """Each value of a key column as it is hashed."""
+    """The encoded values of a key column. Raises `StagingError` for types that can't be compared or cast."""
     import pyarrow as pa
 
     column, wanted = batch.column(field.name), field.type
@@ -114,7 +114,7 @@ def _encoded(batch: pa.RecordBatch, field: pa.Field) -> Iterator[bytes]:
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:
-    """What holds the values of a type."""
+    """The storage type of an extension type, the value type of a dictionary; else the type itself."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):
@@ -142,12 +142,12 @@ def _values(column: pa.Array) -> Iterator[bytes]:
 
 def _float(value: float, shape: str) -> bytes:
     if value != value:
-        value = float("nan")  # one of the many
+        value = float("nan")  # one bit pattern for all NaNs
     return struct.pack(shape, value + 0.0)  # -0.0 + 0.0 is 0.0
 
 
 def _fixed(column: pa.Array, width: int) -> Iterator[bytes]:
-    """Values that have one width, from the memory that holds them."""
+    """Encoded values of a fixed-width type, from the column's buffer. `width`: in bytes."""
     buffers: list[Any] = column.buffers()
     start = column.offset * width
     memory = memoryview(buffers[1])[start : start + len(column) * width] if len(column) else memoryview(b"")

@@ -1,4 +1,4 @@
-"""Merge rows into a table by their keys: upsert, insert what is new, delete."""
+"""Merges rows into a table by their keys: upserts, inserts of new rows, deletes."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _UPDATE_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedMerge(Staged):
-    """A merge, and what it does when it is committed."""
+    """A merge, with the numbers of rows that it inserts, updates and deletes."""
 
     inserted: int
-    """Rows."""
+    """Number of rows; `updated` and `deleted` too."""
     updated: int
     deleted: int
     merge: Merge | None = field(default=None, repr=False, compare=False)
-    """What was executed, and on which version; None where an execution again could make no use of it."""
+    """The merge that was executed, and its version; None if a re-execution could not use its results."""
 
     @property
     def changes(self) -> bool:
-        """False: committing it would make a version that equals the one before."""
+        """Whether it changes anything. If not, the new version would equal the one before."""
         return bool(self.inserted or self.updated or self.deleted)
 
 
@@ -73,28 +73,29 @@ def merge_insert(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> StagedMerge:
-    """Merge the source's rows by key, as `dataset.merge_insert(on)` does; an upsert unless told otherwise.
+    """Merge the source's rows by key, as `dataset.merge_insert(on)` does; by default an upsert.
 
-    `source` is read once, in batches. `on`: the key's columns, at the top of the table; None = its unenforced primary
-    key. The clauses are those of pylance's builder: `when_matched_update_all` may be a condition on `source.` and
-    `target.`, `when_not_matched_by_source_delete` one on the table's columns. Delete by keys:
-    `when_matched_update_all=False, when_matched_delete=True, when_not_matched_insert_all=False`, with a source of the
+    `source` is read once, in batches. `on`: the key columns, which must be top-level; None = the table's unenforced
+    primary key. The clauses are those of pylance's builder: `when_matched_update_all` may be a condition on `source.`
+    and `target.`, `when_not_matched_by_source_delete` one on the table's columns. To delete by keys, use
+    `when_matched_update_all=False, when_matched_delete=True, when_not_matched_insert_all=False`, and a source with the
     key columns alone. `use_index`: whether a scalar index on the key may be used.
 
-    A merge that may insert names its keys (`keys.py`), so that of two which insert the same one the second is
-    RETRYABLE, and so is one after an Append. Above `keys_max` keys it contradicts every other such merge.
+    A merge that may insert names its keys (`keys.py`). Of two merges that insert the same key, the second is RETRYABLE;
+    so is a merge after an Append. A merge with more than `keys_max` keys conflicts with every other merge that may
+    insert.
 
-    `again`: what a `reexecute` callback is given. Where rows were appended since the same merge was executed, what it
-    found in the rest of the table still holds: only what is new is looked through, and the files that are written
-    already are staged once more (`merge_again.py`). Whatever does not allow that is executed in full; so is a source
-    that is a reader. A source that is read from the table must be read anew for each call, at the version at which
-    `dataset` is open, like any that another transaction may have changed.
+    `again`: the argument of a `reexecute` callback. If rows were appended since the same merge was executed, its
+    results for the rest of the table are still valid: the helper reads only the new rows, and stages the files that are
+    already written once more (`merge_again.py`). If that is not possible, the merge is executed in full; so it is for a
+    source that is a reader. Read a source that depends on the table, or on anything that another transaction may have
+    changed, again for each call, at the version at which `dataset` is open.
 
-    Two rows of the source with one key that the table does not have are both inserted, as pylance does.
+    If two rows of the source have the same key, and the table does not have that key, both are inserted, as in pylance.
 
     Raises `StagingError` for blob columns, legacy files, unknown columns, keys that can't be compared, and nulls in
-    keys where pylance loses them; whatever pylance raises otherwise (two source rows for one row of the table, a schema
-    that does not fit).
+    keys if this pylance drops such rows. Raises pylance's other errors too (two source rows for one row of the table,
+    a schema that does not fit).
     """
     table = read_table(dataset)
     table.refuse_legacy("merge_insert")
@@ -151,7 +152,7 @@ def _check_source(source: Rows, names: Sequence[str]) -> None:
 def _found_before(
     merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, again: Reexecution | None
 ) -> StagedMerge | None:
-    """What came of it when it was executed before, where that still holds."""
+    """The results of the execution before, staged for this version; None if they are not valid any more."""
     before = again.work if again is not None else None
     if not isinstance(before, StagedMerge) or before.merge is None:
         return None
@@ -167,7 +168,7 @@ def _found_before(
 
 
 def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, *, use_index: bool) -> StagedMerge:
-    """Find the rows, and write the files."""
+    """Execute the merge in full: find the rows, and write the files."""
     builder: Any = dataset.merge_insert(merge.names)
     builder.use_index(use_index)
     for clause, wish in merge.clauses.items():
@@ -193,7 +194,7 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
 
 
 def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
-    """Merge, and collect the keys of all rows, which are read once."""
+    """Run pylance's merge, and collect the keys of the rows in the same pass."""
     import pyarrow as pa
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -218,7 +219,7 @@ def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
 
 @cache
 def _keeps_null_keys() -> bool:
-    """Whether this pylance inserts rows whose key has a null. 4.0.0 drops them without a word."""
+    """Whether this pylance inserts rows whose key has a null. pylance 4.0.0 drops them silently."""
     import lance
     import pyarrow as pa
 
@@ -229,7 +230,7 @@ def _keeps_null_keys() -> bool:
 
 
 def _update(operation: Any) -> Transaction.Update:
-    """From pylance's Update. Raises `StagingError` for what a newer pylance has added and filled in."""
+    """The message of pylance's Update. Raises `StagingError` for fields that only a newer pylance has, if set."""
     for name, value in vars(operation).items():
         if name not in _UPDATE_FIELDS and value:
             raise StagingError(

@@ -1,22 +1,22 @@
-"""A merge executed again by looking only at what is new since it was executed.
+"""Executes a merge again by reading only the rows that are new since its last execution.
 
-To execute a merge is to look for its keys in the whole table, which takes as long as the table is large. What it found
-in a fragment holds for as long as the fragment is as it was. So a merge that was refused, mostly because rows were
-appended meanwhile, or that took so long that it would be, is staged once more for a later version, with the files that
-it has written, when
+A merge searches the whole table for its keys, which takes the longer the larger the table is. Its results for a
+fragment stay valid for as long as the fragment is unchanged. A merge is often refused because rows were appended
+meanwhile, or takes so long that it would be. It is then staged once more for a later version, with the files that it
+has already written, if all of this holds:
 
-* the table has the same columns, and a fragment at least is there as it was: it is the same table,
-* each fragment that it changes is there as it was (neither compacted nor deleted from),
-* no row with one of its keys is in a fragment that is new, that has other data files, or that had lost rows before,
-  which a Restore brings back,
-* it was executed within a day: Lance's cleanup deletes files that no version names after 7.
+* The table has the same columns, and at least one fragment is unchanged: it is the same table.
+* Each fragment that the merge changes is unchanged (neither compacted nor deleted from).
+* None of its keys is in a fragment that is new, that has other data files, or that had deleted rows before (a Restore
+  may bring these back).
+* It was executed within the last day: Lance's cleanup deletes files that no version names after 7 days.
 
-Rows that vanished elsewhere don't matter if the merge changes each row that it matches: those it has matched are in
-the fragments that it changes. Otherwise (a condition, or matched rows that are left alone) a row that kept a key from
-being inserted may be gone; then no fragment may be gone, or have lost rows.
+Rows that were deleted elsewhere don't matter if the merge changes each row that it matches, because the matched rows
+are in the fragments that it changes. Otherwise (the merge has a condition, or leaves matched rows alone) a row that
+kept a key from being inserted may be gone. In that case no fragment may be gone or have lost rows.
 
-Where a table has stable row ids, the fragments of a merge may say in which version their rows were changed. Those are
-executed anew.
+In a table with stable row ids, the fragments of a merge may name the version in which their rows were changed. Such a
+merge is executed in full.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
 
 _ROWS_MAX = 100_000
-"""New rows to look through here. pylance looks through more of them faster."""
+"""Number of new rows that are read here at most. With more rows pylance's full execution is faster."""
 _AGE_SECONDS_MAX = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A merge as it was asked for, and the version on which it is executed."""
+    """The arguments of a merge, and the version on which it is executed."""
 
     uri: str
     table: ReadTable
     columns: tuple[tuple[int, pa.Field], ...]
-    """Field id and Arrow field of each column of the key."""
+    """Field id and Arrow field of each key column."""
     source: Rows
     keys_max: int
     clauses: Mapping[str, bool | str]
-    """By the names of pylance's builder."""
+    """The clauses, by the names in pylance's builder."""
     executed_at: float
-    """When its files were written; Unix time."""
+    """When its files were written (Unix time, seconds)."""
 
     @property
     def names(self) -> list[str]:
-        """Of the key's columns."""
+        """Names of the key columns."""
         return [column.name for _, column in self.columns]
 
     @property
@@ -66,8 +66,10 @@ class Merge:
         return bool(self.clauses["when_not_matched_insert_all"])
 
     def may_hold_again(self, update: Transaction.Update) -> bool:
-        """Whether what came of it is worth keeping: not where the rows are used up, or it asks for what it does not
-        name, or its fragments name versions.
+        """Whether a re-execution may use the results.
+
+        It may not if the source is a reader, which is exhausted; if the merge deletes rows that the source does not
+        have; or if the fragments name versions.
         """
         import pyarrow as pa
 
@@ -85,7 +87,7 @@ class Merge:
         )
 
     def equals(self, other: Merge) -> bool:
-        """Whether both would do the same to one version of one table."""
+        """Whether both merges would make the same change to the same version of a table."""
         return (
             (self.uri, self.columns, self.keys_max) == (other.uri, other.columns, other.keys_max)
             and dict(self.clauses) == dict(other.clauses)
@@ -96,9 +98,9 @@ class Merge:
 
 
 def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: lance.LanceDataset) -> bool:
-    """Whether the change that came of it before is what it would do to the version at which the dataset is open.
+    """Whether the change that the merge made before is the one that it would make now.
 
-    Reads the key columns of new fragments.
+    `update`: the change. `dataset`: open at the version of `now`. Reads the key columns of new fragments.
     """
     if now.executed_at - before.executed_at > _AGE_SECONDS_MAX or not now.equals(before):
         return False
@@ -117,7 +119,7 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
 
 
 def _may_have_its_keys(merge: Merge, fragments: Collection[DataFragment], dataset: lance.LanceDataset) -> bool:
-    """Whether one of their rows may have one of the source's keys."""
+    """Whether a row of the fragments may have one of the source's keys."""
     keys = KeyHashes(merge.columns, most=merge.keys_max)
     try:
         keys.add_all(merge.source)
@@ -127,16 +129,17 @@ def _may_have_its_keys(merge: Merge, fragments: Collection[DataFragment], datase
         chosen = [one for one in dataset.get_fragments() if one.fragment_id in numbers]
         rows = dataset.scanner(columns=merge.names, fragments=chosen, scan_in_order=False).to_table()
         return any(keys.has_one_of(batch) for batch in rows.combine_chunks().to_batches())
-    except StagingError:  # of keys that pylance can compare and we can't
+    except StagingError:  # pylance can compare these keys and we can't
         return True
 
 
 def to_look_through(
     before: Iterable[DataFragment], now: Iterable[DataFragment], changed: Collection[int], *, may_lose_rows: bool
 ) -> list[DataFragment] | None:
-    """The fragments of a later version in which an earlier one's merge may find more; None: it is to be executed anew.
+    """The fragments of a later version that a merge on an earlier version has not read; None = execute it in full.
 
-    `changed`: ids of the fragments that it changes. `may_lose_rows`: whether others may be gone, or have lost rows.
+    `changed`: ids of the fragments that the merge changes. `may_lose_rows`: whether other fragments may be gone or have
+    lost rows.
     """
     rest, new, same = {one.id: one for one in before}, [], False
     for one in now:
@@ -154,7 +157,7 @@ def to_look_through(
 
 
 def _names_versions(update: Transaction.Update) -> bool:
-    """Whether its fragments say in which version their rows were made or changed."""
+    """Whether its fragments name the versions in which their rows were made or changed."""
     return any(
         one.WhichOneof("created_at_version_sequence") or one.WhichOneof("last_updated_at_version_sequence")
         for one in (*update.updated_fragments, *update.new_fragments)
@@ -162,7 +165,7 @@ def _names_versions(update: Transaction.Update) -> bool:
 
 
 def _same_rows(one: Rows, other: Rows) -> bool:
-    """Readers are used up: nobody can tell."""
+    """Whether both have the same rows. False for readers, which are exhausted."""
     import pyarrow as pa
 
     if isinstance(one, pa.RecordBatchReader) or type(one) is not type(other):

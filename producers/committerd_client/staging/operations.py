@@ -1,4 +1,4 @@
-"""Small operations that write no data: restore, data replacement, reserved fragment ids."""
+"""Small operations that write no data: restore, data replacement, reservation of fragment ids."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def restore(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Make an old version the latest again: `version`, or the one at which the dataset is open.
+    """Restore an old version as the latest one: `version`, or the one at which the dataset is open.
 
-    What was committed since then is gone from the latest version, whoever committed it. The committer's own keys stay.
+    The latest version then lacks all changes since that version, of every writer. The committer's own keys stay.
     """
     table = read_table(dataset)
     transaction = table.transaction(uuid, properties)
@@ -39,10 +39,10 @@ def data_replacement(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Replace columns of fragments: each new file, by fragment id, takes the place of the one with the same fields.
+    """Replace columns of fragments: each new file, by fragment id, replaces the file with the same fields.
 
-    A file has the rows of its fragment, deleted ones too, and all have the same fields; `lance.file.LanceFileWriter`
-    writes them. Raises `StagingError` for fragments that the table does not have.
+    A file must have as many rows as its fragment, deleted ones included, and all files must have the same fields. Write
+    them with `lance.file.LanceFileWriter`. Raises `StagingError` for fragments that the table does not have.
     """
     table = read_table(dataset)
     known = {one.id for one in table.manifest.fragments}
@@ -65,7 +65,7 @@ def reserve_fragments(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Take fragment ids for a Rewrite. Which ones is in the result of the commit: `result.reserved`."""
+    """Reserve fragment ids for a Rewrite. The result of the commit holds the ids: `result.reserved`."""
     if count < 1:
         raise StagingError(f"{count} fragment ids can't be reserved", code="nothing_to_stage")
     table = read_table(dataset)

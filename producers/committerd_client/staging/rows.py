@@ -1,4 +1,4 @@
-"""New rows in files that are written already: append to a table, create one, replace what one holds."""
+"""Adds rows from files that are already written: append to a table, create a table, overwrite a table."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def append(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged | Transaction:
-    """Add the rows of what `lance.fragment.write_fragments` returned.
+    """Append the rows of fragments that `lance.fragment.write_fragments` returned.
 
         dataset = lance.dataset(uri)
         fragments = write_fragments(rows, dataset, mode="append")
         await client.commit(staging.append(fragments, dataset=dataset))
 
-    `dataset`: the one that `write_fragments` was given, so that the committer knows for which schema the files were
-    written. What contradicts an Append since then refuses it: an Overwrite, a Restore, a table that was made again
-    under the same name. `read_version`: its version alone, where the dataset is not at hand. Without either the rows go
-    to whatever version is the latest when the committer gets to them. That is safe only where nobody ever overwrites
-    the table: an Overwrite may give the fields' ids to columns of other types, and nobody can read the rows then.
+    `dataset`: the argument of `write_fragments`; from it the committer knows the schema of the files. An Overwrite or a
+    Restore since that version conflicts with the Append, and so does a table that was made again under the same name.
+    `read_version`: the dataset's version alone, if the dataset is not at hand. Without either, the rows go to the
+    version that is the latest when the committer reaches the record. That is safe only if nobody ever overwrites the
+    table: an Overwrite may give the field ids to columns of other types, and then nobody can read the rows.
 
-    `uuid`: a fresh one unless given; keep it when you stage the same work again. `properties`: kept with the version;
+    `uuid`: default a new one; keep it if you stage the same work again. `properties`: stored with the version;
     `__lance_commit_message` is the commit message. Raises `StagingError` (`schema_differs`) for fragments with fields
     that the dataset does not have, or without columns that it requires.
     """
@@ -76,7 +76,7 @@ def append(
 
 
 def _require_schema(table: ReadTable, transaction: Transaction) -> None:
-    """Raises `StagingError` where the files of an Append can't be of the schema that the table has."""
+    """Raise `StagingError` if the files of an Append can't have the table's schema."""
     known = {one.id for one in table.manifest.fields}
     parents = {one.parent_id for one in table.manifest.fields}
     required = {one.id: one.name for one in table.top_fields if not one.nullable and one.id not in parents}
@@ -105,10 +105,11 @@ def create(
     enable_v2_manifest_paths: bool | None = None,
     data_storage_version: str | None = None,
 ) -> Staged:
-    """Make the table, with the rows of what `write_fragments(mode="create")` returned; one that exists is left alone.
+    """Create the table, with the rows of fragments that `write_fragments(mode="create")` returned.
 
-    `schema`: that of the written data; its fields get the ids that pylance gave them in the files. `config`: settings
-    of the table. The others are as in `lance.write_dataset`; None leaves them to the committer.
+    It never changes an existing table. `schema`: the schema of the written data; its fields get the ids that pylance
+    gave them in the files. `config`: settings of the table. The other arguments are as in `lance.write_dataset`; None
+    leaves the choice to the committer.
     """
     transaction = new_transaction(0, uuid=uuid, properties=properties)
     _replace_rows(transaction, fragments, schema, config=config, data_storage_version=data_storage_version)
@@ -125,14 +126,14 @@ def create(
 
 
 def append_if_exists(staged: Staged, open_table: Callable[[], lance.LanceDataset]) -> Callable[[Reexecution], Staged]:
-    """For `reexecute`: where a `create` finds that the table exists by now, its rows are added to that one.
+    """For `reexecute`: if a `create` is refused because the table exists, append its rows to that table.
 
         staged = staging.create(fragments, schema)
         await client.commit(staged, reexecute=staging.append_if_exists(staged, lambda: lance.dataset(uri)))
 
-    That Append is planned against the latest version, and again against a later one if it is refused. The table must
-    have the fields of the create, ids included, which two creates of one schema have. Otherwise it
-    raises `StagingError` with code `schema_differs`, and the data has to be written again, for that table.
+    The Append is planned against the latest version, and again against a later one if it is refused. The table must
+    have the fields of the create, with the same ids, as any two creates of one schema have. Otherwise it raises
+    `StagingError` with code `schema_differs`, and the data must be written again, for that table.
     """
     overwrite = staged.transaction.overwrite
 
@@ -163,10 +164,11 @@ def overwrite(
     config: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
 ) -> Staged:
-    """Replace all rows and the schema by what `write_fragments(mode="overwrite")` returned; indices go.
+    """Replace all rows and the schema with those that `write_fragments(mode="overwrite")` returned; drops all indices.
 
-    `dataset`: the version that is replaced; another Overwrite since then refuses this one. None: whatever there is when
-    the committer gets to it; a table that does not exist is made. `schema`, `config`: as in `create`.
+    `dataset`: open at the version to replace; another Overwrite since then conflicts with this one. None: replace the
+    version that is the latest when the committer reaches the record, or create the table if it does not exist.
+    `schema`, `config`: as in `create`.
     """
     table = None if dataset is None else read_table(dataset)
     transaction = new_transaction(0 if table is None else table.version, uuid=uuid, properties=properties)
@@ -194,5 +196,5 @@ def _replace_rows(
 
 
 def _comparable(fields: Iterable[Field]) -> list[tuple[int, str, int, str, bool]]:
-    """What the files of one and the table of the other must agree on."""
+    """The parts of the fields that must be equal in the files and in the table."""
     return [(one.id, one.name, one.parent_id, one.logical_type, one.nullable) for one in fields]

@@ -1,8 +1,8 @@
-"""What pylance would have committed: it does the work, and is stopped where it would make the version.
+"""Stops pylance before it commits a change, and returns the transaction that it would have committed.
 
-For changes that pylance offers no uncommitted form of. Lance writes the transaction into `_transactions/` and then asks
-the dataset's `commit_lock` for leave, which is a function of ours: it reads the transaction and refuses. Nothing is
-committed. pylance 14 removes the file then, 4.0.0 leaves it there, where cleanup takes it as any that no version names.
+This serves changes for which pylance has no uncommitted form. Lance writes the transaction into `_transactions/` and
+then enters the dataset's `commit_lock`, which is our function: it reads the transaction and raises. Nothing is
+committed. pylance 14 then removes the file; 4.0.0 leaves it to Lance's cleanup, like any file that no version names.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def would_commit(
     *,
     expected: Callable[[Transaction], bool],
 ) -> Transaction | None:
-    """The transaction of a change, uncommitted; None when it would have committed nothing.
+    """The uncommitted transaction of a change; None if the change would commit nothing.
 
-    `change` gets a dataset at the same version, which can't commit. `expected`: tells its transaction from those that
-    others write at the same moment. Raises `StagingError` when it can't be told; whatever the change raises.
+    `change`: called with a dataset at the same version, which can't commit. `expected`: whether a transaction is this
+    change's, and not one that another process writes at the same moment. Raises `StagingError` if several match or
+    none, and the errors of the change.
     """
     import lance
 
@@ -65,7 +66,7 @@ def would_commit(
 
 
 class _Watch:
-    """The commit lock, and what was found when it was asked for."""
+    """The commit lock, and the transactions that it finds."""
 
     def __init__(self, dataset: lance.LanceDataset, expected: Callable[[Transaction], bool]) -> None:
         from lance.file import LanceFileSession
@@ -78,13 +79,13 @@ class _Watch:
 
     @contextlib.contextmanager
     def lock(self, version: int) -> Iterator[None]:
-        # In a thread of pylance's own, from which it can't be called.
+        # pylance calls this in a thread of its own, in which pylance itself can't be called.
         reading = threading.Thread(target=self._look, daemon=True)
         reading.start()
         reading.join(_READ_SECONDS)
         self.stopped = True
         raise _Stopped(f"version {version} is not to be committed here")
-        yield  # what makes it a context manager
+        yield  # makes it a context manager
 
     def _look(self) -> None:
         new = sorted(set(self._files.list(_FOLDER)) - self._before)
@@ -96,6 +97,6 @@ class _Watch:
             here = Path(folder, "transaction")
             try:
                 self._files.download_file(path, str(here))
-            except OSError:  # another writer's that it has removed
+            except OSError:  # another writer has removed its file
                 return None
             return Transaction.FromString(here.read_bytes())

@@ -1,4 +1,4 @@
-"""Rows that pylance reads while we look at them."""
+"""Streams rows to pylance and keeps our errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Batches for pylance. What making them raises comes out as it is, and not as the text of an `OSError`."""
+    """Batches for pylance. A `StagingError` of their source reaches the caller, not an `OSError` with its text."""
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         import pyarrow as pa
@@ -23,7 +23,7 @@ class Stream:
 
     @contextlib.contextmanager
     def being_read(self) -> Iterator[pa.RecordBatchReader]:
-        """Around the call that reads it."""
+        """Yields the reader; wrap the pylance call that reads it in this block."""
         try:
             yield self.reader
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What all staged transactions share: a uuid, properties, and the version that they were read at."""
+"""The common parts of all staged transactions: a uuid, properties, and the read version."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     import lance
 
 RESERVED_PREFIX = "committerd."
-"""Keys and properties that begin so are the committer's."""
+"""Keys and properties with this prefix are reserved for the committer."""
 _STABLE_ROW_IDS = 2  # Lance: feature_flags.rs
-_DETACHED = 1 << 63  # Lance: versions from here on belong to no history
+_DETACHED = 1 << 63  # Lance: versions from here on are detached
 _BLOB = "lance-encoding:blob"
 
 
 def new_uuid() -> str:
-    """For a transaction: lower case with hyphens."""
+    """A new uuid for a transaction, in lower case with hyphens."""
     return str(uuids.uuid4())
 
 
 def new_transaction(
     read_version: int, *, uuid: str | None = None, properties: Mapping[str, str] | None = None
 ) -> Transaction:
-    """Without an operation. Raises `StagingError` for properties that are the committer's."""
+    """A transaction without an operation. Raises `StagingError` for properties that are reserved for the committer."""
     reserved = [key for key in properties or () if key.startswith(RESERVED_PREFIX)]
     if reserved:
         raise StagingError(
@@ -44,14 +44,14 @@ def new_transaction(
 
 @dataclass(frozen=True, slots=True)
 class ReadTable:
-    """The version of a table at which a dataset is open: what a change is planned against."""
+    """The version of a table at which a dataset is open; changes are planned against it."""
 
     manifest: Manifest
     read_uuid: str | None = field(init=False)
-    """Of the transaction that made the version."""
+    """The uuid of the transaction that made the version."""
 
     def __post_init__(self) -> None:
-        # "4-0b8f...e13.txn": read version and uuid. Lance leaves it out for versions without a transaction file.
+        # "4-0b8f...e13.txn": read version and uuid. It is empty for versions without a transaction file.
         name = self.manifest.transaction_file.removesuffix(".txn")
         object.__setattr__(self, "read_uuid", name.partition("-")[2] or None)
 
@@ -65,11 +65,11 @@ class ReadTable:
 
     @property
     def top_fields(self) -> list[Field]:
-        """The columns, without what is nested in them."""
+        """The columns, without nested fields."""
         return [one for one in self.manifest.fields if one.parent_id == -1]
 
     def column(self, name: str) -> Field:
-        """Raises `StagingError` for a column that the table does not have at the top."""
+        """The top-level column of this name. Raises `StagingError` if the table does not have it."""
         for one in self.top_fields:
             if one.name == name:
                 return one
@@ -77,11 +77,11 @@ class ReadTable:
         raise StagingError(f"there is no column {name!r} at the top of the table; it has {has}", code="column")
 
     def transaction(self, uuid: str | None, properties: Mapping[str, str] | None) -> Transaction:
-        """Planned against this version, without an operation."""
+        """A transaction against this version, without an operation."""
         return new_transaction(self.version, uuid=uuid, properties=properties)
 
     def staged(self, transaction: Transaction) -> Staged:
-        """Ready to be committed; refused where the table was made anew under the same name."""
+        """The transaction, ready to be committed; the committer refuses it if the table was made again since."""
         return Staged(transaction=transaction, read_uuid=self.read_uuid)
 
     def refuse_legacy(self, what: str) -> None:
@@ -107,12 +107,12 @@ def _is_blob_v2(one: Field) -> bool:
 
 
 def read_table(dataset: lance.LanceDataset) -> ReadTable:
-    """What the dataset was opened at. Reads nothing.
+    """The version at which the dataset is open. Does no I/O.
 
-    Raises `StagingError` for a branch or a detached version, which the committer of the table does not write, and for
-    a table with features that this version does not know.
+    Raises `StagingError` for a branch or a detached version, because the table's committer does not write these, and
+    for a table with features that this client does not know.
     """
-    # pylance pickles a dataset as this message, which holds more than its Python objects show.
+    # pylance pickles a dataset as this message, which holds more than its Python objects expose.
     raw: bytes = dataset._ds.serialized_manifest()
     manifest = Manifest.FromString(bytes(raw))
     if manifest.branch:

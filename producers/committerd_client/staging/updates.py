@@ -1,4 +1,4 @@
-"""Update rows with SQL expressions: the old rows are deleted, the new ones written into new fragments."""
+"""Updates rows with SQL expressions: deletes the old rows, and writes the new ones into new fragments."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def update(
 ) -> Staged:
     """Set columns to SQL expressions, as `dataset.update(updates, where)` does.
 
-    `updates`: by column at the top of the table; an expression may use all columns of the old row, and what it yields
-    is cast to the column's type. `where`: None = every row. With stable row ids the rows keep theirs.
+    `updates`: SQL expressions by top-level column. An expression may use all columns of the old row; its result is cast
+    to the column's type. `where`: None = all rows. In a table with stable row ids the rows keep their ids.
 
-    Raises `StagingError` for unknown columns, blob columns, legacy files, values that can't be cast, and, with a
-    pylance that deletes by predicate only (4.0.0), a `where` that is not the same each time it is evaluated.
+    Raises `StagingError` for unknown columns, blob columns, legacy files and values that can't be cast. With a pylance
+    that can delete only by predicate (4.0.0), also for a `where` that is not deterministic.
     """
     table = read_table(dataset)
     table.refuse_legacy("update")
@@ -61,7 +61,7 @@ def update(
 
 
 class _Read:
-    """Of the rows that are updated, one after the other."""
+    """Row ids and row addresses of the updated rows, in the order in which they are read."""
 
     def __init__(self) -> None:
         self.ids = array("Q")
@@ -76,7 +76,7 @@ def _new_rows(
     where: str | None,
     read: _Read,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows as they will be, in the order of what is collected in `read` meanwhile."""
+    """The updated rows; collects their ids and addresses in `read`, in the same order."""
     import pyarrow as pa
 
     schema = dataset.schema
@@ -91,7 +91,7 @@ def _new_rows(
 def _write(rows: Iterator[pa.RecordBatch], dataset: lance.LanceDataset) -> list[DataFragment]:
     from lance.fragment import write_fragments
 
-    first = next(rows, None)  # pylance refuses to write nothing
+    first = next(rows, None)  # pylance can't write zero batches
     if first is None:
         return []
     with Stream(dataset.schema, itertools.chain([first], rows)).being_read() as reader:
@@ -99,7 +99,7 @@ def _write(rows: Iterator[pa.RecordBatch], dataset: lance.LanceDataset) -> list[
 
 
 def _quoted(name: str) -> str:
-    """A column in Lance's SQL."""
+    """A column name, quoted for Lance's SQL."""
     return f"`{name}`"
 
 
@@ -122,7 +122,7 @@ def _cast(column: pa.Array, field: pa.Field) -> Any:
 def _delete_rows(
     dataset: lance.LanceDataset, table: ReadTable, where: str, read: _Read
 ) -> tuple[list[DataFragment], list[int]]:
-    """Delete what was read: (fragments with new deletion files, ids of those that have no row left)."""
+    """Delete the rows in `read`: (fragments with new deletion files, ids of the fragments without rows left)."""
     from lance.fragment import LanceFragment
 
     offsets: dict[int, list[int]] = {}
@@ -144,7 +144,7 @@ def _delete_rows(
 
 
 def _check_rows(table: ReadTable, read: dict[int, int], *, changed: list[DataFragment], removed: list[int]) -> None:
-    """As many rows must have been read as were deleted, in each fragment: `where` was evaluated twice."""
+    """Raise `StagingError` unless as many rows were read as deleted in each fragment: `where` was evaluated twice."""
     before = {one.id: one for one in table.manifest.fragments}
     deleted = {id: before[id].physical_rows - before[id].deletion_file.num_deleted_rows for id in removed}
     for one in changed:
