@@ -14,7 +14,13 @@ from typing import Any, Self
 from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    CoordinatorLoadInProgressError,
+    KafkaError,
+    NotCoordinatorError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 
 from committerd_common.messages import Outcome
 
@@ -263,10 +269,12 @@ class Topics:
                 return
 
     def group_offset(self) -> int | None:
-        """What the group has acknowledged."""
-        offsets = self.admin.list_group_offsets({self.group: [self.partition]})[self.group]
-        found = offsets.get(self.partition)
-        return None if found is None or found.offset < 0 else int(found.offset)
+        """The offset that the group has committed; waits while a broker that has just started loads it."""
+        for _ in _attempts():
+            with contextlib.suppress(CoordinatorLoadInProgressError, NotCoordinatorError):
+                found = self.admin.list_group_offsets({self.group: [self.partition]})[self.group].get(self.partition)
+                return None if found is None or found.offset < 0 else int(found.offset)
+        raise AssertionError("unreachable")
 
 
 def _attempts() -> Iterator[None]:

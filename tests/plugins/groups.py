@@ -23,6 +23,7 @@ GROUPS = {
     ),
     "a broker that is away": ("tests/kafka/test_outages.py", "tests/producers/test_client_outages.py"),
     "topics of every demo": ("tests/e2e/test_demo.py", "tests/e2e/test_demo_spark.py", "tests/e2e/test_s3_demo.py"),
+    "the folder that the conformance cases name": ("tests/conformance/",),
     "a session of Spark": ("tests/spark/",),
     "a dataset for commands": ("tests/commands/",),
 }
