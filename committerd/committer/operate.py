@@ -138,7 +138,7 @@ def rewound(situation: Situation, offset: int) -> Position:
 
 
 def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
-    """Return the marks with that of `app_id` released, so that its next run starts from zero.
+    """Return the marks with that of `app_id` released, so that its next run may start over.
 
     Raises `SettingsError` when the table has no such mark.
     """
@@ -234,7 +234,7 @@ class _ByHand:
 
 
 def _answered_here(situation: Situation) -> Position | None:
-    """As `answered`; if the log is not the one that the position is about, no record of it has an outcome."""
+    """As `answered`; if the position belongs to another log, no record of this log has an outcome."""
     code = situation.refusal.code if situation.refusal else ""
     if code in _OTHER_LOG:
         return start_of(situation.facts.identity, situation.facts.log_start)

@@ -25,8 +25,9 @@ _WAITING_MAX = 64
 """Most `Answers` that wait for Kafka; beyond that the committer waits too."""
 _BACKOFF_SECONDS_MAX = 2.0
 _ACKNOWLEDGE_SECONDS = 0.25
-"""Least time between two acknowledgements. Each one blocks the thread that polls for records, and only saves publishing
-outcomes again after a crash.
+"""Least time between two acknowledgements, in seconds.
+
+Each one blocks the thread that polls for records. All that it saves is publishing outcomes again after a crash.
 """
 
 

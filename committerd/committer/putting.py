@@ -98,7 +98,7 @@ class _Unknown:
 
 
 class Putter:
-    """Puts drafts, one run after the other."""
+    """Puts formed versions, one run at a time."""
 
     def __init__(self, queue: Queue, telemetry: Telemetry, *, dice: random.Random, recheck_seconds: float) -> None:
         self._queue = queue
