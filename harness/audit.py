@@ -1,7 +1,7 @@
-"""Was anything lost, doubled, skipped or answered falsely? Proved from the topics and the table alone.
+"""Proves from topics and table alone that no record is lost, doubled or skipped, and that all outcomes are true.
 
-`collect` reads all that there is; `contradictions` says in sentences what doesn't fit together, so an empty list is the
-proof. It trusts no log, no metric and no state of a committer.
+`collect` reads everything; `contradictions` returns a sentence for each contradiction, so an empty list is the proof.
+The audit uses no log, no metric and no state of a committer.
 """
 
 from __future__ import annotations
@@ -21,36 +21,35 @@ _DEAD = (Status.INVALID, Status.UNSUPPORTED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything that topics and table hold."""
+    """The whole content of the topics and the table."""
 
     staged: Sequence[Staged]
-    """Records that the topic holds, and those that were staged and that it has lost since."""
+    """Records in the topic, and staged records that it has lost since."""
     outcomes: Sequence[Outcome]
-    """Every one that was ever published, in order within its partition."""
+    """Every published outcome, in order within its partition."""
     letters: Sequence[Letter]
     versions: Sequence[Version]
-    """The readable ones, ascending."""
+    """The readable versions, ascending."""
     ids: Sequence[int]
-    """Of the rows in the latest version."""
+    """Ids of the rows in the latest version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What can't be read from topics and table."""
+    """Facts of the test that the topics and the table don't hold."""
 
     ids: Collection[int]
-    """Rows that the latest version must have, each once."""
+    """Ids of the rows that the latest version must have, each once."""
     unanswered: Collection[Place] = field(default_factory=frozenset)
-    """Records that nobody could read: deleted before a committer saw them."""
+    """Records that were deleted before a committer could read them."""
     rewound: bool = False
-    """The table had lost versions, and an operator has passed their records or had them judged again: what was told
-    before that may not be true any more."""
+    """The table had lost versions, and an operator has set the position: outcomes from before that may be false now."""
     cleaned: bool = False
-    """Old versions were removed, so answers that name them can't be checked."""
+    """Old versions were cleaned up, so outcomes that name them can't be checked."""
 
 
 def collect(topics: Topics, table: LanceTable) -> Evidence:
-    """Read everything."""
+    """Read the topics and the table."""
     present = topics.read_staged()
     known = {record.place for record in present}
     return Evidence(
@@ -63,7 +62,7 @@ def collect(topics: Topics, table: LanceTable) -> Evidence:
 
 
 def contradictions(evidence: Evidence, expected: Expected) -> list[str]:
-    """What doesn't fit together, a sentence each; empty = all is well."""
+    """The contradictions, a sentence each; empty if all is well."""
     return [
         *_rows(evidence, expected),
         *_history(evidence),
@@ -92,7 +91,7 @@ def _history(evidence: Evidence) -> Iterator[str]:
 
 
 def _positions(evidence: Evidence) -> Iterator[str]:
-    """Our own versions: the position never goes back within an era, and passes exactly what they settle."""
+    """Versions of the queue: the position never goes back within an era, and passes exactly the records they settle."""
     last: Mapping[str, object] | None = None
     for version in evidence.versions:
         if not version.ours:
@@ -141,7 +140,7 @@ def _members(evidence: Evidence) -> Iterator[str]:
 
 
 def _answers(evidence: Evidence, expected: Expected) -> Iterator[str]:
-    """Each record has an answer, and all its answers are the same; UNDECIDED contradicts nothing."""
+    """Each record has an outcome, and all its outcomes are equal; UNDECIDED contradicts nothing."""
     given: dict[tuple[str, int, int], set[tuple[object, ...]]] = defaultdict(set)
     answered: set[Place] = set()
     staged = {record.place: record for record in evidence.staged}
@@ -163,7 +162,7 @@ def _answers(evidence: Evidence, expected: Expected) -> Iterator[str]:
 
 
 def _truth(evidence: Evidence, expected: Expected) -> Iterator[str]:
-    """What outcomes say stands in the table, and what the table says was told."""
+    """The table confirms every outcome, and every record that the table settles has that outcome."""
     versions = {version.number: version for version in evidence.versions}
     entries: dict[tuple[str, int], tuple[Version, Member | Refusal]] = {}
     for version in evidence.versions:
@@ -197,7 +196,7 @@ def _truth(evidence: Evidence, expected: Expected) -> Iterator[str]:
 
 
 def _dead_letters(evidence: Evidence) -> Iterator[str]:
-    """INVALID and UNSUPPORTED have a letter with the record as it was; nothing else has one."""
+    """INVALID and UNSUPPORTED records have a dead letter with the original record; no other record has one."""
     staged = {record.place: record for record in evidence.staged}
     letters: dict[int, list[Letter]] = defaultdict(list)
     for letter in evidence.letters:

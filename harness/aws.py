@@ -1,4 +1,4 @@
-"""A service that speaks one of AWS' protocols, as tests reach it without committerd."""
+"""Access to a service with an AWS protocol, for tests, without committerd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class AwsEndpoint:
-    """Where it is, and who we are there."""
+    """The URL and credentials of a service."""
 
     service: ClassVar[str]
     config: ClassVar[Config] = Config(retries={"total_max_attempts": 1}, connect_timeout=5)
@@ -24,9 +24,9 @@ class AwsEndpoint:
     secret_key: str = field(repr=False)
     region: str = REGION
 
-    @functools.cache  # noqa: B019  # there are few, and to make one takes longer than most requests
+    @functools.cache  # noqa: B019  # there are few, and making one takes longer than most requests
     def client(self) -> Any:
-        """A plain synchronous client, which does not repeat what failed; for any thread."""
+        """A synchronous client without retries, for use in any thread."""
         return botocore.session.Session().create_client(
             self.service,
             endpoint_url=self.url,

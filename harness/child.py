@@ -2,14 +2,13 @@
 
     parent --- pipe ---> watcher (this file as a script) --- Popen ---> the program
 
-The parent alone holds the writing end of the pipe, so the kernel closes it when the parent is gone,
-`kill -9` included; the watcher then kills the program. Should the watcher itself be killed, Linux
-kills the program (PR_SET_PDEATHSIG). That signal alone would not do: it is sent when the *thread*
-that started the child ends, and it needs a `preexec_fn`, which is unsafe in a process with threads.
-The watcher has one thread when it starts the program.
+Only the parent holds the writing end of the pipe, so the kernel closes it when the parent ends, even by `kill -9`; the
+watcher then kills the program. If the watcher itself is killed, Linux kills the program (PR_SET_PDEATHSIG). That signal
+alone is not enough: it is sent when the *thread* that started the child ends, and it needs a `preexec_fn`, which is
+unsafe in a process with threads. The watcher has one thread when it starts the program.
 
-Signals go through the watcher, which has not yet reaped the program: they can't hit a stranger that
-got its number.
+Signals go through the watcher, which has not reaped the program yet, so they can't hit another process that got the
+same process id.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 started: list[ChildProcess] = []
-"""All that were started in the present test, and before it for longer; see `tests.plugins.child_logs`."""
+"""The child processes of the current test, and earlier ones that still run; see `tests.plugins.child_logs`."""
 
 
 class ChildProcess:
@@ -51,7 +50,7 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 env=None if environment is None else dict(environment),
-                # Ctrl-C in the terminal is for the parent, which then stops its children in order.
+                # Ctrl-C in the terminal goes to the parent alone, which then stops its children in order.
                 start_new_session=True,
             )
         started.append(self)
@@ -62,23 +61,23 @@ class ChildProcess:
 
     @property
     def code(self) -> int | None:
-        """What the program ended with, None while it runs; 128 and the number where a signal ended it."""
+        """The exit code of the program, None while it runs; 128 plus the number of the signal that ended it."""
         return self._watcher.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the program; nothing happens when it has ended."""
+        """Send a signal to the program; does nothing if it has ended."""
         assert self._watcher.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._watcher.stdin.write(f"{int(number)}\n".encode())
             self._watcher.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Send SIGKILL, and wait."""
         self.signal(signal.SIGKILL)
         self._wait(timeout=30)
 
     def stop(self, *, grace_seconds: float = 10) -> None:
-        """SIGTERM, after the grace SIGKILL, and wait."""
+        """Send SIGTERM, and SIGKILL after `grace_seconds`, and wait."""
         self.signal(signal.SIGTERM)
         try:
             self._wait(timeout=grace_seconds)
@@ -86,7 +85,7 @@ class ChildProcess:
             self.kill()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that the program printed."""
+        """The last lines of the program's output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _wait(self, *, timeout: float) -> None:
@@ -97,7 +96,7 @@ class ChildProcess:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What the program does between fork and exec, where the kernel offers it."""
+    """A function for the program to call between fork and exec; None if the kernel lacks the feature."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl  # loaded before the fork
@@ -109,7 +108,7 @@ def _die_with_parent() -> Callable[[], None] | None:
 
 
 def _obey(program: subprocess.Popen[bytes]) -> None:
-    """Pass on the signals that the parent names, a number a line; the end of the pipe means kill."""
+    """Forward the signals that the parent sends, one number per line; kill the program at the end of the pipe."""
     for line in sys.stdin:
         program.send_signal(int(line))
     program.kill()

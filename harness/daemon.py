@@ -1,4 +1,4 @@
-"""committerd as a child process, as an operator runs it: settings in the environment, signals, its log.
+"""Runs committerd as a child process, as an operator does: with settings in the environment, signals and a log.
 
 with Daemon(name="events", uri="/tmp/t.lance", kafka=kafka.bootstrap_servers) as daemon:
     daemon.wait_ready()
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.05
 
 
 class Daemon:
-    """One committerd process; `start` may be called again after it ended."""
+    """A committerd process; `start` may be called again after it has ended."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Daemon:
         log: Path | None = None,
         command: Sequence[str] = (sys.executable, "-m", "committerd", "run"),
     ) -> None:
-        """`settings`: more of them, named as in the environment without the prefix (`COMMIT__VERIFY_FILES`)."""
+        """`settings`: more settings, with their environment names without the prefix (`COMMIT__VERIFY_FILES`)."""
         self._command = command
         self.log = log or Path(tempfile.mkstemp(prefix=f"committerd-{name}-", suffix=".log")[1])
         chosen = {
@@ -54,44 +54,44 @@ class Daemon:
         self._log_start = 0
 
     def start(self) -> Self:
-        """Start it; returns at once."""
+        """Start the process; returns at once."""
         self._url = ""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._process = ChildProcess(self._command, log=self.log, environment=self.environment)
         return self
 
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process runs."""
         return self._process is not None and self._process.running()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self._process is not None:
             self._process.kill()
 
     def stop(self, *, grace_seconds: float = 30) -> None:
-        """SIGTERM, and wait for it to drain."""
+        """Send SIGTERM, and wait until it has drained."""
         if self._process is not None:
             self._process.stop(grace_seconds=grace_seconds)
 
     def freeze(self) -> None:
-        """SIGSTOP: it neither runs nor notices the time."""
+        """Send SIGSTOP: the process stops running."""
         assert self._process is not None
         self._process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self._process is not None
         self._process.signal(signal.SIGCONT)
 
     @property
     def code(self) -> int | None:
-        """What it ended with, None while it runs."""
+        """The exit code; None while it runs."""
         assert self._process is not None
         return self._process.code
 
     def lines(self, event: str | None = None, *, since_start: bool = False) -> Iterator[dict[str, Any]]:
-        """Its log lines, of all starts or of the last; only those of one event."""
+        """Its log lines. `event`: only lines of this event. `since_start`: only lines of the last start."""
         body = self.log.read_bytes()[self._log_start if since_start else 0 :]
         for line in body.decode(errors="replace").splitlines():
             try:
@@ -102,13 +102,13 @@ class Daemon:
                 yield parsed
 
     def url(self) -> str:
-        """Where this start serves metrics and probes; waits until it does."""
+        """The URL of the last start's metrics and probes; waits until they are served."""
         if not self._url:
             self._url = str(self.wait_line("http.listening")["url"])
         return self._url
 
     def ready(self) -> tuple[bool, str]:
-        """What /readyz says."""
+        """The response of /readyz: whether it is 200, and the text."""
         try:
             with urllib.request.urlopen(self.url() + "/readyz", timeout=5) as response:
                 return True, str(json.load(response)["reason"])
@@ -116,17 +116,17 @@ class Daemon:
             return False, str(json.load(error)["reason"])
 
     def wait_ready(self, *, text: str = "", timeout: float = 60) -> str:
-        """Wait until /readyz is 200 with `text` in its reason; returns the reason."""
+        """Wait until /readyz is 200 with `text` in its body; returns the body."""
         return self._wait_probe(good=True, text=text, timeout=timeout)
 
     def wait_refused(self, code: str, *, timeout: float = 60) -> str:
-        """Wait until this start refuses to run with this code; returns what the log says of it."""
+        """Wait until the last start refuses to run with this code; returns the message in its log."""
         said = self.wait_line("refused", timeout=timeout, code=code)
         self._wait_probe(good=False, text="refused", timeout=timeout)
         return str(said["error"])
 
     def wait_line(self, event: str, *, timeout: float = 60, **fields: object) -> dict[str, Any]:
-        """Wait for a line of an event with these fields, of this start."""
+        """Wait for a log line of the last start with this event and these fields."""
         deadline = time.monotonic() + timeout
         while True:
             for line in self.lines(event, since_start=True):
@@ -135,7 +135,7 @@ class Daemon:
             self._check(deadline, f"a log line {event!r} with {fields}")
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of a metric's samples that have these labels."""
+        """The sum of a metric's samples with these labels."""
         with urllib.request.urlopen(self.url() + "/metrics", timeout=5) as response:
             text = response.read().decode()
         total = 0.0

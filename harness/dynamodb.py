@@ -1,4 +1,4 @@
-"""DynamoDB Local for tests: tables live in memory, and every key is accepted.
+"""Runs DynamoDB Local for tests: tables are in memory, and it accepts every key.
 
 python -m harness.dynamodb --fetch    only download
 """
@@ -24,12 +24,12 @@ _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--enable-nat
 
 @dataclass(frozen=True, slots=True)
 class DynamoDBEndpoint(AwsEndpoint):
-    """Where a DynamoDB is, and who we are there."""
+    """The URL and credentials of a DynamoDB."""
 
     service = "dynamodb"
 
     def make_table(self) -> str:
-        """A new table as Lance wants it: `base_uri` is the hash key, `version` the range key."""
+        """Create a table as Lance requires it (hash key `base_uri`, range key `version`); returns its name."""
         name = f"manifests-{uuid.uuid4().hex[:12]}"
         self.client().create_table(
             TableName=name,
@@ -46,23 +46,23 @@ class DynamoDBEndpoint(AwsEndpoint):
         return name
 
     def items(self, table: str) -> list[dict[str, str]]:
-        """Every item of a table, by version; each attribute as its text."""
+        """All items of a table, in order of version; attributes as text."""
         found: list[dict[str, str]] = []
         for page in self.client().get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
             found += [{name: next(iter(value.values())) for name, value in item.items()} for item in page["Items"]]
         return sorted(found, key=lambda item: (item["base_uri"], int(item["version"])))
 
     def storage_options(self) -> dict[str, str]:
-        """What pylance takes as `storage_options` besides those of S3."""
+        """The `storage_options` for pylance, in addition to those of S3."""
         return {"dynamodb_endpoint": self.url}
 
     def through(self, url: str) -> DynamoDBEndpoint:
-        """The same by way of a proxy at `url`."""
+        """The same service through a proxy at `url`."""
         return DynamoDBEndpoint(url, self.access_key, self.secret_key, self.region)
 
 
 class DynamoDBLocal(Server):
-    """One in-memory DynamoDB; all keys and regions see the same tables. It listens on every address."""
+    """An in-memory DynamoDB; all keys and regions share the same tables. It listens on all addresses."""
 
     name = "dynamodb"
 
@@ -73,7 +73,7 @@ class DynamoDBLocal(Server):
 
     @property
     def endpoint(self) -> DynamoDBEndpoint:
-        """How to get there."""
+        """Its URL and credentials."""
         return DynamoDBEndpoint(self.url, self.access_key, self.secret_key)
 
     def command(self, port: int) -> Sequence[str | Path]:
@@ -83,7 +83,7 @@ class DynamoDBLocal(Server):
             native.mkdir()
             for library in (*libs.glob("libsqlite4java-linux-*.so"), *libs.glob("libsqlite4java-osx-*.dylib")):
                 shutil.copy(library, native)
-                # It is looked for without its version too.
+                # DynamoDB Local also looks for the library without the version in its name.
                 plain = library.stem.rpartition("-")[0] + library.suffix
                 shutil.copy(library, native / plain)
         return [
@@ -103,5 +103,5 @@ class DynamoDBLocal(Server):
 
 
 def dynamodb_jars() -> Path:
-    """The folder with DynamoDB Local's jars: from the cache, else downloaded with Maven."""
+    """The folder of DynamoDB Local's jars: from the cache, else downloaded with Maven."""
     return jars("dynamodb-local", _POM)

@@ -1,4 +1,4 @@
-"""An HTTP proxy between a client and a store (S3, DynamoDB) that does what networks and stores do on bad days.
+"""An HTTP proxy between a client and a store (S3, DynamoDB) that injects faults.
 
     with FaultProxy(s3.url) as proxy:
         proxy.fault(DROP_ANSWER, method="PUT", path=r"\\.manifest$")       # the next one
@@ -7,8 +7,8 @@
         held.wait()
         held.release()
 
-It runs in a thread of its own. Everything is forwarded as it came, the Host header too: clients sign for the proxy's
-address, and the server verifies that.
+It runs in a thread of its own. It forwards requests unchanged, the Host header too: clients sign the proxy's address,
+and the server verifies the signature.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from yarl import URL
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "proxy-connection", "upgrade"})
 _BODY_BYTES_MAX = 1 << 30
 _START_SECONDS_MAX = 60.0
-_SHUTDOWN_SECONDS = 0.1  # aiohttp takes 0 for no limit
+_SHUTDOWN_SECONDS = 0.1  # for aiohttp 0 means no limit
 _S3_CODES = {
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",
@@ -47,17 +47,17 @@ _DYNAMODB_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of a request."""
+    """A fault of a request."""
 
     name: str
     applied: bool
-    """Whether the server gets it."""
+    """Whether the server gets the request."""
     status: int | None = None
-    """Answered instead of the server's; without one the connection is closed."""
+    """Status of the response, instead of the server's; None closes the connection."""
     retry_after: int | None = None
-    """Seconds, a header of the answer."""
+    """Header Retry-After of the response, in seconds."""
     half_body: bool = False
-    """The server's own status and headers, the first half of its body, and the end of the connection."""
+    """Whether to send the server's status and headers and the first half of its body, and then close the connection."""
 
 
 DROP_ANSWER = Fault("drop_answer", applied=True)
@@ -66,27 +66,27 @@ HALF_BODY = Fault("half_body", applied=True, half_body=True)
 
 
 def answer(status: int, *, applied: bool = False, retry_after: int | None = None) -> Fault:
-    """An error status, of a request that was applied or that was not."""
+    """A fault with an error status. `applied`: whether the server gets the request."""
     return Fault(f"{status}{'_applied' if applied else ''}", applied, status=status, retry_after=retry_after)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request that came, in the order of arrival."""
+    """A request that the proxy has received."""
 
     method: str
     path: str
-    """With the query."""
+    """Path and query."""
     target: str
     """DynamoDB's operation, else empty."""
     forwarded: int | None
-    """The server's status, None where the server did not get it (yet)."""
+    """The server's status; None if the server has not got the request (yet)."""
     fault: str | None
 
 
 @dataclass(slots=True)
 class Rule:
-    """Which requests something happens to; what is None matches all."""
+    """Chooses the requests that get a fault; a field that is None matches all."""
 
     fault: Fault | None
     method: str | None = None
@@ -97,17 +97,17 @@ class Rule:
     body: str | None = None
     """A regular expression to find in the body."""
     first: int = 1
-    """The first matching request that is meant; those before pass."""
+    """Number of the first matching request that gets the fault, from 1 on; those before pass."""
     times: int | None = 1
-    """How many are meant; None = all."""
+    """How many requests get the fault; None = no limit."""
     chance: float = 1.0
-    """Of those, how often it happens."""
+    """Probability of the fault for each of them, 0 to 1."""
     hold: Hold | None = None
     matched: int = 0
     hits: int = 0
 
     def matches(self, request: web.BaseRequest, body: bytes) -> bool:
-        """Whether the request is one of those, without counting."""
+        """Whether the request matches; does not count it."""
         return (
             (self.method is None or self.method == request.method)
             and (self.path is None or re.search(self.path, request.raw_path) is not None)
@@ -116,7 +116,7 @@ class Rule:
         )
 
     def takes(self, dice: random.Random) -> bool:
-        """Count a matching request; whether it is hit."""
+        """Count a matching request; returns whether it gets the fault."""
         self.matched += 1
         if self.matched < self.first or (self.times is not None and self.hits >= self.times):
             return False
@@ -131,22 +131,22 @@ class Hold:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, applied: bool) -> None:
         self.applied = applied
-        """Whether it waits on its way back, and not on its way to the server."""
+        """Whether the response waits, and not the request on its way to the server."""
         self._loop = loop
         self._reached = threading.Event()
         self._passed = threading.Event()
         self._released: asyncio.Future[bool] = loop.create_future()
 
     def wait(self, *, timeout: float = 120) -> None:
-        """Until a request waits here."""
+        """Wait until a request is held."""
         assert self._reached.wait(timeout), "no request came to be held"
 
     def release(self, *, drop: bool = False) -> None:
-        """Let it go on, or close its connection; before it came, too."""
+        """Forward the held request, or close its connection (`drop`). May be called before the request arrives."""
         self._loop.call_soon_threadsafe(self._let_go, drop)
 
     def wait_passed(self, *, timeout: float = 120) -> None:
-        """After the release: until the server has answered the request, or it was dropped."""
+        """Wait, after the release, until the server has responded or the request was dropped."""
         assert self._passed.wait(timeout), "what was held did not go on"
 
     def _let_go(self, drop: bool) -> None:
@@ -154,20 +154,20 @@ class Hold:
             self._released.set_result(not drop)
 
     def passed(self) -> None:
-        """The request is done with."""
+        """Note that the request is finished."""
         self._passed.set()
 
     async def pause(self) -> bool:
-        """Wait for the release; False = drop it."""
+        """Wait for the release; returns False to drop the request."""
         self._reached.set()
         return await asyncio.shield(self._released)
 
 
 class FaultProxy:
-    """One listening address that leads to one server; every method may be called from any thread."""
+    """A proxy to one server. Methods may be called from any thread."""
 
     def __init__(self, upstream: str, *, seed: int = 0) -> None:
-        """`upstream` is the server's URL; `seed` is that of every `chance`."""
+        """`upstream`: the server's URL. `seed`: of the random numbers for every `chance`."""
         self._upstream = upstream.rstrip("/")
         self._dice = random.Random(seed)
         self._lock = threading.Lock()
@@ -179,7 +179,7 @@ class FaultProxy:
         self._started = threading.Event()
         self._end: asyncio.Future[None] = self._loop.create_future()
         self.url = ""
-        """`http://127.0.0.1:PORT`, once it runs."""
+        """`http://127.0.0.1:PORT`; empty before the start."""
 
     def fault(
         self,
@@ -193,7 +193,7 @@ class FaultProxy:
         times: int | None = 1,
         chance: float = 1.0,
     ) -> Rule:
-        """Let it happen to requests that match; of several rules the oldest that is not used up decides."""
+        """Inject the fault into matching requests. If several rules match, the oldest one with faults left applies."""
         return self._add(Rule(fault, method, path, target, body, first, times, chance))
 
     def hold(
@@ -206,20 +206,20 @@ class FaultProxy:
         body: str | None = None,
         first: int = 1,
     ) -> Hold:
-        """Hold the first request that matches: before the server gets it, or (`applied`) the server's answer."""
+        """Hold the first matching request before the server gets it, or (`applied`) the server's response."""
         made = Hold(self._loop, applied=applied)
         self._holds.append(made)
         self._add(Rule(None, method, path, target, body, first, hold=made))
         return made
 
     def clear(self) -> None:
-        """Forget all rules; what is held stays held."""
+        """Remove all rules; held requests stay held."""
         with self._lock:
             self._rules.clear()
 
     @property
     def seen(self) -> Sequence[Seen]:
-        """Every request so far whose answer is decided."""
+        """All requests so far whose responses are known, in order."""
         with self._lock:
             return list(self._seen)
 
@@ -230,7 +230,7 @@ class FaultProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End, with the connections that there are; what is held is dropped."""
+        """Stop, close all connections, and drop held requests."""
         for hold in self._holds:
             hold.release(drop=True)
         self._loop.call_soon_threadsafe(self._end.set_result, None)
@@ -331,11 +331,11 @@ class FaultProxy:
         return web.Response(status=fault.status, headers=headers, text=None, body=said.encode())
 
     def _closed(self, request: web.BaseRequest, forwarded: int | None, fault: str) -> web.StreamResponse:
-        """Close the connection without an answer."""
+        """Close the connection without a response."""
         self._note(request, forwarded, fault)
         if request.transport is not None:
             request.transport.abort()
-        return web.Response()  # to nobody
+        return web.Response()  # nobody receives it
 
 
 async def _half(request: web.BaseRequest, whole: web.Response) -> web.StreamResponse:
@@ -346,7 +346,7 @@ async def _half(request: web.BaseRequest, whole: web.Response) -> web.StreamResp
     await begun.prepare(request)
     await begun.write(body[: len(body) // 2])
     if request.transport is not None:
-        request.transport.close()  # after what was written
+        request.transport.close()  # sends the written bytes first
     return begun
 
 

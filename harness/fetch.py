@@ -1,6 +1,6 @@
-"""Build and download the parts that tests need besides Kafka, and say what is done: `python -m harness.fetch`.
+"""Builds and downloads the programs that tests need besides Kafka, and prints its progress: `python -m harness.fetch`.
 
-What is there already is left alone. Without Go or Maven it says which tests will be skipped; that is no failure.
+It skips programs that are in the cache. Without Go or Maven it names the tests that will be skipped, and does not fail.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from harness.s3 import MINIO, VERSITYGW
 from harness.toxiproxy import TOXIPROXY
 
 _SECONDS = {VERSITYGW: 55, MINIO: 120, TOXIPROXY: 20}
-"""How long it takes to build each from nothing, on two cores."""
+"""Build time of each program in seconds, on two cores, without a cache."""
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Programs that `go install` makes from their public modules, built into the cache once."""
+"""Builds programs from public Go modules with `go install`, once, into the cache."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from harness import PartMissingError, cache_folder
 
-_GO_MIN = (1, 21)  # from there on Go fetches the newer one that a module asks for
+_GO_MIN = (1, 21)  # from this version on Go downloads the newer toolchain that a module requires
 INSTALL = "install Go 1.21 or newer (https://go.dev/dl; macOS: brew install go)"
 
 
 @dataclass(frozen=True, slots=True)
 class GoProgram:
-    """One program; `binary` is what `go install` calls it."""
+    """A Go program. `binary`: the name that `go install` gives it."""
 
     name: str
     version: str
@@ -29,12 +29,12 @@ class GoProgram:
 
     @property
     def path(self) -> Path:
-        """Where it is, or will be."""
+        """The path of the program in the cache; it need not exist."""
         machine = f"{sys.platform}-{platform.machine()}"
         return cache_folder() / f"{self.name}-{self.version}-{machine}" / self.binary
 
     def built(self) -> Path:
-        """The program: from the cache, else built. Raises `PartMissingError` where there is no Go to build it.
+        """The path of the program; builds it unless it is in the cache. Raises `PartMissingError` if Go is missing.
 
         Safe to call from several processes at once.
         """
@@ -47,7 +47,7 @@ class GoProgram:
             made = Path(scratch, "bin")
             done = subprocess.run(
                 [go, "install", f"{self.package}@{self.version}"],
-                # For another machine, or with its own settings of a module, `go install` would write elsewhere.
+                # With the user's GOOS, GOARCH or GOFLAGS `go install` might write elsewhere.
                 env={**os.environ, "GOBIN": str(made), "GOOS": "", "GOARCH": "", "GOFLAGS": ""},
                 cwd=scratch,
                 capture_output=True,

@@ -1,4 +1,4 @@
-"""Java programs: the Java that runs them, and their jars, which Maven downloads into the cache once."""
+"""Finds Java, and downloads the jars of Java programs with Maven, once, into the cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL = (
 
 
 def java(part: str, *, install: str = INSTALL) -> str:
-    """The program `java`; raises `PartMissingError` with `install` where there is none, or one that is too old."""
+    """The path of `java`. Raises `PartMissingError` with `install` if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or shutil.which(found) is None:
@@ -35,14 +35,14 @@ def java(part: str, *, install: str = INSTALL) -> str:
 
 
 def jars(name: str, pom: Path, *, install: str = INSTALL, version: str | None = None) -> Path:
-    """The folder `NAME-VERSION-...` with what the pom depends on: from the cache, else downloaded with Maven.
+    """The folder `NAME-VERSION-...` with the pom's dependencies: from the cache, else downloaded with Maven.
 
-    The pom has the property `NAME.version`, which `version` overrides, and copies to `libs`. Safe to call from several
-    processes at once.
+    The pom must have the property `NAME.version`, which `version` overrides, and copy the jars to `libs`. Safe to call
+    from several processes at once.
     """
     text = pom.read_bytes()
     version = version or ElementTree.fromstring(text).findtext(f".//{{*}}{name}.version")
-    # The other versions in the pom count too: hence its digest.
+    # The digest covers the other versions in the pom.
     folder = cache_folder() / f"{name}-{version}-{hashlib.sha256(text).hexdigest()[:8]}"
     if folder.is_dir():
         return folder

@@ -1,12 +1,11 @@
-"""Apache Kafka as a child process: jars from Maven Central, one node on free ports of 127.0.0.1.
+"""Runs Apache Kafka as a child process: jars from Maven Central, one node on free ports of 127.0.0.1.
 
     with kafka_broker() as kafka:
         ... kafka.bootstrap_servers
 
-`KAFKA_BOOTSTRAP_SERVERS` names a Kafka that runs already; then nothing is downloaded or started.
-`COMMITTERD_TEST_KAFKA_VERSION` names another version than the usual one.
-Otherwise Java 17 and Maven are needed. The first start downloads about 45 MB, later ones take three
-seconds and no network.
+If `KAFKA_BOOTSTRAP_SERVERS` names a running Kafka, nothing is downloaded or started. Otherwise Java 17 and Maven are
+needed. The first start downloads about 45 MB; later ones take three seconds and no network.
+`COMMITTERD_TEST_KAFKA_VERSION` overrides the default version.
 
     python -m harness.kafka            a broker until Ctrl-C; prints its address
     python -m harness.kafka --fetch    only download
@@ -60,13 +59,13 @@ _JVM = (
 
 @dataclass(frozen=True, slots=True)
 class RunningKafka:
-    """A Kafka that somebody else runs."""
+    """A Kafka that already runs."""
 
     bootstrap_servers: str
 
 
 class KafkaBroker:
-    """One Kafka node with its data in a temporary folder, or in the one given."""
+    """A Kafka node, with its data in a temporary folder or in the given one."""
 
     def __init__(
         self,
@@ -78,8 +77,8 @@ class KafkaBroker:
     ) -> None:
         """`settings`: lines for server.properties.
 
-        `version`: of Kafka, if not the one that the environment names, or the usual one.
-        `ports`: of the listener without login, the controller, and the listener with login.
+        `version`: Kafka's version; default the one in the environment variable, or else the default version.
+        `ports`: those of the listener without login, the controller, and the listener with login.
         """
         self._settings = dict(settings or {})
         self._version = version or os.environ.get("COMMITTERD_TEST_KAFKA_VERSION")
@@ -96,12 +95,12 @@ class KafkaBroker:
 
     @property
     def login_servers(self) -> str:
-        """`host:port` where one has to log in, as `LOGIN`."""
+        """`host:port` of the listener that requires the login `LOGIN`."""
         assert self._ports is not None, "not started"
         return f"127.0.0.1:{self._ports[2]}"
 
     def start(self) -> None:
-        """Start, or start again on the same ports and data, and wait until the node answers."""
+        """Start, or start again on the same ports and data, and wait until the node responds."""
         assert self._process is None, "runs already"
         libs, tail = kafka_jars(self._version), ""
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -119,13 +118,13 @@ class KafkaBroker:
         raise RuntimeError(f"Kafka did not start; the end of {self.folder / 'kafka.log'}:\n{tail}")
 
     def stop(self) -> None:
-        """SIGTERM, after ten seconds SIGKILL."""
+        """Send SIGTERM, and SIGKILL after ten seconds."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL: what a crash leaves stays on disk."""
+        """Send SIGKILL; the data stays on disk as after a crash."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -136,17 +135,17 @@ class KafkaBroker:
         return self._process is not None
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, until `thaw`."""
+        """Send SIGSTOP: connections stay open, and the node does not respond until `thaw`."""
         assert self._process is not None
         self._process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self._process is not None
         self._process.signal(signal.SIGCONT)
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that Kafka printed."""
+        """The last lines of Kafka's output."""
         log = (self.folder / "kafka.log").read_text(errors="replace")
         return "\n".join(log.splitlines()[-lines:])
 
@@ -198,10 +197,7 @@ class KafkaBroker:
 
 @contextlib.contextmanager
 def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
-    """The Kafka that `KAFKA_BOOTSTRAP_SERVERS` names, else one of our own.
-
-    Raises `PartMissingError` when there can be none.
-    """
+    """The Kafka in `KAFKA_BOOTSTRAP_SERVERS`, else our own. Raises `PartMissingError` if Java or Maven is missing."""
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if given:
         yield RunningKafka(given)
@@ -211,7 +207,7 @@ def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
 
 
 def kafka_jars(version: str | None = None) -> Path:
-    """The folder with the jars of a Kafka, of the usual one by default: from the cache, else downloaded with Maven."""
+    """The folder of Kafka's jars: from the cache, else downloaded with Maven. `version`: None = the default version."""
     _java()
     return jars("kafka", _POM, install=_INSTALL, version=version)
 
@@ -221,7 +217,7 @@ def _java() -> str:
 
 
 def _ready(process: ChildProcess, port: int) -> bool:
-    """Wait until the node answers for its cluster; False when it ended or took too long."""
+    """Wait until the node lists its topics; False if it ended or took too long."""
     deadline = time.monotonic() + _READY_SECONDS_MAX
     while process.running() and time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -241,7 +237,7 @@ def _ready(process: ChildProcess, port: int) -> bool:
 
 
 def _cluster_id() -> str:
-    """A random id as Kafka writes it; not one that looks like an option."""
+    """A random id in Kafka's format, and not one that looks like a command-line option."""
     while (made := base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()).startswith("-"):
         pass
     return made

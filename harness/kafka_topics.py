@@ -1,4 +1,4 @@
-"""What an operator does to a topic, done when the broker acts by it."""
+"""Changes a topic as an operator does, and waits until the change has effect."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from harness.scene import until
 
 
 def configure_topic(admin: Any, topic: str, name: str, value: str) -> None:
-    """Set one configuration entry with kafka-python's admin client, and wait until the broker tells it: it takes it in
-    some time after it has answered.
+    """Set one configuration entry with kafka-python's admin client, and wait until the broker returns the new value.
+
+    The broker applies a change some time after its response.
     """
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={name: value})
     admin.alter_configs([resource])

@@ -1,4 +1,4 @@
-"""One table as its users have it: written and read by pylance, the present one here, 4.0.0 in its own process."""
+"""A table as users have it: written and read by pylance, the current one here, and 4.0.0 in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from committerd_common.messages import Member, Members, Refusal, Refusals, Trans
 _ROOT = Path(__file__).resolve().parents[1]
 _SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _STORAGE: Final = "2.0"
-"""Written by both versions of pylance, and read by both."""
+"""Both versions of pylance can write and read it."""
 _READ = """
 import json, sys, lance
 table = lance.dataset(sys.argv[1])
@@ -31,7 +31,7 @@ print(json.dumps({"pylance": lance.__version__, "version": table.version, "ids":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """What pylance says of one version, and what committerd has written into it."""
+    """One version: the metadata that pylance returns, and the data that committerd has stored in it."""
 
     number: int
     uuid: str
@@ -40,7 +40,7 @@ class Version:
     refusals: Sequence[Refusal] = ()
     ours: bool = False
     position: Mapping[str, Any] | None = None
-    """As the version carries it, its own or handed down."""
+    """The position that the version carries, its own or inherited."""
 
     def entries(self) -> Iterator[Member | Refusal]:
         """The records that it settles."""
@@ -49,17 +49,17 @@ class Version:
 
 
 class LanceTable:
-    """The table of one dataset. Each row is one id, so that none can be lost or doubled unseen."""
+    """The table of a dataset. Each row is a distinct id, so a lost or doubled row is always detected."""
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.uri = uri
         self._options = dict(storage_options or {})
         self.brought: dict[str, list[int]] = {}
-        """The ids that each staged transaction brings, by its uuid."""
+        """The ids that each staged transaction adds, by uuid."""
         self._next_id = 0
 
     def create(self, rows: int = 1, **options: Any) -> list[int]:
-        """Make the table with pylance; returns the ids in it."""
+        """Create the table with pylance; returns the ids of its rows."""
         ids = self.new_ids(rows)
         lance.write_dataset(
             _rows(ids), self.uri, data_storage_version=_STORAGE, storage_options=self._options, **options
@@ -67,19 +67,19 @@ class LanceTable:
         return ids
 
     def new_ids(self, count: int) -> list[int]:
-        """Ids that no row has."""
+        """Ids that no row has yet."""
         self._next_id += count
         return list(range(self._next_id - count, self._next_id))
 
     def append(self, rows: int = 1, *, read_version: int = 0, uuid: str | None = None) -> Transaction:
-        """Write rows that nobody has committed yet, and what asks for them."""
+        """Write the files of new rows; returns the transaction that appends them, which is not staged."""
         ids = self.new_ids(rows)
         made = staging.append(self._write(ids, mode="append"), read_version=read_version, uuid=uuid)
         self.brought[made.uuid] = ids
         return made
 
     def appends(self, count: int) -> list[Transaction]:
-        """As so many `append` of one row, with all files written at once."""
+        """Like `count` calls of `append` with one row, but writes all files at once."""
         ids = self.new_ids(count)
         fragments = self._write(ids, mode="append", max_rows_per_file=1)
         assert len(fragments) == count
@@ -88,25 +88,25 @@ class LanceTable:
         return made
 
     def staged_create(self, rows: int = 1) -> Staged:
-        """Write rows and what asks for a table with them."""
+        """Write the files of new rows; returns the transaction that creates a table with them."""
         ids = self.new_ids(rows)
         made = staging.create(self._write(ids, mode="create"), _SCHEMA, data_storage_version=_STORAGE)
         self.brought[made.transaction.uuid] = ids
         return made
 
     def write(self, rows: int = 1) -> list[int]:
-        """Commit rows with pylance, past the queue; returns their ids."""
+        """Commit rows with pylance, not through the queue; returns their ids."""
         ids = self.new_ids(rows)
         lance.write_dataset(_rows(ids), self.uri, mode="append", storage_options=self._options)
         return ids
 
     def open(self, version: int | None = None) -> Any:
-        """pylance's own object."""
+        """pylance's dataset. `version`: None = the latest."""
         return lance.dataset(self.uri, version=version, storage_options=self._options)
 
     @property
     def version(self) -> int:
-        """The latest."""
+        """The latest version."""
         return int(self.open().version)
 
     def ids(self) -> list[int]:
@@ -114,7 +114,7 @@ class LanceTable:
         return list(self.open().to_table()["id"].to_pylist())
 
     def ids_in_4(self) -> list[int]:
-        """The same, as pylance 4.0.0 reads it."""
+        """The ids in the latest version, as pylance 4.0.0 reads it."""
         read = run_in_4(_READ, self.uri)
         assert read["pylance"] == "4.0.0"
         assert read["version"] == self.version
@@ -130,7 +130,7 @@ class LanceTable:
         return [_version(table, entry["version"]) for entry in table.versions()]
 
     def data_file(self, transaction: Transaction) -> Path:
-        """The first data file that an Append brings."""
+        """The first data file of an Append."""
         return Path(self.uri, "data", transaction.append.fragments[0].files[0].path)
 
     def _write(self, ids: Sequence[int], *, mode: str, **options: Any) -> Any:

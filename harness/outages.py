@@ -1,4 +1,4 @@
-"""A Kafka that can go away in every way that a Kafka goes away, behind a network that can be cut.
+"""A Kafka with outages of several kinds: the broker can be killed or frozen, and the network can be cut.
 
 with AwayKafka(toxiproxy) as kafka:
     with kafka.away("silent"):
@@ -18,13 +18,13 @@ from harness.toxiproxy import Toxiproxy
 
 Outage = Literal["killed", "frozen", "refused", "silent"]
 OUTAGES: tuple[Outage, ...] = ("killed", "frozen", "refused", "silent")
-"""killed: SIGKILL. frozen: SIGSTOP; connections stay open. refused: the network closes connections and takes no new
-one. silent: the network loses what is sent, in both directions, and connections stay open.
+"""killed: SIGKILL. frozen: SIGSTOP; connections stay open. refused: the network closes connections and accepts no new
+ones. silent: the network drops all packets, in both directions, and connections stay open.
 """
 
 
 class AwayKafka:
-    """One broker. Whoever asks it for its address is sent through the network that can be cut."""
+    """A broker whose advertised address is that of the proxy."""
 
     def __init__(self, network: Toxiproxy) -> None:
         ports = (free_port(), free_port(), free_port())
@@ -34,7 +34,7 @@ class AwayKafka:
             ports=ports,
         )
         self.returned_at = 0.0
-        """When it was back for the last time (monotonic clock)."""
+        """When the last outage ended (monotonic clock, seconds)."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -43,7 +43,7 @@ class AwayKafka:
 
     @contextlib.contextmanager
     def away(self, how: Outage) -> Iterator[None]:
-        """Away while the block runs; there again when it is left."""
+        """Make Kafka unavailable during the block, and available again after it."""
         match how:
             case "killed":
                 self.broker.kill()
@@ -68,7 +68,7 @@ class AwayKafka:
         self.returned_at = time.monotonic()
 
     def close(self) -> None:
-        """Stop the broker and take the proxy away."""
+        """Stop the broker and remove the proxy."""
         self.broker.close()
         self._proxy.close()
 

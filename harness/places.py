@@ -1,4 +1,4 @@
-"""Where a table lies: how pylance gets there, and how committerd does, perhaps by way of a proxy."""
+"""Locations of tables: how pylance and committerd connect to them, directly or through a proxy."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from harness.s3 import S3Endpoint
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """One table's."""
+    """The location of a table."""
 
     uri: str
     storage_options: Mapping[str, str] = field(default_factory=dict)
-    """For pylance."""
+    """Storage options for pylance."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """For committerd, named as in the environment without the prefix."""
+    """Settings for committerd, with their environment names without the prefix."""
 
     @property
     def bucket(self) -> str:
-        """Of a table in one."""
+        """The table's bucket."""
         return self.uri.partition("://")[2].partition("/")[0]
 
 
 def s3_settings(s3: S3Endpoint) -> dict[str, str]:
-    """Settings with which committerd finds the server."""
+    """The settings with which committerd connects to the server."""
     return {
         "S3__ENDPOINT_URL": s3.url,
         "S3__ACCESS_KEY_ID": s3.access_key,
@@ -37,7 +37,7 @@ def s3_settings(s3: S3Endpoint) -> dict[str, str]:
 
 
 def s3_place(s3: S3Endpoint, *, proxy: str | None = None) -> StorePlace:
-    """A table in a new bucket; committerd goes by way of the proxy at this URL."""
+    """A table in a new bucket. `proxy`: URL of a proxy for committerd's requests."""
     return StorePlace(
         f"s3://{s3.make_bucket()}/lake/table.lance",
         s3.storage_options(),
@@ -48,7 +48,7 @@ def s3_place(s3: S3Endpoint, *, proxy: str | None = None) -> StorePlace:
 def ddb_place(
     s3: S3Endpoint, dynamodb: DynamoDBEndpoint, *, proxy: str | None = None, ddb_proxy: str | None = None
 ) -> StorePlace:
-    """The same with its versions in a new table of DynamoDB; each may have a proxy."""
+    """A table in a new bucket, with its versions in a new DynamoDB table. `proxy`, `ddb_proxy`: URLs for committerd."""
     return StorePlace(
         f"s3+ddb://{s3.make_bucket()}/lake/table.lance?ddbTableName={dynamodb.make_table()}",
         {**s3.storage_options(), **dynamodb.storage_options()},

@@ -1,4 +1,4 @@
-"""Prometheus as a child process, and promtool. Both come from the system's packages: there is nothing to build.
+"""Runs Prometheus as a child process, and promtool. Both come from the system's packages.
 
 with Prometheus(targets=[Target(daemon.url(), {"dataset": "events"})], rules=ALERTS) as prometheus:
     prometheus.query("committerd_active")
@@ -27,7 +27,7 @@ _SECONDS_MAX = 30
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to scrape: its URL, and the labels that it gets."""
+    """A scrape target: its URL and labels."""
 
     url: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One answer: labels, and (Unix seconds, value) in order of time."""
+    """A time series: labels, and (Unix seconds, value) in order of time."""
 
     labels: Mapping[str, str]
     samples: Sequence[tuple[float, float]]
@@ -47,7 +47,7 @@ class Prometheus(Server):
     name = "prometheus"
 
     def __init__(self, *, targets: Sequence[Target], rules: str = "") -> None:
-        """`rules`: the text of a file of rules."""
+        """`rules`: the text of a rules file."""
         super().__init__()
         self._data = self.folder / "data"
         (self.folder / "rules.yml").write_text(rules or "groups: []\n", encoding="utf-8")
@@ -78,21 +78,21 @@ class Prometheus(Server):
             return False
 
     def query(self, expr: str) -> list[Series]:
-        """What an expression is now. Raises `ValueError` with what Prometheus says of one that is wrong."""
+        """The current value of an expression. Raises `ValueError` with Prometheus' message if it is invalid."""
         found = self._ask("query", query=expr)
         return [Series(one["metric"], [_sample(one["value"])]) for one in found["result"]]
 
     def query_range(self, expr: str, *, start: float, end: float, step: float = 1) -> list[Series]:
-        """What an expression was between two times (Unix seconds)."""
+        """The values of an expression between two times (Unix seconds), every `step` seconds."""
         found = self._ask("query_range", query=expr, start=str(start), end=str(end), step=str(step))
         return [Series(one["metric"], [_sample(pair) for pair in one["values"]]) for one in found["result"]]
 
     def alerts(self, name: str) -> list[dict[str, Any]]:
-        """The pending and firing alerts of a name: `labels`, `annotations`, `state`."""
+        """The pending and firing alerts with this name: `labels`, `annotations`, `state`."""
         return [one for one in self._ask("alerts")["alerts"] if one["labels"]["alertname"] == name]
 
     def rules(self) -> list[dict[str, Any]]:
-        """The rules that it evaluates, each with its `health` and `lastError`."""
+        """The loaded rules, each with its `health` and `lastError`."""
         return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
 
     def _ask(self, what: str, **arguments: str) -> Any:
@@ -106,7 +106,7 @@ class Prometheus(Server):
 
 
 def promtool(*words: str | Path) -> tuple[bool, str]:
-    """Run promtool: whether it found everything right, and what it printed. Raises `PartMissingError`."""
+    """Run promtool; returns whether it succeeded, and its output. Raises `PartMissingError`."""
     command = [_program("promtool"), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""S3 servers for tests and the demo: versitygw, MinIO as the second opinion, or one that somebody else runs.
+"""Runs S3 servers for tests and the demo: versitygw, or MinIO to compare; or uses a server that already runs.
 
 python -m harness.s3            versitygw until Ctrl-C; prints what a client needs
 python -m harness.s3 --fetch    only build both
@@ -30,19 +30,19 @@ MINIO = GoProgram("minio", "v0.0.0-20260212201848-7aac2a2c5b7c", "github.com/min
 
 @dataclass(frozen=True, slots=True)
 class S3Endpoint(AwsEndpoint):
-    """Where an S3 server is, and who we are there; addresses are path-style."""
+    """The URL and credentials of an S3 server; addresses are path-style."""
 
     service = "s3"
     config = AwsEndpoint.config.merge(Config(s3={"addressing_style": "path"}))
 
     def make_bucket(self) -> str:
-        """A new bucket's name; it goes with the server, or stays where somebody else runs it."""
+        """Create a bucket; returns its name. It is removed with our own server, and stays on another one."""
         name = f"committerd-{uuid.uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=name)
         return name
 
     def remove_bucket(self, name: str) -> None:
-        """With all that is in it."""
+        """Remove a bucket and its objects."""
         client = self.client()
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
             for found in page.get("Contents", ()):
@@ -50,7 +50,7 @@ class S3Endpoint(AwsEndpoint):
         client.delete_bucket(Bucket=name)
 
     def storage_options(self) -> dict[str, str]:
-        """What pylance takes as `storage_options`."""
+        """The `storage_options` for pylance."""
         return {
             "aws_access_key_id": self.access_key,
             "aws_secret_access_key": self.secret_key,
@@ -61,7 +61,7 @@ class S3Endpoint(AwsEndpoint):
         }
 
     def through(self, url: str) -> S3Endpoint:
-        """The same server by way of a proxy at `url`."""
+        """The same server through a proxy at `url`."""
         return S3Endpoint(url, self.access_key, self.secret_key, self.region)
 
 
@@ -75,19 +75,19 @@ class _S3Server(Server):
 
     @property
     def endpoint(self) -> S3Endpoint:
-        """How to get there."""
+        """Its URL and credentials."""
         return S3Endpoint(self.url, self.access_key, self.secret_key)
 
     def answers(self) -> bool:
         try:
-            self.endpoint.client().list_buckets()  # with these keys: only ours knows them
+            self.endpoint.client().list_buckets()  # only our own server knows these keys
         except (BotoCoreError, ClientError):
             return False
         return True
 
 
 class Versitygw(_S3Server):
-    """versitygw over a folder: objects are the files below `data/BUCKET`."""
+    """versitygw on a folder: objects are files in `data/BUCKET`."""
 
     name = "versitygw"
 
@@ -116,7 +116,7 @@ class Minio(_S3Server):
 
 
 def given_endpoint() -> S3Endpoint | None:
-    """The server that `COMMITTERD_TEST_S3_ENDPOINT` names, with the keys of the usual AWS variables."""
+    """The server in `COMMITTERD_TEST_S3_ENDPOINT`, with the keys in the usual AWS variables; None if it is not set."""
     url = os.environ.get("COMMITTERD_TEST_S3_ENDPOINT")
     if not url:
         return None
@@ -129,9 +129,9 @@ def given_endpoint() -> S3Endpoint | None:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[S3Endpoint]:
-    """The S3 server that `COMMITTERD_TEST_S3_ENDPOINT` names, else a versitygw of our own.
+    """The S3 server in `COMMITTERD_TEST_S3_ENDPOINT`, else our own versitygw.
 
-    Raises `PartMissingError` when there can be none.
+    Raises `PartMissingError` if it can't be built.
     """
     given = given_endpoint()
     if given is not None:

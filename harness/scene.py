@@ -1,4 +1,4 @@
-"""A dataset with its queue: real Kafka, real committers, pylance on the other side."""
+"""A dataset with its queue, on a real Kafka, with real committers, and pylance as reader and writer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ QUICK = {
     "COMMIT__REFUSAL_INTERVAL_SECONDS": "0.1",
     "STORE__RECHECK_SECONDS": "1",
 }
-"""Times for a broker near by and a test that waits."""
+"""Short timeouts and intervals, for a local broker and a waiting test."""
 
 
 class Scene:
-    """One dataset. Daemons that were made here end with it."""
+    """A dataset. Closing it stops its daemons."""
 
     def __init__(self, *, kafka: str, name: str, folder: Path, place: StorePlace | None = None) -> None:
-        """`place`: where the table lies, if not below `folder`."""
+        """`place`: location of the table; default in `folder`."""
         self.name = name
         self.folder = folder
         self._place = place or StorePlace(str(folder / "table.lance"))
@@ -57,7 +57,7 @@ class Scene:
         self._stack.__exit__(*error)
 
     def daemon(self, **settings: str) -> Daemon:
-        """A committer of this dataset, just started. `settings`: as in the environment (`COMMIT__VERIFY_FILES`)."""
+        """Start a committer of this dataset. `settings`: with their environment names (`COMMIT__VERIFY_FILES`)."""
         made = Daemon(
             name=self.name,
             uri=self.table.uri,
@@ -69,7 +69,7 @@ class Scene:
         return self._stack.enter_context(made)
 
     def started(self, **settings: str) -> Daemon:
-        """A committer that is active."""
+        """Start a committer, and wait until it is active."""
         made = self.daemon(**settings)
         made.wait_ready(text="active")
         return made
@@ -81,33 +81,33 @@ class Scene:
         *transactions: Transaction | Staged | bytes | None,
         headers: Sequence[Header] | Mapping[str, str] = (),
     ) -> list[int]:
-        """Stage transactions as they are, with the same headers; returns their offsets."""
+        """Stage transactions unchanged, all with the same headers; returns their offsets."""
         return self.topics.stage(*map(_value, transactions), headers=headers)
 
     def stage_create(self, staged: Staged) -> int:
-        """Stage a create with the headers that belong to it."""
+        """Stage a create with its headers; returns its offset."""
         headers = {"create-only": "true", "create-options": json.dumps(dict(staged.create_options))}
         return self.stage(staged, headers=headers)[0]
 
     def append(self, count: int = 1, **options: Any) -> list[int]:
-        """Stage so many Appends of one row; returns their offsets."""
+        """Stage `count` Appends of one row; returns their offsets."""
         return self.stage(*(self.table.append(**options) for _ in range(count)))
 
     def committed(self, count: int = 1) -> list[int]:
-        """Commit so many Appends of one row through the queue; returns their ids."""
+        """Commit `count` Appends of one row through the queue; returns their ids."""
         transactions = [self.table.append() for _ in range(count)]
         assert {answer.status for answer in self.ask(*transactions)} == {Status.COMMITTED}
         return [i for transaction in transactions for i in self.table.brought[transaction.uuid]]
 
     def ask(self, *transactions: Transaction | Staged | bytes | None, **headers: str) -> list[Outcome]:
-        """Stage and wait for the answers; `app_id="a"` is header `app-id`."""
+        """Stage transactions and wait for their outcomes; `app_id="a"` is header `app-id`."""
         named = {name.replace("_", "-"): text for name, text in headers.items()}
         return self.topics.wait_answers(self.stage(*transactions, headers=named))
 
     # Operators
 
     def command(self, *words: str, good: bool = True) -> str:
-        """Run `committerd` with this dataset's settings; returns what it printed."""
+        """Run `committerd` with this dataset's settings; returns its output. `good`: whether it must succeed."""
         chosen = {
             "DATASET__NAME": self.name,
             "DATASET__URI": self.table.uri,
@@ -127,7 +127,7 @@ class Scene:
         return done.stdout + done.stderr
 
     def shown_position(self) -> dict[str, Any]:
-        """What `position show` prints."""
+        """The output of `position show`."""
         found: dict[str, Any] = json.loads(self.command("position", "show", "--json"))
         return found
 
@@ -137,17 +137,17 @@ class Scene:
         return found
 
     def adopt(self, daemon: Daemon, *words: str, command: str = "adopt") -> None:
-        """`committerd position adopt` (or `rewind`) in earnest; waits until the committer runs again."""
+        """Run `committerd position adopt` (or `rewind`) with `--apply`; waits until the committer runs again."""
         before = self.table.version
         self.command("position", command, *words, "--apply", "--reason", "the operator has looked")
         said = self.table.open().read_transaction(before + 1).transaction_properties
         assert "the operator has looked" in said.values()
         daemon.wait_ready(text="active")
 
-    # What came of it
+    # Checks
 
     def expected_ids(self, *foreign: int) -> set[int]:
-        """The rows of all transactions that any readable version commits, and `foreign` ones."""
+        """Ids of the rows of all transactions that a readable version commits, and the `foreign` ids."""
         committed = {member.uuid for version in self.table.versions() for member in version.members}
         return {i for uuid in committed for i in self.table.brought[uuid]} | set(foreign)
 
@@ -159,7 +159,7 @@ class Scene:
         rewound: bool = False,
         cleaned: bool = False,
     ) -> Evidence:
-        """Fail unless topics and table fit together and the latest version has these rows, each once."""
+        """Fail unless topics and table are consistent, and the latest version has exactly these rows, each once."""
         evidence = collect(self.topics, self.table)
         found = contradictions(
             evidence, Expected(ids=ids, unanswered=frozenset(unanswered), rewound=rewound, cleaned=cleaned)
@@ -169,7 +169,7 @@ class Scene:
 
 
 def until(holds: Callable[[], bool], *, seconds: float = 30) -> None:
-    """Wait for something that nothing announces."""
+    """Poll until `holds` returns True; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"

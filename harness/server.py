@@ -1,4 +1,4 @@
-"""A server of our own on a free port of 127.0.0.1, with its files in a temporary folder."""
+"""Runs a server as a child process on a free port of 127.0.0.1, with its files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READY_SECONDS_MAX = 60.0
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on at this moment."""
+    """A TCP port on which no program listens at this moment."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
@@ -28,10 +28,10 @@ def free_port() -> int:
 
 
 class Server(ABC):
-    """Starts, stops, and starts again on the same port and files. A failed start shows the end of its log."""
+    """A server that can be stopped and started again on the same port and files. A failed start shows its log's end."""
 
     name: str
-    """For folder, log and errors."""
+    """Its name in folders, logs and errors."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"committerd-{self.name}-"))
@@ -40,14 +40,14 @@ class Server(ABC):
 
     @abstractmethod
     def command(self, port: int) -> Sequence[str | Path]:
-        """What to run; raises `PartMissingError` where that is not to be had."""
+        """The command line. Raises `PartMissingError` if the program is missing."""
 
     @abstractmethod
     def answers(self) -> bool:
         """Whether the server at `url` is up, and is this one."""
 
     def environment(self) -> Mapping[str, str]:
-        """Variables that the program gets besides the process' own."""
+        """Environment variables for the program, in addition to those of this process."""
         return {}
 
     @property
@@ -62,7 +62,7 @@ class Server(ABC):
         return self._process is not None
 
     def start(self) -> Self:
-        """Start, or start again, and wait until it answers."""
+        """Start, or start again, and wait until it responds."""
         assert self._process is None, "runs already"
         again, tail = self._port, ""
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -80,29 +80,29 @@ class Server(ABC):
         raise RuntimeError(f"{self.name} did not start; the end of {self.folder / f'{self.name}.log'}:\n{tail}")
 
     def stop(self) -> None:
-        """SIGTERM, after ten seconds SIGKILL."""
+        """Send SIGTERM, and SIGKILL after ten seconds."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL: what a crash leaves stays on disk."""
+        """Send SIGKILL; the files stay on disk as after a crash."""
         if self._process is not None:
             self._process.kill()
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, until `thaw`."""
+        """Send SIGSTOP: connections stay open, and the server does not respond until `thaw`."""
         assert self._process is not None
         self._process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self._process is not None
         self._process.signal(signal.SIGCONT)
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that it printed."""
+        """The last lines of its output."""
         log = (self.folder / f"{self.name}.log").read_text(errors="replace")
         return "\n".join(log.splitlines()[-lines:])
 
@@ -124,7 +124,7 @@ class Server(ABC):
     def _ready(self) -> bool:
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while self._process is not None and self._process.running() and time.monotonic() < deadline:
-            # An answer may be of another program that has the port: then this one ends soon.
+            # Another program on this port may have responded; then this one ends soon.
             if self.answers() and self._process.running():
                 return True
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A Spark small enough to start beside a broker and a committer: two cores, loopback only, no UI."""
+"""A small Spark that can run next to a broker and a committer: two cores, loopback only, no UI."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pyspark.sql import SparkSession
 
 CONFIG: Final = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it starts often and does not run long
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it starts often and runs only briefly
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "Europe/Berlin",  # not that of the tables
+    "spark.sql.session.timeZone": "Europe/Berlin",  # differs from UTC, the time zone of the tables
     "spark.log.level": "ERROR",
 }
 
 
 def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark in this process and a JVM of its own; both end together. `settings`: more than those here."""
+    """A Spark session in this process, with its own JVM; both end together. `settings`: in addition to those here."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder: SparkSession.Builder = SparkSession.builder  # a class property, which mypy takes for a function
     builder = builder.master(master).appName(name)
@@ -35,14 +35,14 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
     for key, value in {**CONFIG, **folders, **(settings or {})}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
-        # PySpark starts Java from between fork and exec, where pylance warns of every fork.
+        # PySpark forks to start Java, and pylance warns of every fork.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         return builder.getOrCreate()
 
 
 @contextlib.contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """One for many tests. A task is tried twice."""
+    """A session for many tests. Each task is tried twice."""
     session = small_session("tests", folder, master="local[2,2]")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session

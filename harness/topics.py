@@ -1,6 +1,6 @@
-"""One dataset's topics, seen from outside: staging like a producer of any language, reading, and what operators do.
+"""A dataset's topics, without committerd: stages like a producer in any language, reads, and does operators' work.
 
-Nothing of committerd is used to read or write them, but its own message.
+It uses nothing of committerd to read and write the topics except its Outcome message.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PATIENCE_SECONDS = 60
 
 Header = tuple[str, bytes]
 Place = tuple[str, int]
-"""Topic id and offset: what tells a staged record from every other."""
+"""Topic id and offset, which identify a staged record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A staged record, with where it lies."""
+    """A staged record, with its place."""
 
     topic_id: str
     offset: int
@@ -49,19 +49,19 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A record of the dead letter topic."""
+    """A record in the dead letter topic."""
 
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
 
     def header(self, name: str) -> str:
-        """The last of that name."""
+        """The value of the last header with this name."""
         return dict(self.headers)[name].decode()
 
 
 class Topics:
-    """Clients of one dataset's topics; made when they are first needed."""
+    """Clients of a dataset's topics; each is made when it is first needed."""
 
     def __init__(self, servers: str, name: str) -> None:
         self.servers = servers
@@ -69,9 +69,9 @@ class Topics:
         self.group = f"committerd.{name}"
         self.partition = TopicPartition(self.staged, 0)
         self.sent: list[Staged] = []
-        """Every record that was staged here, also those that the topic has lost since."""
+        """All records that were staged with this object, also those that the topic has lost since."""
         self.answers: dict[Place, Outcome] = {}
-        """The first answer to each record."""
+        """The first outcome of each record."""
         self._topic_id = ""
         self._producer: Any = None
         self._listener: Any = None
@@ -84,7 +84,7 @@ class Topics:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Close all clients; they are made anew when they are needed."""
+        """Close all clients; each is made again when it is needed."""
         for client in (self._producer, self._listener, self._admin):
             if client is not None:
                 with contextlib.suppress(KafkaError):
@@ -99,7 +99,7 @@ class Topics:
         key: bytes | None = None,
         headers: Sequence[Header] | Mapping[str, str] = (),
     ) -> list[int]:
-        """Stage records with the same key and headers, and wait for Kafka; returns their offsets."""
+        """Stage records with the same key and headers; returns their offsets when Kafka has acknowledged them."""
         if isinstance(headers, Mapping):
             headers = [(name, text.encode()) for name, text in headers.items()]
         given = list(headers)
@@ -115,7 +115,7 @@ class Topics:
 
     @contextlib.contextmanager
     def transactional_producer(self) -> Iterator[Any]:
-        """kafka-python's producer with Kafka's own transactions; what it sends is not noted in `sent`."""
+        """A transactional producer of kafka-python; `sent` does not include its records."""
         producer = KafkaProducer(bootstrap_servers=self.servers, transactional_id=self.group)
         try:
             producer.init_transactions()
@@ -131,10 +131,10 @@ class Topics:
             )
         return self._producer
 
-    # Answers
+    # Outcomes
 
     def wait_answers(self, offsets: Sequence[int], *, topic_id: str = "", timeout: float = 60) -> list[Outcome]:
-        """The first answer to each of these records, of the topic as it is now; waits until all are there."""
+        """The first outcome of each of these records; waits for all. `topic_id`: default that of the current topic."""
         topic_id = topic_id or self.topic_id()
         deadline = time.monotonic() + timeout
         while missing := [o for o in offsets if (topic_id, o) not in self.answers]:
@@ -143,7 +143,7 @@ class Topics:
         return [self.answers[topic_id, o] for o in offsets]
 
     def listen(self, *, seconds: float = 0.1) -> None:
-        """Take in what was published since."""
+        """Read the outcomes that were published since the last call."""
         if self._listener is None:
             self._listener = self._consumer()
             partitions = [TopicPartition(self.outcomes, number) for number in range(OUTCOME_PARTITIONS)]
@@ -154,10 +154,10 @@ class Topics:
                 outcome = Outcome.FromString(record.value)
                 self.answers.setdefault((outcome.topic_id, outcome.offset), outcome)
 
-    # All that there is
+    # Whole topics
 
     def read_staged(self) -> list[Staged]:
-        """What the staged topic holds now."""
+        """All records in the staged topic."""
         topic_id = self.topic_id()
         return [
             Staged(topic_id=topic_id, offset=r.offset, key=r.key, value=r.value, headers=r.headers)
@@ -165,12 +165,12 @@ class Topics:
         ]
 
     def read_outcomes(self) -> list[Outcome]:
-        """Every outcome that was ever published; in order within its partition."""
+        """All published outcomes, in order within each partition."""
         partitions = [TopicPartition(self.outcomes, number) for number in range(OUTCOME_PARTITIONS)]
         return [Outcome.FromString(r.value) for r in self._read(partitions)]
 
     def read_letters(self) -> list[Letter]:
-        """Every dead letter."""
+        """All dead letters."""
         records = self._read([TopicPartition(self.dead, 0)])
         return [Letter(key=r.key, value=r.value, headers=r.headers) for r in records]
 
@@ -198,7 +198,7 @@ class Topics:
             fetch_max_wait_ms=50,
         )
 
-    # What operators and accidents do
+    # Changes by operators and accidents
 
     @property
     def admin(self) -> Any:
@@ -207,7 +207,7 @@ class Topics:
         return self._admin
 
     def topic_id(self) -> str:
-        """Of the staged topic, as Kafka's own tools print it. Asked once: who changes the topic does it here."""
+        """Id of the staged topic, as Kafka's own tools print it. It is cached: only this object replaces the topic."""
         if not self._topic_id:
             self._topic_id = self._ask_topic_id()
         return self._topic_id
@@ -223,20 +223,20 @@ class Topics:
         self._topic_id = ""
 
     def recreate_staged(self) -> str:
-        """Delete the staged topic and make it again; returns its new id."""
+        """Delete the staged topic and create it again; returns its new id."""
         before = self.topic_id()
         self.delete_staged()
         self.make_staged()
         after = self.topic_id()
         assert after != before
-        # The producer's sequence numbers were of the old topic.
+        # The producer's sequence numbers belong to the old topic.
         if self._producer is not None:
             self._producer.close()
             self._producer = None
         return after
 
     def make_staged(self) -> None:
-        """Make the staged topic, as the daemon would; waits until Kafka knows that an older one is gone."""
+        """Create the staged topic as the daemon does; waits until Kafka has deleted an older one."""
         configs = {
             "compression.type": "uncompressed",
             "message.timestamp.type": "LogAppendTime",
@@ -259,12 +259,12 @@ class Topics:
         self.admin.delete_records({self.partition: before})
 
     def forget_group_offset(self) -> None:
-        """Delete the group's offset; nobody may be a member."""
+        """Delete the group's offset; the group must have no member."""
         for _ in _attempts():
             try:
                 self.admin.delete_group_offsets(self.group, [self.partition])
             except KafkaError:
-                continue  # Kafka has not noticed yet that the member is gone
+                continue  # Kafka has not noticed yet that the member has left
             if self.group_offset() is None:
                 return
 
@@ -278,7 +278,7 @@ class Topics:
 
 
 def _attempts() -> Iterator[None]:
-    """Tries, a tenth of a second apart; an error when the patience is over."""
+    """Yields attempts, a tenth of a second apart; raises an error when the time is over."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         yield

@@ -1,4 +1,4 @@
-"""toxiproxy: network faults between a client and a server, switched on and off while they talk.
+"""Runs toxiproxy: network faults between a client and a server that can be switched on and off at any time.
 
 toxiproxy.proxy(s3.url).add("latency", latency=60)
 """
@@ -24,7 +24,7 @@ _LISTEN_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class NetworkProxy:
-    """One listening address that leads to one upstream."""
+    """A proxy to one upstream."""
 
     api: str
     name: str
@@ -33,15 +33,15 @@ class NetworkProxy:
 
     @property
     def url(self) -> str:
-        """The same for HTTP."""
+        """Its HTTP URL."""
         return f"http://{self.address}"
 
     def add(
         self, kind: str, *, stream: Literal["downstream", "upstream"] = "downstream", toxicity: float = 1, **fields: int
     ) -> str:
-        """Switch a toxic on; returns its name. `downstream` is what the server answers.
+        """Switch a toxic on; returns its name. `downstream`: the direction of the server's responses.
 
-        `fields` are the kind's own: `latency` and `jitter` in ms, `timeout` in ms, `bytes` of `limit_data`.
+        `fields`: the attributes of the kind: `latency` and `jitter` in ms, `timeout` in ms, `bytes` of `limit_data`.
         """
         name = f"{kind}-{uuid.uuid4().hex[:8]}"
         wanted = {"name": name, "type": kind, "stream": stream, "toxicity": toxicity, "attributes": fields}
@@ -49,20 +49,20 @@ class NetworkProxy:
         return name
 
     def remove(self, toxic: str) -> None:
-        """Switch one off."""
+        """Switch a toxic off."""
         _call(f"{self.api}/proxies/{self.name}/toxics/{toxic}", method="DELETE")
 
     def enable(self, on: bool) -> None:
-        """Off: connections are refused, those that exist are closed."""
+        """Switch the proxy on or off. Off: it closes existing connections and refuses new ones."""
         _call(f"{self.api}/proxies/{self.name}", {"enabled": on})
 
     def close(self) -> None:
-        """Take the proxy away."""
+        """Remove the proxy."""
         _call(f"{self.api}/proxies/{self.name}", method="DELETE")
 
 
 class Toxiproxy(Server):
-    """One toxiproxy with as many proxies as are asked for."""
+    """A toxiproxy server, with any number of proxies."""
 
     name = "toxiproxy"
 
@@ -77,7 +77,7 @@ class Toxiproxy(Server):
         return True
 
     def proxy(self, upstream: str) -> NetworkProxy:
-        """A proxy to `host:port`, or to an URL's."""
+        """A proxy to `host:port`, or to the host and port of a URL."""
         target = urlsplit(upstream).netloc or upstream
         for attempt in range(1, _LISTEN_ATTEMPTS + 1):
             name, address = f"p-{uuid.uuid4().hex[:8]}", f"127.0.0.1:{free_port()}"
@@ -92,9 +92,9 @@ class Toxiproxy(Server):
 
 
 def _call(url: str, body: dict[str, Any] | None = None, *, method: str | None = None) -> None:
-    """One request to its API; GET without a body, POST with one."""
+    """Send a request to its API: by default GET without a body, POST with one."""
     data = None if body is None else json.dumps(body).encode()
-    # It refuses what looks like a browser.
+    # It refuses requests that look like a browser's.
     request = urllib.request.Request(url, data=data, method=method, headers={"User-Agent": "committerd"})
     with urllib.request.urlopen(request, timeout=10) as response:
         response.read()
