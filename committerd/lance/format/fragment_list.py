@@ -1,11 +1,11 @@
 """A version's fragments as bytes, shared between versions.
 
-A table of 100,000 fragments has 10 MB of them, and an Append adds 100 bytes. So they are kept as chunks in the form in
-which a serialized `Manifest` holds them: put one after the other, chunks are its field 2. The next version shares all
-chunks but the last few, and nothing is decoded, copied or serialized again for what did not change.
+The fragments of a table with 100,000 of them take 10 MB, and an Append adds 100 bytes. So they are stored as chunks, in
+the form in which a serialized `Manifest` has them: joined, the chunks are its field 2. The next version shares all
+chunks but the last few, and unchanged fragments are not decoded, copied or serialized again.
 
-What rules need to know of all fragments (`Facts`) is found out once for each chunk. Where they look at single ones,
-only the chunks with these are decoded.
+The facts that rules need of all fragments (`Facts`) are computed once for each chunk. If a rule looks at single
+fragments, only their chunks are decoded.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SAMPLES_KEPT_MAX = 16
 _SKIMMED_AT_ONCE = 4096
 _CUT_AT_ONCE = 1000
 _SCHEMA_TAG, _FRAGMENT_TAG = 0x0A, 0x12
-"""Of `Manifest.fields` (1) and `Manifest.fragments` (2), both with a length."""
+"""The tags of `Manifest.fields` (1) and `Manifest.fragments` (2), both length-delimited."""
 _MORE = 0x80
-"""From here on a byte of a length is followed by another."""
+"""A byte of a length that has this bit is followed by another byte."""
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ decoding one of them for a single fragment takes less than a millisecond."""
 
 
 class Facts(NamedTuple):
-    """What can be said of fragments without having them at hand."""
+    """Facts about fragments that need no decoded fragments."""
 
     ids: BitMap64 = BitMap64()
     ascending: bool = True
@@ -55,12 +55,12 @@ class Facts(NamedTuple):
 
 
 class Chunk:
-    """Some fragments, in the wire form of `Manifest.fragments`. Never changed, and shared between versions."""
+    """Some fragments, encoded as in `Manifest.fragments`. Immutable, and shared between versions."""
 
     __slots__ = ("_facts", "_samples", "body", "count")
 
     def __init__(self, body: bytes, count: int, facts: Facts | None = None) -> None:
-        """`count` is above 0, and `body` as protobuf serializes so many fragments."""
+        """`body` is as protobuf serializes `count` fragments; `count` is above 0."""
         self.body = body
         self.count = count
         self._facts = facts
@@ -68,7 +68,7 @@ class Chunk:
 
     @property
     def facts(self) -> Facts:
-        """Found out once; costs a look at each fragment."""
+        """The facts about these fragments. Computed once, from each fragment."""
         if self._facts is None:
             decoded = self.decoded()
             ids = [fragment.id for fragment in decoded.fragments]
@@ -101,12 +101,12 @@ class Chunk:
         samples = [fragments[place] for place in places.values()]
         if len(samples) > _SAMPLES_KEPT_MAX:
             return samples
-        # Copies: a part of a decoded message keeps all of it in memory.
+        # Copies, because a part of a decoded message keeps the whole message in memory.
         self._samples = [DataFragment.FromString(one.SerializeToString()) for one in samples]
         return self._samples
 
     def followed_by(self, other: Chunk) -> Chunk:
-        """Both in one."""
+        """One chunk with the fragments of both."""
         return Chunk(self.body + other.body, self.count + other.count, _together(self.facts, other.facts))
 
 
@@ -118,15 +118,15 @@ class Taken(NamedTuple):
 
 
 class FragmentList:
-    """Fragments in the order in which a manifest lists them. Nobody changes it; `NO_FRAGMENTS` is the empty one."""
+    """Fragments in the order in which a manifest lists them. Immutable; `NO_FRAGMENTS` is the empty list."""
 
     __slots__ = ("_count", "_facts", "chunks", "size")
 
     def __init__(self, chunks: Iterable[Chunk] = (), *, facts: Facts | None = None) -> None:
-        """`facts`: what is known of all of them; None = to be found out when it is asked for."""
+        """`facts` are those of all fragments; None = computed when they are first needed."""
         self.chunks = tuple(chunks)
         self.size = sum(len(chunk.body) for chunk in self.chunks)
-        """Bytes of all chunks."""
+        """The size of all chunks in bytes."""
         self._count = sum(chunk.count for chunk in self.chunks)
         self._facts = facts
 
@@ -134,12 +134,12 @@ class FragmentList:
         return self._count
 
     def __iter__(self) -> Iterator[DataFragment]:
-        """All of them, decoded a chunk at a time."""
+        """All fragments, decoded one chunk at a time."""
         for chunk in self.chunks:
             yield from chunk.decoded().fragments
 
     def newest_first(self) -> Iterator[DataFragment]:
-        """All of them, by descending id; where the list ascends, decoded a chunk at a time."""
+        """All fragments by descending id; decoded one chunk at a time if the ids of the list ascend."""
         if not self.facts.ascending:
             yield from sorted(self, key=lambda one: one.id, reverse=True)
             return
@@ -154,34 +154,34 @@ class FragmentList:
 
     @property
     def facts(self) -> Facts:
-        """Of all fragments; found out once."""
+        """The facts about all fragments. Computed once."""
         if self._facts is None:
             self._facts = reduce(_together, (chunk.facts for chunk in self.chunks), Facts())
         return self._facts
 
     @property
     def last_id(self) -> int:
-        """The highest id; -1 where there is no fragment."""
+        """The highest fragment id; -1 if there are no fragments."""
         return int(self.facts.ids.max()) if self.chunks else -1
 
     def bodies(self) -> Iterator[bytes]:
-        """Joined, they are field 2 of the manifest."""
+        """The bytes of each chunk; joined, they are field 2 of the manifest."""
         return (chunk.body for chunk in self.chunks)
 
     def found(self, look: Callable[[DataFragment], Iterable[T]]) -> Iterator[T]:
-        """What `look` finds in each fragment. It yields that, raises nothing, and must not depend on what
-        `Chunk.samples` leaves aside.
+        """The results of `look` for all fragments.
 
-        All are looked at only where it finds something in the samples.
+        All fragments are decoded only if `look` finds something in the samples. So it must not depend on the
+        differences that `Chunk.samples` ignores, and it must not raise.
         """
         if any(True for chunk in self.chunks for fragment in chunk.samples() for _ in look(fragment)):
             for fragment in self:
                 yield from look(fragment)
 
     def of(self, ids: Iterable[int]) -> list[DataFragment]:
-        """The fragments with these ids, as far as they are there. Decodes only the chunks that have them.
+        """The fragments with these ids, as far as they exist. Decodes only the chunks that hold them.
 
-        They are shared: nobody changes them.
+        The messages are shared, so the caller must not change them.
         """
         wanted = BitMap64(ids)
         found: list[DataFragment] = []
@@ -192,9 +192,9 @@ class FragmentList:
         return found
 
     def without(self, ids: Iterable[int]) -> Taken:
-        """Take out the chunks among whose ids these lie, whether or not they are there.
+        """Take out every chunk whose range of ids includes one of these ids, whether or not a fragment has it.
 
-        None of these then lies between two ids of one chunk of the rest. The ids of the list must ascend.
+        Then none of these ids lies between two ids of a chunk that is left. The ids of the list must ascend.
         """
         lasts = [int(chunk.facts.ids.max()) for chunk in self.chunks]
         hit = set()
@@ -210,11 +210,11 @@ class FragmentList:
         )
 
     def with_added(self, other: FragmentList) -> FragmentList:
-        """These and those, in the order of ids: both must ascend strictly, have no id in common, and none of the others
-        may lie among the ids of one chunk of these.
+        """The fragments of both lists, in ascending order of ids.
 
-        Behind these, they cost copying the last chunks, little on average: a chunk is copied again when as much was
-        added as it has.
+        Both lists must ascend strictly and have no id in common, and no id of `other` may lie between two ids of a
+        chunk of this list. Adding fragments at the end copies the last chunks. On average that is cheap, because a
+        chunk is copied again only after as much was added as it holds.
         """
         if not self.chunks or not other.chunks:
             return self if self.chunks else other
@@ -242,9 +242,9 @@ NO_FRAGMENTS = FragmentList()
 
 
 def unpack(body: bytes) -> tuple[Manifest, FragmentList]:
-    """A serialized manifest as its outline, which is all but the fragments, and these.
+    """Split a serialized manifest into its outline, which is all but the fragments, and the fragments.
 
-    The fragments are decoded once, to know that they can be. Raises `DecodeError`.
+    It decodes the fragments once, to check them. Raises `DecodeError`.
     """
     return _parted(body, _checked)
 
@@ -256,11 +256,11 @@ class Skimmed(NamedTuple):
     """All but the fragments."""
     fragments: int
     data_bytes: int
-    """Of their data files, as far as the manifest says."""
+    """The size of all data files, as far as the manifest says."""
 
 
 def skim(body: bytes) -> Skimmed:
-    """A serialized manifest without keeping its fragments, of which some thousand are decoded at a time.
+    """Count the fragments of a serialized manifest without keeping them; decodes some thousand at a time.
 
     Raises `DecodeError`.
     """
@@ -278,10 +278,10 @@ def skim(body: bytes) -> Skimmed:
 def fragments_range(
     body: bytes, known: bytes = b"", *, within: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """Where in a serialized manifest its fragments lie, a half-open range of bytes; None where they lie apart.
+    """The half-open range of bytes of the fragments in a serialized manifest; None if they are not contiguous.
 
-    `known`: fragments of another manifest, passed over in one step where this one begins with them. `within`: where in
-    the bytes the manifest lies; None = it is all of them. Raises `DecodeError`.
+    `known` are the fragments of another manifest, skipped in one step if this one begins with them. `within` is the
+    range of the manifest in `body`; None = all of it. Raises `DecodeError`.
     """
     first, size = within or (0, len(body))
     start = _behind(body, first, _SCHEMA_TAG, size=size)
@@ -291,7 +291,7 @@ def fragments_range(
 
 
 def cut(body: bytes) -> Iterator[bytes]:
-    """Serialized fragments in parts of a thousand."""
+    """Cut serialized fragments into parts of a thousand fragments."""
     start = 0
     while start < len(body):
         end = _behind(body, start, _FRAGMENT_TAG, size=len(body), most=_CUT_AT_ONCE)
@@ -300,7 +300,7 @@ def cut(body: bytes) -> Iterator[bytes]:
 
 
 def _behind(body: bytes, start: int, tag: int, *, size: int, most: int = sys.maxsize) -> int:
-    """The first byte behind the fields with this tag that begin at `start`, of so many at most; each has a length."""
+    """The position behind the length-delimited fields with this tag that begin at `start`, at most `most` of them."""
     while start < size and body[start] == tag and most:
         most -= 1
         start += 1
@@ -315,12 +315,12 @@ def _behind(body: bytes, start: int, tag: int, *, size: int, most: int = sys.max
 
 
 def pack(manifest: Manifest) -> tuple[Manifest, FragmentList]:
-    """A manifest as its outline and its fragments, in their order."""
+    """Split a manifest into its outline and its fragments, in their order."""
     return _parted(manifest.SerializeToString(deterministic=True), Chunk)
 
 
 def pack_fragments(fragments: Iterable[DataFragment]) -> FragmentList:
-    """Fragments as a list, in their order."""
+    """A list of these fragments, in their order."""
     _, packed = pack(Manifest(fragments=fragments))
     return packed
 
@@ -331,9 +331,9 @@ def _push_all(chunks: list[Chunk], fragments: Iterable[DataFragment]) -> None:
 
 
 def _push(chunks: list[Chunk], chunk: Chunk) -> None:
-    """Add a chunk at the end, merged with what is there and not much larger.
+    """Add a chunk at the end, merged with the last chunks if those are not much larger.
 
-    Sizes then halve, or are near the maximum: there are few chunks, and what is small is copied again seldom.
+    Then chunk sizes halve from one to the next, or are near the maximum: there are few chunks, and copies are rare.
     """
     while chunks:
         size = len(chunks[-1].body)
@@ -356,13 +356,13 @@ def _parted(body: bytes, chunk_of: Callable[[bytes, int], Chunk]) -> tuple[Manif
 
 
 def _checked(body: bytes, count: int) -> Chunk:
-    """A chunk of another writer: as protobuf would write it here, whatever its writer's ways."""
+    """A chunk from another writer's bytes, encoded as protobuf encodes it here."""
     canonical = Manifest.FromString(body).SerializeToString(deterministic=True)
     return Chunk(canonical, count)
 
 
 def _kind(shape: bytes) -> bytes:
-    """The same for shapes that differ in nothing but how many rows there are."""
+    """A key that is equal for shapes that differ only in their number of rows."""
     rest = FragmentShape.FromString(shape)
     rest.ClearField("files")
     rest.ClearField("physical_rows")
@@ -375,7 +375,7 @@ def _kind(shape: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _decoded(chunk: Chunk) -> Manifest:
-    """Versions share chunks, and a transaction is held against two of them."""
+    """Decode a chunk. Cached, because versions share chunks and a transaction is compared with two versions."""
     return chunk.decoded()
 
 

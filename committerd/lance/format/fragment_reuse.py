@@ -1,4 +1,4 @@
-"""The fragment reuse index: what compactions replaced while they left the indices alone.
+"""The fragment reuse index: the fragments that compactions replaced without remapping the indices.
 
 Each of its versions is one compaction, with groups of old fragments and the new ones that hold
 their rows. Small content is inline in the index's details, larger content (Lance: above 204,800
@@ -21,11 +21,11 @@ from committerd_common.unknown_fields import unknown_fields
 Content = FragmentReuseIndexDetails.InlineContent
 
 FILE_BYTES_MAX = 64 * 2**20
-"""Of content in a file of its own, which every commit reads."""
+"""The largest content in a file of its own, in bytes; every commit reads that file."""
 
 
 class ExternalContent(NamedTuple):
-    """Where the content lies: half-open range of bytes of an object in the table's folder."""
+    """The place of the content: a half-open range of bytes of an object in the table's folder."""
 
     key: str
     start: int
@@ -33,10 +33,10 @@ class ExternalContent(NamedTuple):
 
 
 def reuse_content(index: IndexMetadata) -> Content | ExternalContent:
-    """What `__lance_frag_reuse` says, or where that is to be read for `decode_content`.
+    """The content of the index `__lance_frag_reuse`, or the place from which to read it for `decode_content`.
 
-    Raises `UnsupportedTable` with code `fragment_reuse_version` or `fragment_reuse_base`, and
-    `CorruptTable` with code `index_details`, also for what no reader can follow: ids, offsets and sizes that can't be.
+    Raises `UnsupportedTable` with code `fragment_reuse_version` or `fragment_reuse_base`, and `CorruptTable` with code
+    `index_details`, also for impossible ids, offsets and sizes, which no reader can follow.
     """
     if index.index_version > 0:
         raise UnsupportedTable(
@@ -54,7 +54,7 @@ def reuse_content(index: IndexMetadata) -> Content | ExternalContent:
 
 
 def decode_content(body: bytes, size: int) -> Content:
-    """Content that was not inline, and is said to have this size. Raises as `reuse_content` does."""
+    """Decode content that is not inline; `size` is the size that the index names. Raises as `reuse_content` does."""
     if len(body) != size:
         raise CorruptTable(
             f"the file of the fragment reuse index ends {size - len(body)} bytes too early", code="index_details"
@@ -69,7 +69,7 @@ def decode_content(body: bytes, size: int) -> Content:
 
 
 def _known(content: Content) -> Content:
-    # Lance after 4.0 adds `transitions` beside the versions: what they say can't be left out.
+    # Lance after 4.0 adds `transitions` to the versions, and a reader must not ignore them.
     unknown = unknown_fields(content)
     if unknown:
         raise UnsupportedTable(
@@ -82,7 +82,7 @@ def _known(content: Content) -> Content:
 
 
 def require_addresses(content: Content) -> None:
-    """Return when readers can decode the addresses in staged content: Lance 4.0.0 panics where it can't.
+    """Check that readers can decode the addresses in staged content, because Lance 4.0.0 panics if it can't.
 
     Raises `CorruptTable` with code `index_details`.
     """

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The operation of a transaction, spelt as in its oneof."""
+    """The operation of a transaction; the value is its name in the transaction's oneof."""
 
     APPEND = "append"
     DELETE = "delete"

@@ -29,9 +29,9 @@ from committerd_common.messages import (
 )
 
 SECTION_HEAD_BYTES = 4
-"""Of the length word before each section."""
+"""The size of the length word before each section."""
 TAIL_BYTES = 64 * 1024
-"""How much of the end to read first; Lance reads as much from object stores."""
+"""Bytes of the object's end to read first; Lance reads as many from object stores."""
 
 T = TypeVar("T")
 
@@ -44,18 +44,19 @@ _MAJOR, _MINOR = 0, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFile:
-    """One decoded manifest object. The messages are shared and cached: nobody changes them."""
+    """One decoded manifest object. Its messages are shared and cached, so callers must not change them."""
 
     outline: Manifest
     """The manifest without its fragments."""
     fragments: FragmentList
     index_section: IndexSection
-    """Empty when the version has no indices."""
+    """Empty if the version has no indices."""
     transaction: Transaction | None
-    """The inline transaction. None when there is none that can be used: then the file that
-    `Manifest.transaction_file` names has it. Its operation may be one that we don't know."""
+    """The inline transaction; its operation may be unknown. None if there is none that can be used: then it is in the
+    file that `Manifest.transaction_file` names.
+    """
     transaction_bytes: bytes | None
-    """As stored, for a transaction file that is missing."""
+    """The inline transaction as stored, from which a missing transaction file is written."""
 
     @property
     def version(self) -> int:
@@ -67,9 +68,9 @@ class ManifestFile:
 
     @property
     def manifest(self) -> Manifest:
-        """The whole manifest: a message of the caller's own, made anew each time.
+        """The whole manifest: a new message on each call, which belongs to the caller.
 
-        Of 100,000 fragments that takes 10 ms and 50 MB; `outline`, `fragments` and `part` say most of it for less.
+        For 100,000 fragments that takes 10 ms and 50 MB; `outline`, `fragments` and `part` are cheaper.
         """
         whole = Manifest()
         whole.CopyFrom(self.outline)
@@ -78,7 +79,7 @@ class ManifestFile:
         return whole
 
     def part(self, ids: Collection[int]) -> Manifest:
-        """The manifest with these fragments only, as far as they are there."""
+        """The manifest with only these fragments, as far as they exist."""
         if not ids:
             return self.outline
         chosen = Manifest(fragments=self.fragments.of(ids))
@@ -87,8 +88,8 @@ class ManifestFile:
 
 
 class Body:
-    """The bytes of an object, in parts: those of a large manifest are shared with other versions, and joined only where
-    they have to be.
+    """The bytes of an object, in parts. The parts of a large manifest are shared with other versions, and joined only
+    if a store needs them in one piece.
     """
 
     __slots__ = ("_size", "parts")
@@ -104,7 +105,7 @@ class Body:
         return b"".join(self.parts)
 
     def tail(self, size: int) -> bytes:
-        """The last `size` bytes, or all where there are fewer."""
+        """The last `size` bytes, or all if there are fewer."""
         taken: list[bytes] = []
         for part in reversed(self.parts):
             if size <= 0:
@@ -122,10 +123,10 @@ class Missing(NamedTuple):
 
 
 def missing(tail: bytes, size: int) -> Missing | None:
-    """What else must be read before `decode`; None when the tail is enough.
+    """The range of bytes that must be read before `decode`; None if the tail is enough.
 
-    `tail` is the end of an object of `size` bytes. What is missing is one range, and asked for
-    once. Raises `CorruptTable` as `decode` does.
+    `tail` is the end of an object of `size` bytes. One such range is always enough. Raises `CorruptTable` as `decode`
+    does.
     """
     window = size - len(tail)
     position = manifest_position(tail, size)
@@ -137,12 +138,11 @@ def missing(tail: bytes, size: int) -> Missing | None:
 
 
 def decode(body: bytes, size: int | None = None) -> ManifestFile:
-    """Decode an object of `size` bytes from its end: `body` is all of it, or as much as `missing`
-    asks for.
+    """Decode an object of `size` bytes. `body` is its end: all of it, or as much as `missing` asks for.
 
-    Does not ask whether we support what is in it: a version in between is read for its transaction
-    alone. Raises `CorruptTable`: `manifest_too_short`, `manifest_magic`, `manifest_position`,
-    `manifest_length`, `manifest_bytes`, `index_section`.
+    It does not check that committerd supports the version, because a version in the history is read only for its
+    transaction. Raises `CorruptTable`: `manifest_too_short`, `manifest_magic`, `manifest_position`, `manifest_length`,
+    `manifest_bytes`, `index_section`.
     """
     if size is None:
         size = len(body)
@@ -162,7 +162,7 @@ def decode(body: bytes, size: int | None = None) -> ManifestFile:
 
 
 def section_length(head: bytes) -> int:
-    """Bytes of the section whose length word `head` begins with; the word itself not counted."""
+    """The size in bytes of the section whose length word is at the start of `head`, without the word itself."""
     return int(_LENGTH.unpack_from(head)[0])
 
 
@@ -170,17 +170,16 @@ def encode(manifest: Manifest, indices: Iterable[IndexMetadata], transaction: Tr
     """The object that makes `manifest` a version, with its indices and the transaction that made
     it.
 
-    Positions in `manifest` are ignored and the argument is left alone. The transaction's position
-    goes into field 21, which all of 4.0 to 14.x read, and never into 23. The same arguments give
-    the same bytes.
+    Positions in `manifest` are ignored, and the argument is not changed. The transaction's position goes into field 21,
+    which all versions from 4.0 to 14.x read, and never into 23. The same arguments give the same bytes.
     """
     return bytes(assemble(manifest, NO_FRAGMENTS, IndexSection(indices=indices), transaction))
 
 
 def assemble(manifest: Manifest, fragments: FragmentList, section: IndexSection, transaction: Transaction) -> Body:
-    """As `encode`, with these fragments before those that `manifest` has itself.
+    """Encode like `encode`, with `fragments` before the fragments in `manifest`.
 
-    The bytes are those that protobuf would write of all fragments in one message.
+    The bytes are those that protobuf would write for a manifest with all fragments.
     """
     placed = Manifest()
     placed.CopyFrom(manifest)
@@ -204,7 +203,7 @@ def assemble(manifest: Manifest, fragments: FragmentList, section: IndexSection,
 
 
 def _append(sections: list[bytes], parts: Sequence[bytes]) -> int:
-    """Add a section that consists of these; returns its length with the length word."""
+    """Add a section made of these parts; returns its length in bytes, with the length word."""
     length = sum(map(len, parts))
     sections.append(_LENGTH.pack(length))
     sections += parts
@@ -212,7 +211,7 @@ def _append(sections: list[bytes], parts: Sequence[bytes]) -> int:
 
 
 def manifest_position(tail: bytes, size: int) -> int:
-    """Where in the object the manifest's length word lies, checked to be inside it."""
+    """The position of the manifest's length word in the object, checked to be inside it."""
     if len(tail) < _FOOTER.size:
         raise CorruptTable(
             f"manifest object of {size} bytes: it is shorter than the footer of {_FOOTER.size}",
@@ -233,25 +232,27 @@ def manifest_position(tail: bytes, size: int) -> int:
 
 
 def skim_manifest(body: bytes, size: int) -> Skimmed:
-    """The manifest of an object of `size` bytes, without keeping its fragments; `body` is its end from the manifest on.
+    """Skim the manifest of an object of `size` bytes (`skim`); `body` is the object's end, from the manifest on.
 
-    Raises `CorruptTable` as `decode`.
+    Raises `CorruptTable` as `decode` does.
     """
     return _blamed(skim, _manifest_bytes(body, size, manifest_position(body, size)), size)
 
 
 class Examined(NamedTuple):
-    """An object whose fragments were not looked at."""
+    """A manifest object whose fragments were not decoded."""
 
     outline: Manifest
     fragments: bytes
-    """Field 2 of the manifest, as it lies there."""
+    """Field 2 of the manifest, as stored."""
     transaction: Transaction | None
     """As in `ManifestFile`."""
 
 
 def examine(body: bytes, known: bytes = b"") -> Examined:
-    """A whole object without its fragments; see `fragments_range`. Raises `CorruptTable` as `decode`."""
+    """Decode a whole object except its fragments; `known` as in `fragments_range`. Raises `CorruptTable` as `decode`
+    does.
+    """
     position = manifest_position(body, len(body))
     within = _manifest_range(body, len(body), position)
     outline, fragments = _blamed(lambda whole: _parted(whole, known, within), body, len(body))
@@ -281,7 +282,7 @@ def _manifest_bytes(tail: bytes, size: int, position: int) -> bytes:
 
 
 def _manifest_range(tail: bytes, size: int, position: int) -> tuple[int, int]:
-    """Where in the tail the serialized manifest lies."""
+    """The range of the serialized manifest in the tail."""
     start = position - (size - len(tail))
     if start < 0:
         raise ValueError("the manifest begins before the bytes given")
@@ -308,7 +309,7 @@ def _blamed(decode_manifest: Callable[[bytes], T], manifest: bytes, size: int) -
 
 
 def _transaction_positions(manifest: Manifest) -> list[int]:
-    """Where the inline transaction may be, in the order in which that is to be believed."""
+    """The positions at which the inline transaction may be, the most reliable first."""
     positions = []
     if manifest.HasField("transaction_section_v14"):
         positions.append(manifest.transaction_section_v14)
@@ -325,7 +326,7 @@ def _section_positions(manifest: Manifest) -> list[int]:
 
 
 def _section(body: bytes, start: int, end: int) -> bytes | None:
-    """The section whose length word is at `start`; None when it would not end by `end`."""
+    """The section whose length word is at `start`; None if it would end behind `end`."""
     if start > end - _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack_from(body, start)
@@ -355,8 +356,8 @@ def _inline_transaction(
 ) -> tuple[Transaction, bytes] | tuple[None, None]:
     """The first of fields 23 and 21 that leads to a transaction.
 
-    A 23 that some editor carried along from an older layout leads elsewhere: to nothing that can be
-    decoded, or to the index section, which decodes to a transaction without a uuid. Then 21 counts.
+    A field 23 that another program has copied from an older manifest is a wrong position: of bytes that can't be
+    decoded, or of the index section, which decodes to a transaction without a uuid. Then field 21 counts.
     """
     for start in _transaction_positions(manifest):
         section = _section(body, start - window, position - window)

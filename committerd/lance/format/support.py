@@ -1,8 +1,7 @@
-"""Whether we may write on top of a version.
+"""Support: whether committerd may write on top of a version.
 
-A writer that does not know a feature breaks it without noticing, so everything unknown is refused,
-and with it what old writers left out and we would have to open data files to fill in. All that is
-wrong is said at once.
+A writer that does not know a feature breaks it without noticing, so everything unknown is refused. So are tables of old
+writers that lack facts which only their data files have. The error lists all faults at once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from committerd_common.unknown_fields import unknown_fields
 DATA_FORMATS = ("2.0", "2.1", "2.2", "2.3")
 
 _LISTED_MAX = 20
-"""So many faults are told; a table with more has the same one many times."""
+"""The most faults that an error lists; a table with more has the same one many times."""
 _GUARDS = frozenset({"fragment_tree", "max_allocated_field_id", "clustering", "max_clustering_id"})
 _DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
 
@@ -36,21 +35,21 @@ class _Fault(NamedTuple):
 
 
 def require_supported(file: ManifestFile) -> None:
-    """Return when the next version may be built from this one.
+    """Check that the next version may be built from this one.
 
     Raises `UnsupportedTable` (`feature_flags`, `unknown_fields`, `newer_manifest`, `data_format`,
     `writer_version_missing`, `physical_rows_unknown`, `deleted_rows_unknown`, `deletion_file_type`,
-    `external_sequences`, `fragment_reuse_version`) or, for what no writer may leave behind,
+    `external_sequences`, `fragment_reuse_version`) or, for content that no writer may produce,
     `CorruptTable` (`feature_flags_unpaired`, `fragment_id_twice`, `fragment_id_too_large`,
-    `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). A table that needs a feature that we
-    don't know is unsupported, never corrupt. The code is the first fault's, the message has up to
-    20. Linear in fragments, but quick where all are of few kinds.
+    `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). A table that needs an unknown feature is
+    unsupported, never corrupt. The code is that of the first fault; the message lists up to 20. The
+    time is linear in the number of fragments, and short if they are of few kinds.
     """
     outline = file.outline
     where = f"version {outline.version} can't be built upon"
     unknown = list(_unknown_features(outline))
-    # What a feature stands for decides what its table has to contain: without row ids in the manifest a table is
-    # corrupt, unless a flag says that they lie elsewhere.
+    # Unknown features come first, because they decide what a table must contain: without row ids in the manifest a
+    # table is corrupt, unless a flag says that they are stored elsewhere.
     corrupt = (
         []
         if unknown
@@ -90,7 +89,7 @@ def _message(where: str, faults: list[_Fault]) -> str:
 
 
 def _unpaired_flags(manifest: Manifest) -> Iterator[_Fault]:
-    # pylance 14.0.2 calls a table corrupt that has such a bit in one word only.
+    # pylance 14.0.2 calls a table corrupt if such a bit is in one word only.
     unpaired = (manifest.reader_feature_flags ^ manifest.writer_feature_flags) & CARRIED
     for bit in bits(unpaired):
         yield _Fault("feature_flags_unpaired", f"feature flag {bit} is in one of both words only")

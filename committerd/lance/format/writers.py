@@ -1,23 +1,23 @@
-"""Which program wrote a version, and which Lance the writers of its table use."""
+"""The program that wrote a version, and the Lance that the writers of its table use."""
 
 from __future__ import annotations
 
 from committerd_common.messages import Manifest
 
 OLD_LANCE_BEFORE = 5
-"""Tables are made as 4.0.0 makes them where a Lance below this major version writes them, else as 14.0.2 does. Which
-version in between began with what is not known; what 14.0.2 does is right for every reader."""
+"""If a Lance below this major version writes a table, the next version is built as 4.0.0 builds it, else as 14.0.2
+does. Which version in between changed which behaviour is unknown; every reader understands what 14.0.2 writes.
+"""
 
 WRITER = "committerd"
 LANCE = "lance"
 
 
 def name_writer(manifest: Manifest, version: str, before: Manifest | None) -> None:
-    """Say, in place, that committerd of this version writes the manifest.
+    """Name committerd, in this version, as the writer of the manifest. Changes `manifest`.
 
-    The build metadata (`committerd 1.2.0+lance.14.0.2`) names the Lance that wrote the table last: some of what
-    follows from an operation differs between versions of Lance, and a table should behave as the one that its
-    writers use.
+    The build metadata (`committerd 1.2.0+lance.14.0.2`) names the Lance that wrote the table last: some effects of an
+    operation differ between versions of Lance, and a table should behave as with the Lance that its writers use.
     """
     lance = "" if before is None else _last_lance(before)
     manifest.writer_version.Clear()
@@ -33,7 +33,7 @@ def lance_major(manifest: Manifest) -> int | None:
 
 
 def by_old_lance(manifest: Manifest) -> bool:
-    """Whether the next version follows as for Lance 4.0.0 where that differs from 14.0.2."""
+    """Whether to build the next version as Lance 4.0.0 does, where it differs from 14.0.2."""
     major = lance_major(manifest)
     return major is not None and major < OLD_LANCE_BEFORE
 

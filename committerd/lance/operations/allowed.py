@@ -1,4 +1,4 @@
-"""What the operator lets transactions do."""
+"""The operations and bases that the operator permits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from committerd.lance.format.kind import Kind
 
 ALL_OPERATIONS = frozenset(Kind)
 DEFAULT_OPERATIONS = ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES}
-"""What a queue commits unless told otherwise. The others make the daemon's credentials read elsewhere."""
+"""The operations that a queue commits by default. With the others, readers use files outside the table, which the
+daemon opens with its own credentials.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What the operator lets through."""
+    """The operations and bases that the operator permits."""
 
     operations: frozenset[Kind] = DEFAULT_OPERATIONS
     bases: Collection[str] | None = ()
@@ -22,4 +24,4 @@ class Allowed:
 
 
 ANYTHING = Allowed(operations=ALL_OPERATIONS, bases=None)
-"""For whoever commits with credentials of their own."""
+"""For a caller that commits with its own credentials."""

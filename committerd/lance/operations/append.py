@@ -1,4 +1,4 @@
-"""Append: new fragments beside those that the table has."""
+"""Append: new fragments, added to those of the table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 
 
 def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
-    """With a read version, whatever changed the schema since then decides. Without one, only the fields of the files
-    are left to compare: an Overwrite may have given their ids to columns of other types, which no field tells.
+    """With a read version, the conflict rules decide about schema changes since then. Without one, only the field ids
+    of the files can be compared. They don't show an Overwrite that has reused the ids for columns of other types.
     """
     if transaction.read_version:
         return None
@@ -41,7 +41,7 @@ def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
         has = {number for file in fragment.files for number in file.fields}
         if has.isdisjoint(known):
             return f"its files have fields {_some(has)}, of which the table has none"
-        # A lower one that is not there is of a column that was dropped; readers pass over it.
+        # A lower id that the schema lacks is that of a dropped column; readers ignore it.
         if above := {number for number in has if number > highest}:
             return f"its files have fields {_some(above)}, which the table does not have"
         if missing := required.keys() - has:

@@ -1,4 +1,4 @@
-"""Fragments that a Delete or an Update changes in place or removes."""
+"""The fragments that a Delete or an Update changes in place or removes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_files_read(touched: Footprint, read: Manifest) -> Footprint:
 
 
 def require_same_rows(updated: Iterable[DataFragment], latest: Manifest) -> None:
-    """Return when each updated fragment has as many rows as in the latest version, deleted ones included.
+    """Check that each updated fragment has as many rows as in the latest version, deleted ones included.
 
     Raises `InvalidRequest` (`row_count_changed`).
     """
@@ -55,7 +55,7 @@ def put_in_place(draft: Draft, updated: Iterable[DataFragment], removed: Collect
     changed = {fragment.id: fragment for fragment in updated if fragment.id not in gone}
     draft.open([*changed, *gone])
     if missing := draft.missing(changed):
-        # pylance passes over them; rows that were to be deleted would then be there twice.
+        # pylance ignores them; then rows that should have been deleted would be in the table twice.
         raise unbuildable(
             f"fragments {missing} are to be changed, but version {draft.version - 1} does not have them",
             "unknown_fragment",

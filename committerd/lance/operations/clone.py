@@ -26,8 +26,8 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: commit.rs, do_commit_new_dataset.
 
-    The new version has the number of the version that it is made from. A shallow clone reads the other table's files
-    through a base; a deep one has copies of them.
+    The new version has the number of its source version. A shallow clone reads the other table's files through a base;
+    a deep clone has copies of them.
     """
     clone, source = transaction.clone, draft.given.source
     if source is None:
@@ -75,7 +75,7 @@ def _copied(index: IndexMetadata) -> IndexMetadata:
 
 
 def _set_base(fragment: DataFragment, base_id: int) -> None:
-    """From now on, look in this base for the files that had none."""
+    """Set this base, in place, for the files of the fragment that have none."""
     for file in fragment.files:
         if not file.HasField("base_id"):
             file.base_id = base_id

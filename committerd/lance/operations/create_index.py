@@ -1,4 +1,4 @@
-"""CreateIndex: indices that come, go, or take the place of others."""
+"""CreateIndex: indices that are added, removed or replaced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REUSE_INLINE_BYTES_MAX = 204_800
 REUSE_FILE = "details.binpb"
 
 _COVERED_MAX = 1_000_000
-"""Fragments of an index; a few bytes can list four billion."""
+"""The most fragments that an index may cover, because a bitmap of a few bytes can hold four billion."""
 
 
 def _index_files(transaction: Transaction) -> list[StagedIndexFile]:
@@ -80,7 +80,7 @@ def _validate_index(index: IndexMetadata, room: int) -> None:
             code="index_bitmap",
         )
     if is_system_index(index) and index.fields:
-        # It would outlive its fields: no Project takes it away.
+        # It would outlive its fields, because no Project removes it.
         raise InvalidRequest(
             f"index {index.name!r} is a system index of Lance, which has no fields; it names {list(index.fields)}",
             code="index_fields",
@@ -108,7 +108,7 @@ def _validate_on(transaction: Transaction, latest: Manifest) -> None:
         {base.id for base in latest.base_paths},
     )
     if transaction.read_version != latest.version:
-        return  # what dropped a column after the index was built is a matter of the conflict rules
+        return  # the conflict rules decide about a column that was dropped after the index was built
     fields = {field.id for field in latest.fields}
     for index in create.new_indices:
         if missing := sorted(set(index.fields) - fields):
@@ -156,9 +156,10 @@ def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased:
 
 
 def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Transaction:
-    """A CreateIndex whose indices cover only what was not rewritten since, and whose MemWAL index has their merges.
+    """A CreateIndex whose indices cover only fields that were not rewritten since, and whose MemWAL index includes
+    their merges.
 
-    `theirs` in ascending order. Lance 14: conflict_resolver.rs, check_create_index_txn and finish_create_index.
+    `theirs` are in ascending order. Lance 14: conflict_resolver.rs, check_create_index_txn and finish_create_index.
     """
     rebased = copied(transaction)
     create = rebased.create_index
@@ -217,7 +218,7 @@ def rebase_reuse(
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, CreateIndex. Segments of one name that it does not list stay.
 
-    There is one system index of each name: a new one takes the place of what the table has (conflict_resolver.rs,
+    There is one system index of each name: a new one replaces that of the table (conflict_resolver.rs,
     finish_create_index).
     """
     create = transaction.create_index

@@ -1,4 +1,4 @@
-"""DataReplacement: other data files for some columns of some fragments."""
+"""DataReplacement: new data files for some columns of some fragments."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, DataReplacement.
 
-    Fields that some other file of the fragment has are from now on read from the new file (Lance 14; for 4.0.0 the
-    fields have to be all of one file, or none of any).
+    Readers then read the replaced fields from the new file, whichever files of the fragment had them (Lance 14; in
+    4.0.0 the fields must be all those of one file, or in none).
     """
     replaced = {group.fragment_id: group.new_file for group in transaction.data_replacement.replacements}
     fields = frozenset(one for file in replaced.values() for one in file.fields if one >= 0)
@@ -62,7 +62,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 
 def _replace_data(fragment: DataFragment, new_file: DataFile) -> None:
-    """Have the fields of the new file read from it, in place."""
+    """Change the fragment, in place, so that the fields of the new file are read from it."""
     same = [
         file
         for file in fragment.files

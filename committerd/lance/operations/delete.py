@@ -1,4 +1,4 @@
-"""Delete: rows that go, from fragments that keep others or go too."""
+"""Delete: deleted rows, in fragments that keep other rows or are removed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Deleted rows: merging our deletions with those that were committed since.
 
-A transaction does not say which rows it deletes. They are derived: the rows that its deletion file has, and that the
-deletion file of the same fragment at the read version does not have. pylance knows them in memory, and retries where it
-has only the message.
+A transaction does not name the rows that it deletes. They are derived: the rows in its deletion file, without those in
+the deletion file of the same fragment at the read version. pylance has them in memory, and retries if it has only the
+message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ADDRESSES_TOLD_MAX = 5
 
 
 def require_known_type(fragment: DataFragment) -> None:
-    """Return when the fragment has no deletion file, or one that Lance knows.
+    """Check that the fragment has no deletion file, or one of a type that Lance knows.
 
     Raises `InvalidRequest` (`deletion_file_type`).
     """
@@ -34,7 +34,7 @@ def require_known_type(fragment: DataFragment) -> None:
 
 
 def plan_deletions(updated: Iterable[DataFragment], read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
-    """Those of our updated fragments whose deletion file changed since the read version (None = unreadable)."""
+    """Our updated fragments whose deletion files changed since the read version; `read` None = it can't be read."""
     ours = {fragment.id: fragment for fragment in updated}
     if read is None or not ours:
         return ()
@@ -50,11 +50,11 @@ def plan_deletions(updated: Iterable[DataFragment], read: Manifest | None, lates
 def merge_deletions(
     rebased: Transaction, updated: Iterable[DataFragment], removed: MutableSequence[int], facts: RebaseFacts
 ) -> Rebased | RowConflict:
-    """The rebased transaction, with their deletions and ours in every fragment.
+    """The rebased transaction, with their deletions and ours in every fragment; a conflict if both deleted a row.
 
-    `rebased` is a copy that is changed here; `updated` and `removed` are its lists of updated fragments and of removed
-    fragment ids. The new deletion files are bitmaps, each named after the latest version and one of `facts.file_ids`. A
-    fragment without a row left is removed, and gets no file. Lance: conflict_resolver.rs, finish_delete_update.
+    The function changes `rebased`; `updated` and `removed` are its lists of updated fragments and of removed fragment
+    ids. The new deletion files are bitmaps, each named after the latest version and one of `facts.file_ids`. A fragment
+    without a row left is removed, and gets no file. Lance: conflict_resolver.rs, finish_delete_update.
     """
     rebased.read_version = facts.latest_version
     by_id = {fragment.id: fragment for fragment in updated}
@@ -73,7 +73,7 @@ def merge_deletions(
         told += (str(fragment_id << 32 | row) for row in islice(both, _ADDRESSES_TOLD_MAX - len(told)))
         merged = affected | deletions.latest
         if len(merged) >= merge.latest.physical_rows:
-            # It stays among the updated ones too, as in Lance: being removed counts.
+            # It stays in the list of updated fragments too, as in Lance, where removal takes precedence.
             removed.append(fragment_id)
         elif merged == deletions.latest:
             by_id[fragment_id].deletion_file.CopyFrom(merge.latest.deletion_file)

@@ -1,4 +1,4 @@
-"""Merge: every fragment of the table, with the columns that it adds, and a new schema."""
+"""Merge: every fragment of the table with added columns, and a new schema."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _footprint_of_theirs(
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, Merge.
 
-    An index on a field whose data lies in another file now covers that fragment no more, and its rows count as changed:
-    Lance 9; 4.0.0 leaves both as they were, of which the first makes queries miss rows and is not copied.
+    If the data of a field is now in another file, an index on the field no longer covers that fragment, and its rows
+    count as changed (Lance 9). 4.0.0 does neither. Without the first, queries miss rows, so committerd always does it.
     """
     merge, manifest = transaction.merge, draft.manifest
     draft.open_all()
@@ -99,7 +99,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     for fragment in merge.fragments:
         known = before.get(fragment.id)
         if known is None or fragment.id in moved:
-            # Not yet in the table; with the id 0 that stands for none, or that of a fragment before it in the list.
+            # A new fragment: its id is 0, which means none, or that of a fragment before it in the list.
             added.append(fragment)
             continue
         if list(map(file_identity, known.files)) != list(map(file_identity, fragment.files)):
@@ -127,7 +127,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 
 def _fields_in_other_files(before: DataFragment, after: DataFragment) -> frozenset[int]:
-    """Fields that had their data in one file and now have it in another."""
+    """The fields whose data was in one file and is now in another."""
     paths = {one: file.path for file in before.files for one in file.fields if one >= 0}
     return frozenset(
         one for file in after.files for one in file.fields if one >= 0 and paths.get(one, file.path) != file.path

@@ -1,4 +1,4 @@
-"""The record in which each operation says what is particular to it."""
+"""The record of all that is specific to one operation."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from committerd_common.messages import BasePath, DataFile, DataFragment, IndexMe
 
 
 class Target(Enum):
-    """Which tables an operation is for."""
+    """The tables to which an operation can be applied."""
 
     EXISTING = "existing"
     """It changes a table that exists."""
     ANY = "any"
-    """It replaces what a table holds, or makes the table."""
+    """It replaces the content of a table, or creates the table."""
     NEW = "new"
-    """It only makes a table."""
+    """It only creates a table."""
 
 
 class ReadVersion(Enum):
-    """What `read_version` means to an operation."""
+    """The meaning of `read_version` for an operation."""
 
     REQUIRED = "required"
-    """The version that the work was planned on; there must be one."""
+    """The version that the writer read; not 0."""
     OPTIONAL = "optional"
-    """The same, or 0: on the latest version, whatever it is."""
+    """The version that the writer read, or 0 for the latest version, whatever it is."""
     OF_SOURCE = "of_source"
-    """A version of another table, which says nothing about this one."""
+    """A version of another table; it has no meaning for this one."""
 
 
 class Cost(Enum):
-    """What the work on an operation grows with."""
+    """The quantity with which the work on an operation grows."""
 
     FRAGMENTS = "fragments"
-    """The fragments that it brings."""
+    """The number of fragments that it adds."""
     MESSAGE = "message"
-    """The bytes of its transaction."""
+    """The size of its transaction."""
     TABLE = "table"
-    """The bytes of its transaction, and the fragments that the table has."""
+    """The size of its transaction, and the number of fragments of the table."""
     UNBOUNDED = "unbounded"
-    """Anything: a few bytes of it can cause much work."""
+    """None: a few bytes of it can cause much work."""
 
 
 class Need(Enum):
-    """What is read for an operation beside the latest version."""
+    """The data that must be read for an operation, in addition to the latest version."""
 
     READ_VERSION = "read_version"
-    """The version that it was read at, to judge it."""
+    """Its read version, to judge it."""
     FOOTPRINTS = "footprints"
-    """The footprints of what was committed since, to rebase it."""
+    """The footprints of the versions since its read version, to rebase it."""
     STAGED_REUSE = "staged_reuse"
-    """The content of the fragment reuse index that it brings."""
+    """The content of the fragment reuse index that it adds."""
     SCHEMA_METADATA = "schema_metadata"
     """The metadata of the schema, from its first data file."""
     RESTORED_VERSION = "restored_version"
@@ -68,39 +68,42 @@ class Need(Enum):
     CLONED_TABLE = "cloned_table"
     """The version of another table that a Clone names."""
     VERSION_BELOW = "version_below"
-    """Once it is committed: the version below its own, to know what it touched."""
+    """The version below its own, once it is committed, for its footprint."""
 
 
 class StagedFiles(NamedTuple):
-    """The fragments and data files that a transaction brings into the table."""
+    """The fragments and data files that a transaction adds to the table."""
 
     fragments: Sequence[DataFragment]
-    """As the next version will have them, but for their ids."""
+    """The fragments as in the next version, except for their ids."""
     data_files: Sequence[DataFile]
-    """Those of the fragments, and those of a DataReplacement."""
+    """The data files of the fragments, and those of a DataReplacement."""
 
 
 class StagedIndexFile(NamedTuple):
-    """A file of an index that a transaction brings."""
+    """A file of an index that a transaction adds."""
 
     index_uuid: bytes
-    """16 bytes; they name the folder."""
+    """The 16 bytes that name the index's folder."""
     path: str
-    """Below that folder."""
+    """The path below that folder."""
     size_bytes: int
-    """0 = the transaction doesn't say."""
+    """The size in bytes; 0 = unknown."""
     base_id: int | None
-    """None = the table's own folder."""
+    """The id of the base that holds the file; None = the table's own folder."""
 
 
 NO_FILES = StagedFiles((), ())
 
 
 class FootprintOf(Protocol):
-    """Tells what a transaction touches."""
+    """A function that computes the footprint of a transaction."""
 
     def __call__(self, transaction: Transaction, *, staged: bool) -> Footprint:
-        """What the message itself says. `staged`: its producer is to blame for what can't be decoded."""
+        """The footprint, from the message alone.
+
+        Raises `InvalidRequest` (if `staged`) or else `CorruptTable` for parts that can't be decoded.
+        """
         ...
 
 
@@ -148,9 +151,9 @@ def _no_ids(transaction: Transaction, latest: Manifest) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """All that is particular to one operation. What has a default is left out where there is nothing to say.
+    """All that is specific to one operation. An operation that needs nothing special for an attribute uses its default.
 
-    Every function takes a transaction of this operation, normalised unless it says otherwise, and leaves it as it is.
+    Every function takes a transaction of this operation, normalised unless stated otherwise, and does not change it.
     """
 
     kind: Kind
@@ -159,62 +162,62 @@ class Operation:
     cost: Cost
     needs: frozenset[Need] = frozenset()
 
-    # What the transaction says
+    # The content of the transaction
     normalised: Callable[[Transaction], Transaction] = _unchanged
-    """The transaction with the present fields in the place of deprecated ones; the same object when it has none.
+    """The transaction with current fields in place of deprecated ones; the same object if it has none.
 
-    Raises `InvalidRequest` when it uses both.
+    Raises `InvalidRequest` if it uses both.
     """
     staged_files: Callable[[Transaction], StagedFiles] = _no_files
-    """What it brings."""
+    """The fragments and data files that it adds."""
     new_files: Callable[[Transaction], StagedFiles] | None = None
-    """As `staged_files`, without most files that the table has already; None = the same."""
+    """Like `staged_files`, but without most files that the table has already; None = same as `staged_files`."""
     index_files: Callable[[Transaction], Sequence[StagedIndexFile]] = _nothing
-    """The files of indices that it brings."""
+    """The index files that it adds."""
     initial_bases: Callable[[Transaction], Sequence[BasePath]] = _nothing
-    """Base paths that it adds for its own files."""
+    """The base paths that it adds for its own files."""
     named_fragments: Callable[[Transaction], Sequence[int]] = _nothing
-    """Ids of existing fragments, which it may list once each."""
+    """The ids of the existing fragments that it lists; it may list each only once."""
     entries: Callable[[Transaction], Sequence[Entries]] = _nothing
-    """Keys and values that stay in the table."""
+    """The keys and values that the table stores."""
     names: Callable[[Transaction], Sequence[tuple[str, str]]] = _nothing
-    """Other names that stay in the table: where each stands in the transaction, and the name."""
+    """Other names that the table stores, as (field of the transaction, name)."""
     keeps_data_format: bool = True
-    """Its data files must be of the table's file format version."""
+    """Whether its data files must have the table's file format version."""
     carries_row_ids: bool = False
-    """Its fragments hold rows that the table has, so they come with row ids where rows have them."""
+    """Whether its fragments hold existing rows, so that they come with row ids if the table has stable ones."""
 
-    # Whether it is valid
+    # Validation
     validate: Callable[[Transaction, Allowed, int], None] = _always_valid
-    """Return when the message may be worth judging. The number: bytes that a key below the table's folder may have.
+    """Check the message alone. The number is the most bytes that a key below the table's folder may have.
 
     Raises `InvalidRequest` or `UnsupportedRequest`.
     """
     validate_on: Callable[[Transaction, Manifest], None] = _always_fits
-    """Return when it fits the latest version, of which `excerpt` is given. Raises `InvalidRequest`."""
+    """Check that it fits the latest version, given as its `excerpt`. Raises `InvalidRequest`."""
     differing_schema: Callable[[Transaction, Manifest], str | None] = _no_difference
-    """How files written for no particular version contradict the schema of the latest; None when nothing shows."""
+    """The contradiction between the schema of the latest version and files without a read version; None if none."""
 
-    # What it touches
+    # The footprint
     excerpt: Callable[[Transaction, ManifestFile], Manifest] = _outline
-    """As much of a version as judging it takes, so that of 100,000 fragments only those in question are decoded."""
+    """The part of a version that is needed to judge it, so that not all of 100,000 fragments are decoded."""
     footprint: FootprintOf
-    """What it touches, as the message says it."""
+    """The footprint, from the message alone."""
     footprint_of_ours: Callable[[Footprint, Transaction, Manifest, Iterable[IndexMetadata]], Footprint] = _as_it_says
-    """The footprint, with what the version that it was read at and the indices of that version tell."""
+    """The footprint, completed from its read version and the indices of that version."""
     footprint_of_theirs: Callable[[Footprint, Transaction, Manifest | None, Iterable[IndexMetadata]], Footprint] = (
         _as_it_says
     )
-    """The footprint, with what the version below (None = unreadable) and the indices of its own version tell."""
+    """The footprint, completed from the version below its own (None = unreadable) and the indices of its own."""
 
-    # How it passes what was committed since it was read
+    # Rebase onto the versions since its read version
     deletions_to_merge: Callable[[Transaction, Manifest | None, Manifest], Sequence[DeletionMerge]] = _no_merges
     """The fragments whose deletion files `rebase` needs, given the read version (None = unreadable) and the latest."""
     rebase: Callable[[Transaction, RebaseFacts], Rebased | RowConflict] | None = None
-    """The transaction as it applies on top of what was committed since; None = as it is."""
+    """The transaction, changed to apply on top of the versions since its read version; None = it needs no change."""
 
-    # How it makes the next version
+    # Build of the next version
     build: Callable[[Draft, Transaction], None]
-    """Turn the draft into the next version, in place. Raises `InvalidRequest` for what can't be made of the latest."""
+    """Turn the draft into the next version, in place. Raises `InvalidRequest` if the latest version does not allow it."""
     reserved: Callable[[Transaction, Manifest], tuple[int, int]] = _no_ids
-    """The first fragment id and how many ids its producer gets on top of the latest version; (0, 0) = none."""
+    """(first id, count) of the fragment ids that it reserves on top of the latest version; (0, 0) = none."""

@@ -1,4 +1,4 @@
-"""Overwrite: new rows and a new schema in the place of all that a table has, or the first version of a table."""
+"""Overwrite: new rows and a new schema in place of a table's content, or the first version of a table."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
-    """Lance: transaction.rs, build_manifest, Overwrite. What describes the table stays, but for its schema.
+    """Lance: transaction.rs, build_manifest, Overwrite. The description of the table stays, except for its schema.
 
-    Fragment ids go on counting (pylance 14.0.2), and the data format becomes that of the new files.
+    Fragment ids continue (pylance 14.0.2), and the data format becomes that of the new files.
     """
     overwrite, manifest = transaction.overwrite, draft.manifest
     if overwrite.initial_bases and draft.current is not None:

@@ -1,4 +1,4 @@
-"""Project: another schema without new data: columns that go, move, or get another name."""
+"""Project: a new schema without new data: columns are dropped, moved or renamed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _footprint_of_theirs(
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
-    """Lance: transaction.rs, build_manifest, Project. Data files go when no column of theirs is left."""
+    """Lance: transaction.rs, build_manifest, Project. A data file is dropped if none of its columns is left."""
     draft.open_all()
     draft.set_schema(transaction.project.schema)
     fields = {field.id for field in transaction.project.schema}

@@ -1,8 +1,8 @@
-"""What a rebase goes by, and what comes of it.
+"""The input and the result of a rebase.
 
-A rebase changes our transaction so that it applies on top of what was committed since it was read. Each operation that
-can be rebased has a function for it (`Operation.rebase`). It reads nothing: the caller reads what the operation says it
-needs, and passes it as `RebaseFacts`.
+A rebase changes our transaction so that it applies on top of the versions since its read version. Each operation that
+can be rebased has a function for it (`Operation.rebase`). The function reads nothing: the caller reads the data that the
+operation needs (`Operation.needs`), and passes it as `RebaseFacts`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from committerd_common.messages import DataFragment, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionMerge:
-    """One fragment in which both sides deleted rows, in its three states. Each state may lack a deletion file."""
+    """One fragment in which both sides deleted rows, in three states: at our read version, as staged, and in the latest
+    version. Each state may lack a deletion file.
+    """
 
     read: DataFragment
     ours: DataFragment
@@ -28,7 +30,7 @@ class DeletionMerge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletions:
-    """Deleted row offsets of one fragment in its three states."""
+    """The deleted row offsets of one fragment in the three states of `DeletionMerge`."""
 
     read: BitMap
     ours: BitMap
@@ -37,7 +39,7 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseContents:
-    """What the fragment reuse index says: the staged one, that of our read version, and that of the latest."""
+    """The content of three fragment reuse indices: the staged one, that of our read version, that of the latest."""
 
     ours: Content
     read: Content
@@ -46,38 +48,40 @@ class ReuseContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebaseFacts:
-    """What a rebase goes by, as far as the operation needs it."""
+    """The input of a rebase, as far as the operation needs it."""
 
     latest_version: int
     theirs: Sequence[Footprint] = ()
-    """What was committed since our read version, ascending; without Appends, which change nothing that is there."""
+    """The footprints of the versions since our read version, ascending; without Appends, which change nothing that
+    exists.
+    """
     deletions: Sequence[tuple[DeletionMerge, Deletions]] = ()
     file_ids: Iterator[int]
-    """Random numbers of 64 bits, for the names of new deletion files."""
+    """Random 64-bit numbers for the names of new deletion files."""
     reuse: ReuseContents | None = None
-    """None when ours brings no fragment reuse index, or theirs added nothing to it."""
+    """None if ours adds no fragment reuse index, or if theirs added nothing to it."""
     index_uuid: bytes = b""
     """16 bytes for a new fragment reuse index; empty without `reuse`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebased:
-    """The transaction as it can be committed, and the files that must be written before."""
+    """The transaction to commit, and the files that must be written before it."""
 
     transaction: Transaction
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents by key."""
+    """The content of each file, by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowConflict:
-    """Both sides changed the same rows, or nobody can tell whether they did."""
+    """Both sides changed the same rows, or it can't be known whether they did."""
 
     message: str
 
 
 def copied(transaction: Transaction) -> Transaction:
-    """A copy, to be changed."""
+    """A copy that the caller may change."""
     copy = Transaction()
     copy.CopyFrom(transaction)
     return copy

@@ -20,7 +20,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 
 def _reserved(transaction: Transaction, latest: Manifest) -> tuple[int, int]:
-    """pylance 4.0.0: an absent max_fragment_id counts as 0, so id 0 is never handed out."""
+    """pylance 4.0.0: a missing `max_fragment_id` counts as 0, so id 0 is never reserved."""
     return latest.max_fragment_id + 1, transaction.reserve_fragments.num_fragments
 
 

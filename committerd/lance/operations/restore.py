@@ -18,8 +18,8 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: commit.rs, restore_old_manifest.
 
-    Ids that were given out since are not given again: both counters keep the higher value (4.0.0 does so for fragment
-    ids only). The queue's table metadata is the latest, not the restored one.
+    Ids that were used since are not used again: both counters keep the higher value (4.0.0 does so for fragment ids
+    only). The queue's entries in `table_metadata` are those of the latest version, not of the restored one.
     """
     restored, latest = draft.given.restored, draft.manifest
     if restored is None:
@@ -44,7 +44,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     if latest.HasField("max_fragment_id"):
         made.max_fragment_id = max(made.max_fragment_id, latest.max_fragment_id)
     made.next_row_id = max(made.next_row_id, latest.next_row_id)
-    # pylance 14.0.2: what has been in the table once stays flagged.
+    # pylance 14.0.2: a feature that the table has once had stays flagged.
     made.reader_feature_flags |= latest.reader_feature_flags & CARRIED
     for key in own_metadata(made.table_metadata):
         del made.table_metadata[key]

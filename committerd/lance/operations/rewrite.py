@@ -1,4 +1,4 @@
-"""Rewrite: the same rows in other fragments, as a compaction makes them."""
+"""Rewrite: the same rows in other fragments, usually by a compaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Tr
 
 
 def _normalised(transaction: Transaction) -> Transaction:
-    """Lance: transaction.rs, conversion of Rewrite: the two deprecated lists are one group."""
+    """Lance: transaction.rs, conversion of Rewrite: the two deprecated lists become one group."""
     rewrite = transaction.rewrite
     if rewrite.groups or not (rewrite.old_fragments or rewrite.new_fragments):
         return transaction
@@ -89,8 +89,9 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 def _footprint_of_ours(
     touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
 ) -> Footprint:
-    """Lance: optimize.rs: a compaction rewrites every index that covers its fragments, unless it is told not to.
-    Indices of stable row ids need no rewriting, and those that can't be rewritten are left alone.
+    """Lance: optimize.rs: a compaction rewrites every index that covers its fragments, unless an option defers it.
+
+    Indices of stable row ids need no rewriting, and those that can't be rewritten stay as they are.
     """
     if has_stable_row_ids(read):
         return touched
@@ -113,16 +114,16 @@ def _footprint_of_theirs(
 
 
 def _reuse_version(old: frozenset[int], indices: Iterable[IndexMetadata]) -> int | None:
-    """`dataset_version` of the fragment reuse entry that describes a Rewrite of these fragments; None when none does.
+    """The `dataset_version` of the fragment reuse entry for a Rewrite of these fragments; None if there is no entry.
 
-    pylance adds the entry to the manifest and never to the transaction, so the manifest is where it can be seen.
+    pylance adds the entry to the manifest and never to the transaction, so it must come from the manifest.
     """
     for index in indices:
         if index.name != FRAGMENT_REUSE_INDEX or not old:
             continue
         content = reuse_content(index)
         if isinstance(content, ExternalContent):
-            # Looking into a file would take a read; the version of the index has to do.
+            # The content is in a file, and this function can't read; the version of the index stands in for it.
             return index.dataset_version
         for entry in content.versions:
             described = {digest.id for group in entry.groups for digest in group.old_fragments}
@@ -132,7 +133,7 @@ def _reuse_version(old: frozenset[int], indices: Iterable[IndexMetadata]) -> int
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
-    """Lance: transaction.rs, build_manifest, Rewrite. Row ids and lineage come with the new fragments."""
+    """Lance: transaction.rs, build_manifest, Rewrite. The new fragments contain their row ids and lineage."""
     rewrite, manifest = transaction.rewrite, draft.manifest
     groups: list[tuple[list[int], list[int]]] = []
     made: list[DataFragment] = []
@@ -148,7 +149,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
             )
         new = []
         for fragment in group.new_fragments:
-            # An id that is set was reserved before; 0 means that none was.
+            # An id other than 0 was reserved before.
             fragment_id = fragment.id or next_id
             draft.reserve_ids(fragment_id)
             next_id = max(next_id, fragment_id + 1)
@@ -194,7 +195,7 @@ def _rewritten_indices(
             moved.files.extend(change.new_index_files)
             indices.append(moved)
         elif covered is None or is_system_index(index) or not draft.has_stable_row_ids:
-            # Also when it covers old fragments: those are gone, and the new ones count as not indexed.
+            # Even if it covers old fragments: those no longer exist, and the new ones count as not indexed.
             indices.append(index)
         elif holds_addresses(index):
             indices.append(with_coverage(index, covered - old))

@@ -1,4 +1,4 @@
-"""What a Merge or a Project touches: the schema."""
+"""The footprint of a schema change, by a Merge or a Project."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from committerd_common.messages import Field, Manifest
 
 
 def schema_change(kind: Kind, schema: Iterable[Field], *, preserves_nullability: bool) -> Footprint:
-    """The footprint of an operation that brings this schema.
+    """The footprint of an operation that sets this schema.
 
-    Without the schema before it, what its writer claims of nullability is all there is; older writers claim nothing.
+    Without the previous schema, nullability can only come from the writer's assertion; older writers assert nothing.
     """
     return Footprint(
         kind=kind,
@@ -25,5 +25,5 @@ def schema_change(kind: Kind, schema: Iterable[Field], *, preserves_nullability:
 
 
 def with_nullability(touched: Footprint, before: Manifest, schema: Iterable[Field]) -> Footprint:
-    """The footprint, with what comparing the schema with that of the version before it tells."""
+    """The footprint, with nullability from a comparison of the schema with that of the version before."""
     return replace(touched, preserves_nullability=not may_tighten_nullability(before.fields, schema))

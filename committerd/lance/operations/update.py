@@ -1,5 +1,4 @@
-"""Update: rows that change, in new fragments (rewritten rows) or in place (rewritten columns), and rows that a merge
-inserts.
+"""Update: rows changed in new fragments (rewritten rows) or in place (rewritten columns), and rows inserted by a merge.
 """
 
 from __future__ import annotations
@@ -119,14 +118,14 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         stamp(fresh, in_order, draft.version)
         for fragment in manifest.fragments:
             if fragment.id in changed:
-                # Lance 7: in place, only the rows that it names have changed.
+                # Lance 7: of a fragment changed in place, only the rows that the update names have changed.
                 stamp_changed_offsets(fragment, updated_offsets(update, fragment.id), draft.version)
     draft.add(fresh)
     if draft.has_stable_row_ids and moves_rows:
         draft.indices = with_moved_rows(
             draft.indices,
-            # Only where every row came with its id: the others are new, and no index has them.
-            # Lance asks after it has given them ids.
+            # Only fragments in which every row came with its id: other rows are new, and no index has them.
+            # Lance checks this after it has assigned ids.
             moved_to=[
                 made.id for made, staged in zip(fresh, update.new_fragments, strict=True) if has_all_row_ids(staged)
             ],
@@ -139,7 +138,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 
 def _require_moved_rows(draft: Draft, update: Transaction.Update) -> None:
-    """Return when rows keep their ids where they move to, and are deleted where they were."""
+    """Check that moved rows keep their ids, and are deleted in the fragments that they came from."""
     gone = frozenset(update.removed_fragment_ids)
     changed = {one.id: one for one in update.updated_fragments}
     existing = draft.current.fragments if draft.current is not None else NO_FRAGMENTS

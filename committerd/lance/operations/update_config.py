@@ -28,7 +28,7 @@ _FIELD_ID_MAX = 2**31 - 1
 
 def _normalised(transaction: Transaction) -> Transaction:
     """Lance: transaction.rs, conversion of UpdateConfig: config is merged, both kinds of metadata are replaced, and an
-    empty deprecated map means that it is not there.
+    empty deprecated map counts as not set.
 
     Raises `InvalidRequest` (`mixed_update_config`, `unknown_field`).
     """
@@ -98,7 +98,7 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
         config_upserts=frozenset(entry.key for entry in entries if entry.HasField("value")),
         config_deletes=frozenset(entry.key for entry in entries if not entry.HasField("value")),
         table_metadata_keys=frozenset(
-            # Our own entries are no one else's business: they come with every version, and stay in a replaced map.
+            # committerd's own entries never conflict: every version sets them, and they survive a replaced map.
             entry.key
             for entry in table.update_entries
             if not entry.key.startswith(KEY_PREFIX)
@@ -147,7 +147,7 @@ def _update_field(field: Field, changes: Transaction.UpdateMap) -> None:
 
 
 def _require_key(draft: Draft, config: Transaction.UpdateConfig, before: list[int]) -> None:
-    """Lance 7 and later: a primary key is declared once, and in full. 4.0.0 takes anything."""
+    """Check the primary key as Lance 7 and later do: it is declared once, and in full. 4.0.0 accepts anything."""
     maps = config.field_metadata_updates.values()
     writes = any(entry.key in KEY_ENTRIES for one in maps for entry in one.update_entries)
     fields = draft.manifest.fields
@@ -168,7 +168,7 @@ def _require_key(draft: Draft, config: Transaction.UpdateConfig, before: list[in
 
 
 def _apply(entries: MutableMapping[str, str], changes: Transaction.UpdateMap) -> None:
-    """A value sets its key, none removes it; `replace` clears first."""
+    """Apply the changes in place: an entry with a value sets its key, one without removes it; `replace` clears first."""
     if changes.replace:
         entries.clear()
     for entry in changes.update_entries:

@@ -1,4 +1,4 @@
-"""UpdateMemWalState: which generations of the MemWAL are merged into the table."""
+"""UpdateMemWalState: records which generations of the MemWAL are merged into the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, UpdateMemWalState.
 
-    Fragments stay. Lance 4.0.0 publishes a version without any; upstream calls that a bug since.
+    The fragments stay. Lance 4.0.0 makes a version without fragments, which Lance later fixed as a bug.
     """
     merge_generations(draft, transaction.update_mem_wal_state.merged_generations)
     finish(draft)

@@ -1,7 +1,7 @@
 """From the current version and a transaction to the next version.
 
-Each operation says how (`Operation.build`). Nothing is read here, and nothing is decided about conflicts: what comes
-here may be committed.
+Each operation has a function for it (`Operation.build`). This module reads nothing and checks no conflicts: the
+transaction may be committed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from committerd_common.messages import Transaction
 def build(current: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
     """The version that follows `current` (None = there is no table), made by a normalised transaction.
 
-    The arguments are left alone. Raises `InvalidRequest` for what can't be made of the current version.
+    The arguments are not changed. Raises `InvalidRequest` for a change that the current version does not allow.
     """
     operation = operation_of(transaction)
     if current is None and operation.target is Target.EXISTING:

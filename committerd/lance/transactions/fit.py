@@ -1,7 +1,7 @@
-"""Whether what a transaction brings fits the table that it would be committed to.
+"""Checks whether the files of a transaction fit the table.
 
-Lance asks some of this of the version that the writer read, some after the manifest is built, and some never. Here all
-of it is asked of the latest version, and before anything is written.
+Lance checks some of this against the version that the writer read, some after it has built the manifest, and some
+never. committerd checks all of it against the latest version, before it writes anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from committerd_common.messages import DataFragment, Manifest, Transaction
 
 
 def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest | None, create: CreateOptions) -> None:
-    """Return when the `files` that the transaction brings can be built upon `latest`.
+    """Check that the transaction's new `files` fit the version `latest`.
 
     `latest` is an `excerpt` of the latest version; None = there is no table. Raises `InvalidRequest`:
     `duplicate_base`, `unknown_base`, `file_version`, `row_ids`, `merge_fragments`, `row_count_changed`,

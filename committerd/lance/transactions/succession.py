@@ -60,7 +60,7 @@ def _can_follow(latest: ManifestFile, given: Given) -> bool:
 
 
 def _try_out(file: ManifestFile, given: Given) -> None:
-    """Build some versions upon this one. Raises what goes wrong."""
+    """Build some versions on this one. Raises whatever error that raises."""
     bare = replace(given, restored=None, source=None, table_metadata={})
     for trial in _trials(file.outline):
         require_sound(file, build(file, trial, bare))

@@ -1,4 +1,4 @@
-"""What a transaction says, whatever its operation is."""
+"""The content of a transaction, whatever its operation is."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OPERATION_FIELDS = range(100, 1000)
 
 
 def known_operation(transaction: Transaction) -> Operation | None:
-    """The record of its operation; None when it has none, or one that committerd doesn't know."""
+    """The record of the transaction's operation; None if it has none, or one that committerd doesn't know."""
     name = transaction.WhichOneof("operation")
     return None if name is None else operation(Kind(name))
 
 
 def operation_of(transaction: Transaction) -> Operation:
-    """The record of its operation.
+    """The record of the transaction's operation.
 
     Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`) or `InvalidRequest` (`no_operation`).
     """
@@ -53,28 +53,30 @@ def operation_of(transaction: Transaction) -> Operation:
 
 
 def _unknown_numbers(transaction: Transaction) -> set[int]:
-    """The numbers of unknown fields of the message itself, not of those in it."""
+    """The numbers of the message's own unknown fields, without those of nested messages."""
     paths = (path.rpartition("#") for path in unknown_fields(transaction))
     return {int(number) for where, _, number in paths if where == "Transaction"}
 
 
 def normalised(transaction: Transaction) -> Transaction:
-    """The transaction with the present fields in the place of deprecated ones; the same object when it has none.
+    """The transaction with current fields in place of deprecated ones; the same object if it has none.
 
-    What is committed is the normalised message, as Lance also writes it. Raises as `operation_of`, and
+    The normalised message is what gets committed, as in Lance. Raises the errors of `operation_of`, and
     `InvalidRequest` (`mixed_update_config`, `unknown_field`).
     """
     return operation_of(transaction).normalised(transaction)
 
 
 def staged_files(transaction: Transaction) -> StagedFiles:
-    """The fragments and data files that it brings; none without an operation that committerd knows."""
+    """The fragments and data files that the transaction adds; none if its operation is missing or unknown."""
     known = known_operation(transaction)
     return NO_FILES if known is None else known.staged_files(transaction)
 
 
 def new_files(transaction: Transaction) -> StagedFiles:
-    """As `staged_files`, without data files of fragments that the table has: most of those are the table's own."""
+    """Like `staged_files`, but without data files of existing fragments, because most of those are already the
+    table's.
+    """
     known = known_operation(transaction)
     if known is None or known.new_files is None:
         return staged_files(transaction)
@@ -82,20 +84,21 @@ def new_files(transaction: Transaction) -> StagedFiles:
 
 
 def index_files(transaction: Transaction) -> Sequence[StagedIndexFile]:
-    """The files of indices that it brings; none without an operation that committerd knows."""
+    """The index files that the transaction adds; none if its operation is missing or unknown."""
     known = known_operation(transaction)
     return () if known is None else known.index_files(transaction)
 
 
 def excerpt(file: ManifestFile, transaction: Transaction) -> Manifest:
-    """As much of a version as judging the transaction takes: the outline, with the fragments that the rules look at."""
+    """The part of a version that is needed to judge the transaction: the outline, and the fragments that rules read."""
     return operation_of(transaction).excerpt(transaction, file)
 
 
 def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
-    """What the message itself says that it touches.
+    """The footprint, as far as the message alone gives it.
 
-    Raises as `normalised`. What can't be decoded in it raises `InvalidRequest` when `staged`, else `CorruptTable`.
+    Raises the errors of `normalised`, and `InvalidRequest` (if `staged`) or else `CorruptTable` for parts that can't be
+    decoded.
     """
     transaction = normalised(transaction)
     return operation_of(transaction).footprint(transaction, staged=staged)
@@ -106,9 +109,10 @@ def footprint_of_ours(
     read: Manifest | None,
     read_indices: Iterable[IndexMetadata] = (),
 ) -> Footprint:
-    """What our transaction touches, with what the table was at its read version (None = that can't be read).
+    """The footprint of our transaction, from the message and from the table at its read version.
 
-    `read` is an `excerpt` of that version. Raises as `footprint`.
+    `read` is an `excerpt` of that version (None = it can't be read), `read_indices` its indices. Raises the errors of
+    `footprint`.
     """
     transaction = normalised(transaction)
     ours = operation_of(transaction)
@@ -123,10 +127,10 @@ def footprint_of_theirs(
     after: Manifest,
     indices: Iterable[IndexMetadata],
 ) -> Footprint:
-    """What a committed transaction touched.
+    """The footprint of a committed transaction.
 
-    `before` is the version below it (None = unreadable, or `needs_version_below` says no), `after` and `indices` are
-    the version that it made. Raises as `footprint`.
+    `before` is the version below it (None = unreadable, or `needs_version_below` is False); `after` and `indices` are
+    of the version that it made. Raises the errors of `footprint`.
     """
     transaction = normalised(transaction)
     theirs = operation_of(transaction)
@@ -135,11 +139,11 @@ def footprint_of_theirs(
 
 
 def needs_version_below(transaction: Transaction) -> bool:
-    """Whether the version below that of a committed transaction says what it touched."""
+    """Whether the footprint of a committed transaction depends on the version below its own."""
     known = known_operation(transaction)
     return known is not None and Need.VERSION_BELOW in known.needs
 
 
 def reserved_range(latest: Manifest | None, transaction: Transaction) -> tuple[int, int]:
-    """The first fragment id and how many ids its producer gets on top of `latest`; (0, 0) = none."""
+    """(first id, count) of the fragment ids that the transaction reserves on top of `latest`; (0, 0) = none."""
     return (0, 0) if latest is None else operation_of(transaction).reserved(transaction, latest)

@@ -1,6 +1,6 @@
-"""What can't be valid, seen from the staged message alone: refused before anything is read.
+"""Validation of the staged message alone: an invalid transaction is refused before anything is read.
 
-Each refusal says what is wrong, where, and what to do; its code is the outcome's reason.
+Each error says what is wrong, where, and what to do; its code is the outcome's reason.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from committerd_common.paths import KEY_BYTES_MAX, is_detached
 from committerd_common.unknown_fields import unknown_fields
 
 _NAMED_MAX = 1_000_000
-"""Fragments that one transaction names."""
+"""The most fragments that one transaction may name."""
 _LISTED_MAX = 10
 
 
 def require_valid(
     transaction: Transaction, files: StagedFiles, *, latest_version: int, allowed: Allowed, room: int = KEY_BYTES_MAX
 ) -> Kind:
-    """The operation of a normalised transaction that may be worth judging.
+    """Check a normalised transaction, and return its operation.
 
-    `files` are its `staged_files`. `latest_version` 0 = there is no table. `room`: bytes that a key below the table's
-    folder may have. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
+    `files` are its `staged_files`. `latest_version` 0 = there is no table. `room` is the most bytes that a key below
+    the table's folder may have. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
     `operation_not_allowed`, `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in
     the `validate` of the operations).
     """
@@ -91,7 +91,7 @@ def _require_read_version(transaction: Transaction, operation: Operation, latest
 
 
 def _require_texts(transaction: Transaction, operation: Operation) -> None:
-    """Return when the table may carry the names and values that the transaction brings."""
+    """Check that the table may carry the names and values in the transaction."""
     properties = transaction.transaction_properties
     entries = operation.entries(transaction)
     if transaction.tag or properties:

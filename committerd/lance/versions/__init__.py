@@ -1,1 +1,1 @@
-"""The parts of a version (fragments, indices, row ids, schema, base paths), and the draft of the next one."""
+"""The parts of a version (fragments, indices, row ids, schema, base paths, MemWAL), and the draft of the next one."""

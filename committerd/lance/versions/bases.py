@@ -12,7 +12,7 @@ from committerd_common.paths import KEY_BYTES_MAX
 from committerd_common.uris import canonical_base, is_below
 
 _TOLD_CHARS_MAX = 200
-"""Of a path, in a message."""
+"""The length at which a path is cut in an error message."""
 
 
 def is_allowed_base(path: str, bases: Collection[str] | None) -> bool:
@@ -24,7 +24,7 @@ def is_allowed_base(path: str, bases: Collection[str] | None) -> bool:
 
 
 def require_allowed_base(where: str, path: str, bases: Collection[str] | None) -> None:
-    """Return when a transaction may name this base in field `where`; `bases` as in `Allowed`.
+    """Check that a transaction may name this base in field `where`; `bases` as in `Allowed`.
 
     Raises `InvalidRequest` (`base_path`) or `UnsupportedRequest` (`base_not_allowed`).
     """
@@ -42,13 +42,13 @@ def require_allowed_base(where: str, path: str, bases: Collection[str] | None) -
 
 
 def require_allowed_bases(where: str, named: Iterable[BasePath], bases: Collection[str] | None) -> None:
-    """As `require_allowed_base`, for each."""
+    """`require_allowed_base` for each of these bases."""
     for base in named:
         require_allowed_base(where, base.path, bases)
 
 
 def require_known_bases(used: Collection[int], known: Collection[int]) -> None:
-    """Return when all bases in which files lie are known; both by id. Raises `InvalidRequest` (`unknown_base`)."""
+    """Check that all used bases are known; both are ids. Raises `InvalidRequest` (`unknown_base`)."""
     if unknown := sorted(set(used) - set(known)):
         raise InvalidRequest(
             f"files lie in bases {unknown}, which the table does not have; it has {sorted(known)}. Add them with "
@@ -63,9 +63,9 @@ def base_names(bases: Iterable[BasePath]) -> list[tuple[str, str]]:
 
 
 def next_base_id(manifest: Manifest) -> int:
-    """The id above those of all bases of a version, of which there is at least one.
+    """The lowest id above those of all bases of a version, which has at least one.
 
-    Raises `InvalidRequest` (`base_taken`) when there is none.
+    Raises `InvalidRequest` (`base_taken`) if no id is left.
     """
     highest = max(base.id for base in manifest.base_paths)
     if highest > BASE_ID_MAX:

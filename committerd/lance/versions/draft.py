@@ -1,4 +1,4 @@
-"""The next version while it is being made: what every operation starts from and ends with."""
+"""The draft of the next version, which every operation changes."""
 
 from __future__ import annotations
 
@@ -40,30 +40,32 @@ from committerd_common.messages import DataFragment, Field, IndexMetadata, Manif
 
 FILE_FORMAT = "lance"
 DATA_FORMAT_DEFAULT = "2.0"
-"""For a table made without data files whose producer names no version: every reader since 2.0 knows it."""
+"""The data format of a table that is created without data files and without `data_storage_version`: every reader since
+2.0 knows it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOptions:
-    """What the producer of a new table may ask for beside the transaction."""
+    """Options for a new table, from the header `create-options`."""
 
     enable_stable_row_ids: bool = False
     enable_v2_manifest_paths: bool = True
     data_storage_version: str | None = None
-    """None = that of the data files."""
+    """None = the version of the data files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a build needs beside the current version and the transaction."""
+    """The input of a build, apart from the current version and the transaction."""
 
     now: datetime
     ahead_max: timedelta | None = None
-    """How far after `now` the version may be dated, to be later than the one before; None = as far as needed."""
+    """The longest time after `now` at which the version may be dated, to be later than the one before; None = any."""
     transaction_file: str
-    """Name in `_transactions/`."""
+    """The name of the transaction file in `_transactions/`."""
     index_uuid: bytes = b""
-    """16 bytes for an index that this version makes itself."""
+    """16 bytes: the uuid of an index that the build itself creates."""
     create: CreateOptions = CreateOptions()
     restored: ManifestFile | None = None
     """The version that a Restore names."""
@@ -72,27 +74,27 @@ class Given:
     reuse: Content | None = None
     """The content of the current version's fragment reuse index."""
     table_metadata: Mapping[str, str] = field(default_factory=dict)
-    """Entries that replace all whose key begins with `committerd.`; empty = those stay."""
+    """Entries that replace all entries whose key begins with `committerd.`; empty = those stay."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """A version in the making. Its messages are its own; operations change them in place.
+    """A version that is being built. Operations change it in place; its messages belong to it.
 
     Its fragments are those of `manifest` and those in `kept`. An operation opens a fragment of the current version
     (`open`) before it looks at it or changes it. All others stay as they are, byte for byte.
     """
 
     manifest: Manifest
-    """`fragments` has those that were opened or added."""
+    """Its `fragments` are those that were opened or added."""
     indices: list[IndexMetadata]
-    """Shared with the current version: replaced by changed copies, never changed."""
+    """The messages are shared with the current version: operations replace them with copies, and never change them."""
     current: ManifestFile | None
     given: Given
     kept: FragmentList = NO_FRAGMENTS
     """Fragments of the current version that were not opened, in ascending order of their ids."""
     touched: set[int] | None = field(default_factory=set)
-    """Ids of the fragments that are new or changed; None = any may be."""
+    """The ids of the fragments that are new or changed; None = any fragment may be."""
 
     @property
     def version(self) -> int:
@@ -104,7 +106,7 @@ class Draft:
 
     @property
     def by_old_lance(self) -> bool:
-        """Whether an old Lance, such as 4.0.0, wrote the current version; then do as it does where 14.0.2 differs."""
+        """Whether an old Lance, such as 4.0.0, wrote the current version; then the build does as that Lance does."""
         return self.current is not None and by_old_lance(self.current.outline)
 
     def fragment_ids(self) -> BitMap64:
@@ -112,7 +114,7 @@ class Draft:
         return self.kept.facts.ids | BitMap64(fragment.id for fragment in self.manifest.fragments)
 
     def missing(self, ids: Iterable[int]) -> list[int]:
-        """Those of the ids that no fragment has, ascending."""
+        """The ids that no fragment has, ascending."""
         has = self.fragment_ids()
         return sorted(one for one in ids if one not in has)
 
@@ -139,11 +141,10 @@ class Draft:
     def fresh(
         self, fragments: Sequence[DataFragment], *, chosen: bool = True, moved: bool = False
     ) -> list[DataFragment]:
-        """Copies with new fragment ids, and with row ids where rows have them; both counters move on.
+        """Copies with new fragment ids, and with row ids if the table has stable ones. Raises both counters.
 
-        `moved`: rows that come with an id were in the table before; otherwise all are new. `chosen`: a fragment that
-        comes with an id which no fragment ever had keeps it. Raises `InvalidRequest` (`fragment_ids_exhausted`,
-        `row_ids`).
+        `moved` says that rows with an id were in the table before; otherwise all rows are new. `chosen` says that a
+        fragment keeps its id if no fragment ever had it. Raises `InvalidRequest` (`fragment_ids_exhausted`, `row_ids`).
         """
         fresh = with_new_ids(fragments, self.next_fragment_id(), chosen=chosen)
         drop_tombstoned_files(fresh)
@@ -159,7 +160,7 @@ class Draft:
         return fresh
 
     def spend_ids(self, last: int) -> None:
-        """Count all fragment ids up to `last` as given out. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
+        """Mark all fragment ids up to `last` as used. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
         if last > FRAGMENT_ID_MAX:
             raise unbuildable(
                 f"fragment id {last} does not fit in 32 bits; copy the table into a new one, where ids begin at 0",
@@ -168,9 +169,9 @@ class Draft:
         self.manifest.max_fragment_id = max(self.manifest.max_fragment_id, last)
 
     def reserve_ids(self, last: int) -> None:
-        """As `spend_ids`, for ids that come without rows.
+        """Like `spend_ids`, for ids that come without rows.
 
-        It refuses earlier: such ids cost their producer nothing, and producers who bring rows need some too.
+        Its limit is lower: such ids cost their producer nothing, and producers of rows need some too.
         """
         before = self.manifest.max_fragment_id
         if last > before + RESERVED_MAX or (last > before and last > RESERVABLE_MAX):
@@ -183,13 +184,13 @@ class Draft:
         self.spend_ids(last)
 
     def add(self, fragments: Iterable[DataFragment]) -> None:
-        """Add the fragments that have rows. The id of a fragment without rows is spent all the same, as in Lance."""
+        """Add the fragments that have rows. The id of a fragment without rows counts as used too, as in Lance."""
         added = [one for one in fragments if live_rows(one) > 0]
         self.manifest.fragments.extend(added)
         self.touch(one.id for one in added)
 
     def add_new_rows(self, fragments: Sequence[DataFragment], *, chosen: bool = True) -> None:
-        """Add fragments whose rows this version makes; `chosen` as in `fresh`."""
+        """Add fragments whose rows are all new; `chosen` as in `fresh`."""
         fresh = self.fresh(fragments, chosen=chosen)
         if self.has_stable_row_ids:
             stamp_new_rows(fresh, self.version)
@@ -201,12 +202,12 @@ class Draft:
             self.touched.update(ids)
 
     def keep_useful_indices(self) -> None:
-        """Drop the indices that are of no use with the present schema and fragments."""
+        """Drop the indices that are useless for the draft's schema and fragments (`indices.retained`)."""
         keeps = KeepsEmpty.SCALAR if self.by_old_lance else KeepsEmpty.ALL
         self.indices = retained(self.indices, self.manifest.fields, self.fragment_ids(), keeps=keeps)
 
     def set_schema(self, schema: Iterable[Field]) -> None:
-        """Replace the schema. Raises `InvalidRequest` (`schema`) when it breaks the primary key."""
+        """Replace the schema. Raises `InvalidRequest` (`schema`) if it breaks the primary key."""
         kept = Manifest(fields=schema)
         fault = key_fault(kept.fields)
         if fault and not key_fault(self.manifest.fields):
@@ -228,8 +229,8 @@ class Draft:
 def next_draft(current: ManifestFile, given: Given) -> Draft:
     """The draft from which an operation on the current version starts. Lance: Manifest::new_from_previous.
 
-    It has known fields only. A field that was carried along unknown may hold flags or positions that are wrong for the
-    next version, and readers would believe them; so `require_supported` looks at a version before it comes here.
+    It has known fields only. An unknown field may hold flags or positions that are wrong for the next version, and
+    readers would trust them. So the caller checks a version with `require_supported` first.
     """
     manifest = Manifest()
     manifest.CopyFrom(current.outline)
@@ -261,7 +262,7 @@ def first_draft(given: Given, version: int = 1) -> Draft:
 def finish(draft: Draft, changed: Collection[int] = ()) -> None:
     """Complete the version: remove fragments without rows, order the rest, set counters and flags.
 
-    `changed`: ids of the fragments that an operation replaced or edited.
+    `changed` are the ids of the fragments that an operation replaced or edited.
     """
     manifest = draft.manifest
     draft.touch(changed)
@@ -277,7 +278,7 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
 def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
     """Set both words of feature flags from the content. Lance: feature_flags.rs, apply_feature_flags.
 
-    The flag of stable row ids is inherited, because a table without fragments has nothing that shows it.
+    The flag of stable row ids is inherited, because the content of a table without fragments does not show it.
     """
     both = manifest.reader_feature_flags & CARRIED
     if has_stable_row_ids(manifest):
@@ -296,7 +297,7 @@ def own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def unbuildable(message: str, code: str) -> InvalidRequest:
-    """The error for a transaction that asks for what can't be made of the current version."""
+    """The error for a transaction that the current version does not allow."""
     return InvalidRequest(message, code=code)
 
 
@@ -307,25 +308,25 @@ def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> No
     now.FromDatetime(given.now)
     later = 0 if before is None else before.timestamp.ToNanoseconds() + 1000
     ahead = math.inf if given.ahead_max is None else given.ahead_max.total_seconds() * 1e9
-    # Writers' clocks differ; cleanup by age takes a version's time for its place in the history. But a version of a
-    # writer whose clock was far ahead must not date all that follow: cleanup would not remove them for as long.
+    # Writers' clocks differ, and cleanup by age assumes that a later version has a later time. But a version of a
+    # writer whose clock was far ahead must not move the times of all later ones: cleanup would keep them that long.
     if 0 < later - now.ToNanoseconds() <= ahead:
         now.FromNanoseconds(later)
     manifest.timestamp.CopyFrom(now)
 
 
 def _counts_on(current: ManifestFile) -> bool:
-    """Whether fragment ids ascend and the counter is not below them, so that new fragments come after all others."""
+    """Whether fragment ids ascend and none is above the counter, so that new fragments come after all others."""
     outline, fragments = current.outline, current.fragments
     counted = not outline.HasField("max_fragment_id") or outline.max_fragment_id >= fragments.last_id
     return counted and fragments.facts.ascending
 
 
 def _keep_order(draft: Draft) -> None:
-    """Put the fragments in ascending order of their ids, and count the highest id as given out.
+    """Sort the fragments by id, ascending, and mark the highest id as used.
 
-    A rewritten fragment may have an id that was reserved before the ids of other fragments were given out. The chunk
-    that it falls into is opened, so that the chunks which are kept lie before, between and after the other fragments.
+    A rewritten fragment may have an id that was reserved before other fragments got higher ones. Then the chunk whose
+    range includes that id is opened, so that no kept chunk overlaps with the ids of the other fragments.
     """
     manifest = draft.manifest
     ids = [fragment.id for fragment in manifest.fragments]

@@ -1,4 +1,4 @@
-"""A version's list of fragments: ids, order, and data files that nobody reads any more."""
+"""A version's list of fragments: ids, order, and data files that no reader needs any more."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from committerd.lance.format.fragment_list import FragmentList
 from committerd_common.messages import DataFile, DataFragment, Manifest
 
 CHOSEN_IDS_AHEAD = 1_000
-"""A producer may choose fragment ids at most so far above the highest that the table has given out: ids are limited."""
+"""The most by which a fragment id that a producer chooses may exceed the highest used one, because ids are limited."""
 
 TOMBSTONE = -2
-"""Field id, in a data file, of a column that is no longer read from that file."""
+"""The field id, in a data file, of a column that readers no longer read from that file."""
 
 FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None]
 
@@ -23,10 +23,10 @@ def files_of(fragments: Iterable[DataFragment]) -> list[DataFile]:
 
 
 def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
-    """The lowest id above all that a fragment of this table ever had; `kept` are fragments of the version too.
+    """The lowest id above all ids that a fragment of this table ever had; `kept` are fragments of the version too.
 
-    Lance: transaction.rs, build_manifest. An Overwrite goes on counting, as in pylance 14.0.2; 4.0.0 starts at 0 again,
-    and so gives one id to several fragments over time.
+    Lance: transaction.rs, build_manifest. After an Overwrite the ids continue, as in pylance 14.0.2. 4.0.0 starts at 0
+    again, and so uses one id for several fragments over time.
     """
     if manifest.HasField("max_fragment_id"):
         return manifest.max_fragment_id + 1
@@ -36,8 +36,8 @@ def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
 def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool) -> list[DataFragment]:
     """Copies with ids from `first` on, in their order.
 
-    `chosen`: a fragment that comes with an id from `first` on, within `CHOSEN_IDS_AHEAD`, keeps it. Lance keeps any id
-    but 0 (transaction.rs, fragments_with_ids), so that two fragments can have one id over time.
+    If `chosen`, a fragment keeps an id that is at least `first` and within `CHOSEN_IDS_AHEAD`. Lance keeps any id but 0
+    (transaction.rs, fragments_with_ids), so that two fragments can have one id over time.
     """
     kept = {one.id for one in fragments if first <= one.id < first + CHOSEN_IDS_AHEAD} if chosen else set()
     if not kept:
@@ -85,7 +85,7 @@ def set_fragments(manifest: Manifest, fragments: Sequence[DataFragment]) -> None
 
 
 def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
-    """Drop, in place, data files that have no column, or whose columns are all read from other files.
+    """Drop, in place, data files that have no column, or only columns that readers read from other files.
 
     Lance: transaction.rs, remove_tombstoned_data_files.
     """
@@ -99,14 +99,14 @@ def drop_tombstoned_files(fragments: Iterable[DataFragment]) -> None:
 def drop_dead_files(fragments: Iterable[DataFragment], fields: Collection[int]) -> None:
     """Drop, in place, data files that have none of these fields.
 
-    pylance 14.0.2 does so for the fragments that an operation changes; 4.0.0 keeps files of columns that were dropped.
+    pylance 14.0.2 does this for the fragments that an operation changes; 4.0.0 keeps the files of dropped columns.
     """
     for fragment in fragments:
         keep_files(fragment, lambda file: any(one in fields for one in file.fields))
 
 
 def keep_files(fragment: DataFragment, wanted: Callable[[DataFile], bool]) -> None:
-    """Drop, in place, the data files of which `wanted` is false."""
+    """Drop, in place, the data files for which `wanted` returns False."""
     kept = [file for file in fragment.files if wanted(file)]
     if len(kept) != len(fragment.files):
         only = DataFragment(files=kept)
@@ -115,13 +115,13 @@ def keep_files(fragment: DataFragment, wanted: Callable[[DataFile], bool]) -> No
 
 
 def live_rows(fragment: DataFragment) -> int:
-    """Rows that are not deleted."""
+    """The number of rows that are not deleted."""
     deleted = fragment.deletion_file.num_deleted_rows if fragment.HasField("deletion_file") else 0
     return fragment.physical_rows - deleted
 
 
 def file_version(file: DataFile) -> str | None:
-    """Version of the file format; None when we don't know it.
+    """The version of the file format; None if it is unknown.
 
     Lance: LanceFileVersion::try_from_major_minor.
     """
@@ -129,7 +129,7 @@ def file_version(file: DataFile) -> str | None:
 
 
 def file_identity(file: DataFile) -> FileIdentity:
-    """What two entries of the same data file have in common: all but the size, which writers may leave out."""
+    """A key that is equal for two entries of the same data file: all attributes but the size, which is optional."""
     return (
         file.path,
         tuple(file.fields),

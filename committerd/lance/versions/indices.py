@@ -1,7 +1,7 @@
-"""What a commit does to the indices of a table: which stay, and which fragments each still covers.
+"""The indices of the next version: which ones stay, and which fragments each still covers.
 
-An index lists the fragments that it covers; a query scans the rest. So a list that is too short costs time, and one
-that is too long gives wrong answers. Nothing here changes a message in place: an index with another list is a copy.
+An index lists the fragments that it covers, and a query scans the others. So a list that is too short costs time, and
+one that is too long gives wrong results. Nothing here changes a message in place: an index with another list is a copy.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails", "F
 
 
 class KeepsEmpty(Enum):
-    """Which indices stay in a table when they cover none of its fragments."""
+    """The indices that stay in a table even if they cover none of its fragments."""
 
     ALL = "all"
     SCALAR = "scalar"
-    """An empty vector index goes."""
+    """Scalar indices stay; vector indices that cover nothing are dropped."""
 
 
 def coverage(index: IndexMetadata) -> BitMap | None:
-    """Ids of the fragments that an index of the table covers; None when it has no list of them."""
+    """The ids of the fragments that an index of the table covers; None if it has no list of them."""
     return covered_fragments(index, staged=False)
 
 
 def require_distinct_indices(where: str, uuids: Sequence[bytes]) -> None:
-    """Return when no index is listed twice in field `where`. Raises `InvalidRequest` (`duplicate_index`)."""
+    """Check that no index is listed twice in field `where`. Raises `InvalidRequest` (`duplicate_index`)."""
     if len(set(uuids)) != len(uuids):
         raise InvalidRequest(f"{where} lists one index twice", code="duplicate_index")
 
@@ -50,7 +50,7 @@ def holds_addresses(index: IndexMetadata) -> bool:
     """Whether an index finds rows by their addresses, even in a table with stable row ids.
 
     Lance 14: format/index.rs, results_are_row_addrs: zone maps, bloom filters and FM indices always, B-trees from
-    version 1 on. Such an index loses a row that moves; other indices find it by its id.
+    version 1 on. Such an index no longer finds a row that moves; other indices find it by its id.
     """
     kind = type_name(index)
     return kind in _ADDRESS_KINDS or (kind == "BTreeIndexDetails" and index.index_version > 0)
@@ -67,11 +67,11 @@ def with_coverage(index: IndexMetadata, fragments: BitMap) -> IndexMetadata:
 def retained(
     indices: Sequence[IndexMetadata], schema: Iterable[Field], fragment_ids: BitMap64, *, keeps: KeepsEmpty
 ) -> list[IndexMetadata]:
-    """The indices that are of use with this schema and these fragments.
+    """The indices that are useful with this schema and these fragments.
 
-    An index on a dropped field goes. Of several segments of one name, those that cover nothing go; if none covers
-    anything, the oldest stays, so that the table still says which index it should have. In tables of an old Lance, a
-    vector index that covers nothing goes.
+    An index on a dropped field is dropped. Of several segments of one name, those that cover nothing are dropped; if
+    none covers anything, the oldest stays, so that the table still shows which index it should have. In tables of an
+    old Lance, a vector index that covers nothing is dropped.
 
     Lance 14: index_maintenance.rs, retain_relevant_indices; 4.0.0: transaction.rs.
     """
@@ -88,7 +88,7 @@ def retained(
 def without_updated_fields(
     indices: Iterable[IndexMetadata], fragment_ids: Collection[int], fields: Collection[int]
 ) -> list[IndexMetadata]:
-    """The indices, of which those on one of these fields no longer cover these fragments, where it was rewritten.
+    """The indices; those on one of `fields` no longer cover the fragments in `fragment_ids`, which were rewritten.
 
     Lance: transaction.rs, prune_updated_fields_from_indices.
     """
@@ -107,9 +107,9 @@ def with_moved_rows(
     moved_from: Collection[int],
     changed_fields: Collection[int],
 ) -> list[IndexMetadata]:
-    """The indices, of which those on none of the changed fields also cover the fragments to which rows moved.
+    """The indices; those on none of the changed fields also cover the fragments to which rows moved.
 
-    For rows that keep their ids. Only an index that covered all fragments that the rows came from is extended. Lance:
+    This is for rows that keep their ids. An index is extended only if it covered all `moved_from`. Lance:
     transaction.rs, register_pure_rewrite_rows_update_frags_in_indices.
     """
     if not moved_to:
@@ -131,8 +131,8 @@ def rewritten_coverage(
 ) -> BitMap:
     """The fragments that an index covers after a rewrite; `groups` are pairs of old and new fragment ids.
 
-    Lance: transaction.rs, recalculate_fragment_bitmap. Raises `InvalidRequest` (`index_split`) when only a part of a
-    group was covered: the list can't say that a new fragment is covered in part.
+    Lance: transaction.rs, recalculate_fragment_bitmap. Raises `InvalidRequest` (`index_split`) if only a part of a
+    group was covered, because the list can't express that a new fragment is covered in part.
     """
     result = BitMap(covered)
     for old, new in groups:
@@ -150,10 +150,10 @@ def rewritten_coverage(
 
 
 def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[IndexMetadata]:
-    """The indices as readers take them: each covers the new fragments instead of the old ones that they replaced.
+    """The indices as readers interpret them: each covers the new fragments instead of the old ones that they replaced.
 
-    Lance (index.rs, load_indices) does this to every index that it reads, and writes the result with its next commit.
-    It fails on a group that is covered in part; here the covered part is removed, so that queries scan the whole group.
+    Lance (index.rs, load_indices) does this for every index that it reads, and writes the result with its next commit.
+    It fails for a group that is covered in part. committerd removes the covered part, so queries scan the whole group.
     """
     groups = [
         (
@@ -182,7 +182,7 @@ def reuse_applied(indices: Iterable[IndexMetadata], reuse: Content) -> list[Inde
 
 
 def _useful(segments: Sequence[IndexMetadata], fragment_ids: BitMap64, keeps: KeepsEmpty) -> Sequence[IndexMetadata]:
-    """Those segments of one index that are of use."""
+    """The useful segments of one index."""
     if keeps is KeepsEmpty.SCALAR:
         covering = [index for index in segments if _covers_any(index, fragment_ids)]
         oldest = min(segments, key=lambda index: index.dataset_version)
@@ -202,5 +202,5 @@ def _covers_any(index: IndexMetadata, fragment_ids: BitMap64) -> bool:
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:
-    """A key that is lower for an older index. `dataset_version` alone doesn't tell: merges raise and lower it."""
+    """A sort key, lower for an older index. `dataset_version` alone does not suffice: merges raise and lower it."""
     return not index.HasField("created_at"), index.created_at, index.dataset_version

@@ -1,7 +1,7 @@
-"""What must hold of a version, whatever operation made it.
+"""The invariants of a version, whatever operation made it.
 
-`require_sound` checks what changed, in every version before it is put; `require_sound_table` checks a whole version
-that exists already. A violation is a bug of ours or earlier damage: nothing is written.
+`require_sound` checks the changed parts of every version before it is put; `require_sound_table` checks a whole version
+that exists already. A violation is a bug in committerd or earlier damage, and nothing is written.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from committerd_common.row_ids import check_versions, count_row_ids
 
 
 def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
-    """Return when the version may follow `current`. It looks at what changed: at one fragment of each kind.
+    """Check that the version may follow `current`. It checks only changed fragments, and of these one of each kind.
 
-    If `current` is sound, that is as strong as looking at everything (`Chunk.samples` says what a kind is). Fragments
-    that were kept are there byte for byte. What must hold of a single one (rows, files, bases, row ids) depends on
-    nothing that changes without all being looked at: bases are only added, and whether rows have stable ids is
-    inherited. What must hold of all together (ids are distinct and counted, flags match) is checked with the ids and
-    facts of the kept ones too.
+    If `current` is sound, that is as strong as checking everything (`Chunk.samples` defines the kinds). Kept fragments
+    are unchanged, byte for byte. The invariants of a single fragment (rows, files, bases, row ids) depend on nothing
+    else that can change: bases are only added, and whether rows have stable ids is inherited. The invariants of all
+    fragments together (ids are distinct and at most the counter, flags match) include the ids and facts of kept ones.
 
-    Raises `CorruptTable`; the code is the first violated invariant, the message has all.
+    Raises `CorruptTable`; the code is that of the first violated invariant, the message lists all.
     """
     outline, own = built.packed
     violations = [
@@ -48,9 +47,9 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
 
 
 def require_sound_table(file: ManifestFile) -> None:
-    """Return when a whole version is sound. Raises as `require_sound`.
+    """Check that a whole version is sound. Raises as `require_sound` does.
 
-    The cost is linear in fragments and in segments of row ids, and low where the fragments are of few kinds.
+    The time is linear in fragments and in segments of row ids, and short if the fragments are of few kinds.
     """
     violations = [
         *_ids(file.outline, file.fragments),
@@ -76,7 +75,7 @@ OF_CONTENT = frozenset(
         "unknown_base",
     }
 )
-"""Codes of the violations that a transaction can bring into a sound version; no producer causes the others."""
+"""The codes of violations that a transaction can cause in a sound version; no producer causes the others."""
 
 Violation = tuple[str, str]
 
@@ -88,7 +87,7 @@ def _raise(violations: Sequence[Violation], version: int) -> None:
 
 
 def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violation]:
-    """Ids that were given out are not given out again."""
+    """Check that the counters do not go down, so that no id is used twice."""
     if current is None:
         return
     if manifest.version != current.version + 1:
@@ -106,7 +105,7 @@ def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violatio
 
 
 def _ids(manifest: Manifest, *lists: FragmentList) -> Iterator[Violation]:
-    """Fragment ids of all lists together are distinct and counted; so are field ids distinct."""
+    """Check that fragment ids are distinct in all lists together and not above the counter, and field ids distinct."""
     distinct = reduce(operator.or_, (some.facts.ids for some in lists))
     if len(distinct) != sum(map(len, lists)):
         times = Counter(fragment.id for some in lists for fragment in some)
@@ -127,7 +126,7 @@ def _touched(built: NextVersion) -> FragmentList:
 
 
 def _look_into(manifest: Manifest, *, row_versions: bool = False) -> Callable[[DataFragment], Iterator[Violation]]:
-    """A function that finds what a single fragment of this version violates."""
+    """A function that finds the violations of a single fragment of this version."""
     bases, stable = {base.id for base in manifest.base_paths}, has_stable_row_ids(manifest)
 
     def look(fragment: DataFragment) -> Iterator[Violation]:
@@ -177,7 +176,7 @@ def _row_ids(fragment: DataFragment, *, stable: bool) -> Iterator[Violation]:
 
 
 def _row_versions(fragment: DataFragment) -> Iterator[Violation]:
-    """The sequences of versions can be decoded, since the next update of these rows has to decode them."""
+    """Check that the sequences of versions can be decoded, because the next update of these rows has to decode them."""
     sequences = (fragment.inline_created_at_versions, fragment.inline_last_updated_at_versions)
     for sequence in filter(None, sequences):
         try:
@@ -207,8 +206,8 @@ def _indices(indices: Sequence[IndexMetadata]) -> Iterator[Violation]:
 
 
 def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Iterator[Violation]:
-    """We leave no index without its field. pylance does, for example when a column is dropped while an index on it is
-    built; such an index stays.
+    """Check that no index has lost its field. pylance leaves such indices, for example if a column is dropped while an
+    index on it is built; one that was there before stays.
     """
     if current is None:
         return
@@ -217,6 +216,6 @@ def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Itera
     kept = {index.uuid.uuid for index in current.indices}
     for index in built.indices:
         if is_system_index(index):
-            continue  # Lance keeps it whatever it says of fields
+            continue  # Lance keeps it, whatever its fields are
         if index.uuid.uuid in kept and had.issuperset(index.fields) and not has.issuperset(index.fields):
             yield "index_field", f"index {index.name!r} is on fields that are gone"

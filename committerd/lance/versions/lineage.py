@@ -33,20 +33,20 @@ from committerd_common.row_ids import (
 if TYPE_CHECKING:
     from committerd_common.row_runs import Search
 
-# Lance: rowids/version.rs: a row without a recorded version is there since the first one.
+# Lance: rowids/version.rs: a row without a recorded version exists since the first one.
 _FIRST_VERSION = 1
 _ADDRESSES = 2**32
-"""Row offsets that a fragment can have."""
+"""The number of row offsets in a fragment."""
 
 
 _BROUGHT_MAX = 2**33
-"""Rows that one transaction may bring with their ids."""
+"""The most rows with ids that one transaction may add."""
 _AHEAD_MAX = 2**40
-"""New rows may come with ids at most so far above the table's counter: ids are limited."""
+"""The most by which the id of a new row may exceed the table's counter, because ids are limited."""
 
 
 def require_free_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> int:
-    """The counter's next value, given that new rows keep the ids that they come with, of which none was given out.
+    """Check that the ids with which new rows come are unused, and return the counter's next value.
 
     Raises `InvalidRequest` (`row_ids`).
     """
@@ -69,7 +69,7 @@ def require_free_row_ids(fragments: Iterable[DataFragment], next_row_id: int) ->
 
 
 def require_known_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> None:
-    """Return when the ids of moved rows were given out before. Raises `InvalidRequest` (`row_ids`)."""
+    """Check that the ids of moved rows were used before. Raises `InvalidRequest` (`row_ids`)."""
     given = _brought_ids(fragments)
     if given and given.max() >= next_row_id:
         raise InvalidRequest(
@@ -80,7 +80,7 @@ def require_known_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -
 
 
 def require_same_rows(old: Iterable[DataFragment], new: Iterable[DataFragment]) -> None:
-    """Return when fragments that replace others have no rows but theirs. Raises `InvalidRequest` (`row_ids`)."""
+    """Check that fragments that replace others have only rows of those. Raises `InvalidRequest` (`row_ids`)."""
     was, brought = BitMap64(), _brought_ids(new)
     for fragment in old:
         was |= _row_ids(fragment, staged=False).bitmap()
@@ -94,7 +94,7 @@ def require_same_rows(old: Iterable[DataFragment], new: Iterable[DataFragment]) 
 
 
 def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragment], *, deleted: int) -> None:
-    """Return if all moved rows come from `left`, the fragments that lose rows, and are at most the `deleted` rows.
+    """Check that all moved rows come from `left`, the fragments that lose rows, and are at most `deleted` rows.
 
     Any other row would be in the table twice. Raises `InvalidRequest` (`row_ids`).
     """
@@ -114,10 +114,10 @@ def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragmen
 def require_rows_live_in(
     left: Container[int], moved: Iterable[DataFragment], newest_first: Iterable[DataFragment]
 ) -> None:
-    """Return if each row that moves is in a fragment of `left` (ids), and not in another one that it moved to before.
+    """Check that each row that moves is in a fragment of `left` (ids), and has not moved to another one before.
 
-    Fragments list the ids of deleted rows, too. Rows move to fragments with higher ids only, so of all fragments that
-    list a row, the highest has it. Raises `InvalidRequest` (`row_ids`).
+    Fragments list the ids of deleted rows, too. Rows move only to fragments with higher ids, so of all fragments that
+    list a row, the one with the highest id holds it. Raises `InvalidRequest` (`row_ids`).
     """
     from committerd_common.row_runs import Search
 
@@ -143,7 +143,7 @@ def require_rows_live_in(
 
 
 def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None:
-    """Return when a fragment that stays has the same row ids as before. Raises `InvalidRequest` (`row_ids`)."""
+    """Check that a fragment that stays has the same row ids as before. Raises `InvalidRequest` (`row_ids`)."""
     if before.inline_row_ids == after.inline_row_ids:
         return
     from committerd_common.row_runs import equal
@@ -155,7 +155,7 @@ def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None
 
 
 def _brought_ids(fragments: Iterable[DataFragment]) -> BitMap64:
-    """All row ids that fragments come with. Raises `InvalidRequest` (`row_ids`) when an id occurs twice."""
+    """All row ids that fragments come with. Raises `InvalidRequest` (`row_ids`) if an id occurs twice."""
     with_ids = [fragment for fragment in fragments if fragment.inline_row_ids]
     rows = 0
     for fragment in with_ids:
@@ -181,10 +181,10 @@ def _brought_ids(fragments: Iterable[DataFragment]) -> BitMap64:
 
 
 def assign_row_ids(fragments: Iterable[DataFragment], next_row_id: int) -> int:
-    """Give ids, in place, to the rows that have none; returns the counter's next value.
+    """Assign ids, in place, to the rows that have none; return the counter's next value.
 
-    Rows without an id are the last of a fragment; it has no more ids than rows. Lance: transaction.rs,
-    assign_row_ids. Raises `InvalidRequest` (`row_ids`) when none are left.
+    Rows without an id are the last ones of a fragment, and it has no more ids than rows. Lance: transaction.rs,
+    assign_row_ids. Raises `InvalidRequest` (`row_ids`) if no ids are left.
     """
     for fragment in fragments:
         given = _given_rows(fragment)
@@ -216,9 +216,9 @@ def stamp_changed_rows(fragments: Iterable[DataFragment], version: int) -> None:
 def stamp_moved_rows(moved: Iterable[DataFragment], existing: Iterable[DataFragment], version: int) -> None:
     """Record, in place, that this version changed the rows, and which version created each.
 
-    Rows whose id is in no existing fragment are new. If several fragments list an id, the lowest counts: it had the row
-    first, and later ones copied the row from it. Lance 6.1: resolve_update_version_metadata; 4.0.0 takes the id for an
-    address.
+    Rows whose id is in no existing fragment are new. If several fragments list an id, the lowest fragment counts: it
+    had the row first, and later ones copied the row from it. Lance 6.1: resolve_update_version_metadata; 4.0.0 mistakes
+    the id for an address.
     """
     from committerd_common.row_runs import versions_of
 
@@ -234,7 +234,7 @@ def stamp_moved_rows(moved: Iterable[DataFragment], existing: Iterable[DataFragm
 
 
 def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[DataFragment], version: int) -> None:
-    """As `stamp_moved_rows`, but as Lance 4.0.0 does it, which takes a row's id for its address.
+    """Record like `stamp_moved_rows`, but as Lance 4.0.0 does, which mistakes a row's id for its address.
 
     So a row gets the version that created the row at that address, or the first version if there is no such row.
     """
@@ -245,7 +245,7 @@ def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[Data
     known: dict[int, tuple[list[int], list[int]]] = {}
 
     def recorded_at(address: int) -> tuple[int, int]:
-        """The version that created the row there, and the first address after it at which that may be another."""
+        """The version that created the row at this address, and the next address where another version may begin."""
         number, offset = divmod(address, _ADDRESSES)
         if number not in known:
             runs: Sequence[VersionRun] = ()
@@ -276,7 +276,7 @@ def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[Data
 
 
 def _some_of_each_fragment(row_ids: RowIds) -> Iterator[int]:
-    """At least one id for each fragment in which the ids lie when they are taken for addresses."""
+    """At least one id for each fragment that the ids would be in if they were addresses."""
     for segment in row_ids.segments:
         if isinstance(segment, range):
             yield from range(segment.start, segment.stop, _ADDRESSES)
@@ -288,7 +288,7 @@ def _some_of_each_fragment(row_ids: RowIds) -> Iterator[int]:
 def stamp_changed_offsets(fragment: DataFragment, offsets: BitMap, version: int) -> None:
     """Record, in place, that this version was the last to change the rows at these offsets of the fragment."""
     if not offsets or not fragment.inline_last_updated_at_versions:
-        # Without a record of the other rows nothing can be recorded: they would get a version that they never had.
+        # If the other rows have no recorded version, nothing can be recorded: they would get one that they never had.
         return
     if offsets.max() >= fragment.physical_rows:
         raise InvalidRequest(
@@ -308,7 +308,7 @@ def stamp_changed_offsets(fragment: DataFragment, offsets: BitMap, version: int)
 
 
 def updated_offsets(update: Transaction.Update, fragment_id: int) -> BitMap:
-    """Offsets of the rows of a fragment that an update says it changed in place; empty before Lance 7, which began it.
+    """The offsets of the rows of a fragment that an update names as changed in place; empty before Lance 7.
 
     Raises `InvalidRequest` (`updated_offsets`).
     """
@@ -330,7 +330,7 @@ def has_all_row_ids(fragment: DataFragment) -> bool:
 
 
 def _created_versions(wanted: BitMap64, existing: Iterable[DataFragment]) -> Search:
-    """Which version created each of the wanted rows, by row id, as far as their ids are found."""
+    """A search for the versions that created the wanted rows, by row id, after a look into the existing fragments."""
     from committerd_common.row_runs import Search
 
     search = Search(wanted)
@@ -345,7 +345,7 @@ def _created_versions(wanted: BitMap64, existing: Iterable[DataFragment]) -> Sea
 
 
 def _given_rows(fragment: DataFragment) -> int:
-    """How many of the rows come with their ids."""
+    """The number of rows that come with their ids."""
     return count_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=True)
 
 

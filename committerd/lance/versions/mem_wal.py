@@ -1,4 +1,4 @@
-"""The MemWAL index: which generation of each region is merged into the table."""
+"""The MemWAL index: the highest generation of each region that is merged into the table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from committerd_common.messages import UUID, IndexMetadata, MemWalIndexDetails, 
 
 
 def touched_generations(merged: Iterable[MergedGeneration]) -> tuple[tuple[bytes, int], ...]:
-    """Region and generation of each, as `Footprint.generations` has them."""
+    """The (region id, generation) of each, as in `Footprint.generations`."""
     return tuple((one.region_id.uuid, one.generation) for one in merged)
 
 
 def require_regions(merged: Iterable[MergedGeneration]) -> None:
-    """Return when each names its region. Raises `InvalidRequest` (`region_id`)."""
+    """Check that each names its region. Raises `InvalidRequest` (`region_id`)."""
     if not all(is_uuid(one.region_id.uuid) for one in merged):
         # Lance 4.0.0 can't open a version whose transaction has another.
         raise InvalidRequest("each of merged_generations needs a region_id of 16 bytes", code="region_id")
 
 
 def merge_generations(draft: Draft, merged: Iterable[MergedGeneration]) -> None:
-    """Record in the draft's MemWAL index what was merged; of each region the highest generation counts.
+    """Record the merged generations in the draft's MemWAL index; for each region the highest one counts.
 
     A table without the index gets one. Lance: mem_wal.rs, update_mem_wal_index_merged_generations.
     """
@@ -50,7 +50,7 @@ def merge_generations(draft: Draft, merged: Iterable[MergedGeneration]) -> None:
 
 
 def raise_generations(details: MemWalIndexDetails, merged: Iterable[MergedGeneration]) -> None:
-    """Add to the details, in place, what was merged; of each region the highest generation stays."""
+    """Add the merged generations to the details, in place; for each region the highest one stays."""
     known = {one.region_id.uuid: one for one in details.merged_generations}
     for one in merged:
         earlier = known.get(one.region_id.uuid)

@@ -1,4 +1,4 @@
-"""A version that was built and is not yet on the store."""
+"""A version that is built and not yet in the store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from committerd_common.messages import IndexMetadata, Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class NextVersion:
-    """What a build made, which nobody changes."""
+    """The result of a build. Immutable: callers must not change its messages."""
 
     manifest: Manifest
-    """`fragments` has those that are new, and those that were looked at."""
+    """Its `fragments` are the new ones, and those that the build decoded."""
     indices: Sequence[IndexMetadata]
     touched: frozenset[int] | None
-    """Ids of the fragments that are new or not as they were; None = all in `manifest` may be."""
+    """The ids of the fragments that are new or changed; None = all in `manifest` may be."""
     kept: FragmentList = NO_FRAGMENTS
-    """The other fragments, ascending: as they are in the current version."""
+    """The other fragments, in ascending order, unchanged from the current version."""
 
     @cached_property
     def packed(self) -> tuple[Manifest, FragmentList]:
-        """`manifest` as its outline and its own fragments."""
+        """`manifest`, split into its outline and its own fragments."""
         return pack(self.manifest)

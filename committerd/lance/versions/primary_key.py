@@ -1,4 +1,6 @@
-"""The primary key that a schema declares. Nobody enforces it; merges use it to find concurrent inserts of one key."""
+"""The primary key that a schema declares. Lance does not enforce it; merges use it to detect concurrent inserts of one
+key.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ _LISTS = ("list", "large_list", "map")
 
 
 def key_fields(fields: Iterable[Field]) -> list[int]:
-    """Ids of the fields of the primary key."""
+    """The ids of the primary key's fields."""
     return [one.id for one in fields if one.unenforced_primary_key or declared_position(one) is not None]
 
 
 def declared_position(field: Field) -> int | None:
-    """Place in the primary key by the field's metadata, 0 = in order of the fields; None = it is not part of it.
+    """The field's position in the primary key, from its metadata; 0 = in order of the fields, None = not in the key.
 
     Lance 14: field.rs, try_from an Arrow field.
     """
@@ -33,9 +35,9 @@ def declared_position(field: Field) -> int | None:
 
 
 def key_fault(fields: Sequence[Field]) -> str:
-    """Why a reader can't use the primary key; empty when it can, or when there is none.
+    """The reason why readers can't use the primary key; empty if they can, or if there is none.
 
-    Lance 14: schema.rs, verify_primary_key. It can't read a table with such a key at all; 4.0.0 doesn't look.
+    Lance 14: schema.rs, verify_primary_key. It can't read a table with such a key at all; 4.0.0 doesn't check it.
     """
     by_id = {one.id: one for one in fields}
     parents = {one.parent_id for one in fields}

@@ -1,4 +1,4 @@
-"""Questions about a schema: a flat list of fields, parents before their children."""
+"""Checks of a schema, which is a flat list of fields, parents before their children."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from committerd.errors import InvalidRequest
 from committerd_common.messages import Field
 
 NESTING_MAX = 60
-"""Levels, of lists too. Arrow hands schemas over 63 levels deep, and fails on more (pylance 4.0.0 and 14.0.2)."""
+"""The most levels of a schema; lists count too. Arrow's C interface fails beyond 63 levels (pylance 4.0.0, 14.0.2)."""
 FIELDS_MAX = 2**15
-"""At all levels together. Readers need time with the square of it: of 20,000
-pylance 14.0.2 reads a row in 5 s, and 4.0.0 in 33 s."""
+"""The most fields at all levels together. Readers take time that grows with its square: with 20,000 fields, pylance
+14.0.2 reads a row in 5 s, and 4.0.0 in 33 s.
+"""
 NAME_BYTES_MAX = 1024
 TYPE_CHARS_MAX = 256
 
 _UNIT = "(s|ms|us|ns)"
 _OFFSET = r"[+-]\d{2}:\d{2}"
-"""A time zone by its distance from UTC. Lance 14 takes it; 4.0.0 can't open a table that has it."""
+"""A time zone as an offset from UTC. Lance 14 accepts it; 4.0.0 can't open a table that has one."""
 _PLAIN = (
     "null|bool|u?int(8|16|32|64)|halffloat|float|double|(large_)?(string|binary)|blob|json|date32:day|date64:ms"
     rf"|time32:(s|ms)|time64:(us|ns)|duration:{_UNIT}|timestamp:{_UNIT}:([^:]+|{_OFFSET})"
@@ -39,7 +40,7 @@ _PRECISION_MAX = {"128": 38, "256": 76}
 
 
 def require_readable(schema: Sequence[Field]) -> None:
-    """Return when Lance can read a schema. With any other it can't even open the table.
+    """Check that Lance can read a schema. With any other it can't even open the table.
 
     Raises `InvalidRequest` with code `schema`.
     """
@@ -62,17 +63,17 @@ def require_readable(schema: Sequence[Field]) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a schema before its next field."""
+    """The state of the check before the schema's next field."""
 
     children: Mapping[int, int]
-    """How many children each field has, by id, in the whole schema."""
+    """The number of children of each field in the whole schema, by id."""
     fields: dict[int, Field] = dataclass_field(default_factory=dict)
     """The fields before it, by id."""
     depths: dict[int, int] = dataclass_field(default_factory=lambda: {-1: 0})
     names: set[tuple[int, str]] = dataclass_field(default_factory=set)
     """Parent id and name of each field before it."""
     begun: set[int] = dataclass_field(default_factory=set)
-    """Ids of the fields of which a child came before it."""
+    """The ids of the fields with a child before it."""
 
     def add(self, field: Field) -> None:
         self.fields[field.id] = field
@@ -82,7 +83,7 @@ class _Seen:
 
 
 def _fault(field: Field, seen: _Seen) -> str:
-    """What is wrong with a field; empty when nothing is."""
+    """The fault of a field, as text; empty if it has none."""
     if field.id < 0:
         return "its id is negative"
     if field.id in seen.fields:
@@ -98,7 +99,7 @@ def _fault(field: Field, seen: _Seen) -> str:
 
 
 def _wrong_name(field: Field, seen: _Seen) -> str:
-    # Lance 4.0.0 and 14.0.2 open a table with names of the last three kinds, and can't plan a query on it.
+    # Lance 4.0.0 and 14.0.2 open a table with names of the last three kinds, but can't plan a query on it.
     if "\0" in field.name:
         return "its name has a zero byte"
     if len(field.name.encode()) > NAME_BYTES_MAX:
@@ -113,7 +114,7 @@ def _wrong_name(field: Field, seen: _Seen) -> str:
 
 
 def _wrong_children(field: Field, seen: _Seen) -> str:
-    """Of lists and maps. Lance: field.rs, data_type, takes the first without a look."""
+    """The fault of the children of a list or map. Lance takes the first child unchecked (field.rs, data_type)."""
     logical_type, children = field.logical_type, seen.children.get(field.id, 0)
     if _LIST_TYPE.fullmatch(logical_type) and children != 1:
         return f"a {logical_type} has one child, which says of what; this one has {children}"
@@ -130,7 +131,7 @@ def _wrong_children(field: Field, seen: _Seen) -> str:
 
 
 def _levels(logical_type: str) -> int:
-    """How many levels a type has: 1, or more for a list whose type includes that of its elements; 0 = it is no type.
+    """The levels of a type: 1, or more for a list whose type includes that of its elements; 0 = not a type.
 
     Lance: datatypes.rs, LogicalType to DataType; field.rs, data_type.
     """
@@ -163,8 +164,8 @@ def may_tighten_nullability(before: Iterable[Field], after: Iterable[Field]) -> 
     """Whether data written for schema `before` may break schema `after`: a field is no longer nullable, or new and
     required.
 
-    In Lance 14 writers assert the opposite (`preserves_nullability`); comparing the schemas needs no assertion. A
-    required child of a new parent does no harm: where the parent is null or missing, its child is not required.
+    In Lance 14 writers assert the opposite (`preserves_nullability`); a comparison of the schemas needs no assertion. A
+    required child of a new parent is harmless: if the parent is null or missing, its child is not required.
     """
     nullable_before = {field.id: field.nullable for field in before}
     return any(
