@@ -9,9 +9,7 @@ from committerd.lance.format.kind import Kind
 
 ALL_OPERATIONS = frozenset(Kind)
 DEFAULT_OPERATIONS = ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES}
-"""The operations that a queue commits by default. With the others, readers use files outside the table, which the
-daemon opens with its own credentials.
-"""
+"""The operations that a queue commits by default. The others make the daemon read elsewhere with its own credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Update: rows changed in new fragments (rewritten rows) or in place (rewritten columns), and rows inserted by a merge.
+"""Update: rows changed in new fragments (rewritten rows) or in place (rewritten columns), and rows that a merge
+inserts.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
-    """Lance: transaction.rs, build_manifest, UpdateBases. Names and paths are unique; one base may lack a name."""
+    """Lance: transaction.rs, build_manifest, UpdateBases. Names and paths are unique; only one base may lack a name."""
     manifest = draft.manifest
     for base in transaction.update_bases.new_bases:
         name = base.name if base.HasField("name") else None
