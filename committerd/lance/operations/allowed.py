@@ -9,7 +9,7 @@ from committerd.lance.format.kind import Kind
 
 ALL_OPERATIONS = frozenset(Kind)
 DEFAULT_OPERATIONS = ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES}
-"""The operations that a queue commits by default. The others make the daemon read elsewhere with its own credentials."""
+"""The operations that a queue commits by default. The others make the daemon's credentials read outside the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -218,6 +218,6 @@ class Operation:
 
     # Build of the next version
     build: Callable[[Draft, Transaction], None]
-    """Turn the draft into the next version, in place. Raises `InvalidRequest` if the latest version does not allow it."""
+    """Turn the draft into the next version, in place. Raises `InvalidRequest` if the latest version rules it out."""
     reserved: Callable[[Transaction, Manifest], tuple[int, int]] = _no_ids
     """(first id, count) of the fragment ids that it reserves on top of the latest version; (0, 0) = none."""

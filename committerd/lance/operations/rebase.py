@@ -1,8 +1,8 @@
 """The input and the result of a rebase.
 
 A rebase changes our transaction so that it applies on top of the versions since its read version. Each operation that
-can be rebased has a function for it (`Operation.rebase`). The function reads nothing: the caller reads the data that the
-operation needs (`Operation.needs`), and passes it as `RebaseFacts`.
+can be rebased has a function for it (`Operation.rebase`). The function reads nothing: the caller reads the data that
+the operation needs (`Operation.needs`), and passes it as `RebaseFacts`.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _require_key(draft: Draft, config: Transaction.UpdateConfig, before: list[in
 
 
 def _apply(entries: MutableMapping[str, str], changes: Transaction.UpdateMap) -> None:
-    """Apply the changes in place: an entry with a value sets its key, one without removes it; `replace` clears first."""
+    """Apply the changes in place: an entry with a value sets its key, one without removes it; `replace` clears all."""
     if changes.replace:
         entries.clear()
     for entry in changes.update_entries:
