@@ -1,3 +1,3 @@
-"""The commands, one module each. The only place where settings, edges and the core meet."""
+"""The commands, one module each. Only they combine the settings, the stores, Kafka and the committer."""
 
 from __future__ import annotations

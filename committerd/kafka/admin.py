@@ -28,9 +28,7 @@ from committerd.settings.kafka import KafkaSettings
 
 _BOOTSTRAP_MS = 5_000
 _METADATA_SECONDS_MAX = 4.0
-"""Timeout of an identity request. Commits wait for the response, which takes a millisecond; a lost one must not block
-them.
-"""
+"""Timeout of an identity request. Commits wait for the response, which takes a millisecond, and may be lost."""
 _REDIRECTS_MAX = 4
 _GONE_ATTEMPTS = 4
 _GONE_SECONDS = 0.25

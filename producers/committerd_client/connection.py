@@ -31,7 +31,7 @@ _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where Kafka and the dataset's topics are."""
+    """Addresses of Kafka's brokers, names of the dataset's topics, and options of kafka-python's clients."""
 
     bootstrap_servers: Sequence[str]
     dataset: str

@@ -28,8 +28,9 @@ class App(NamedTuple):
     version: int
     """Number of the unit; it grows with each unit, and is below 2^53."""
     run: str = ""
-    """The id of the counter behind these versions, such as a Spark query's id. The same app id from another run is
-    INVALID."""
+    """Identifies the source of these versions, such as the id of a Spark query.
+
+    A record with the same app id and another run is INVALID."""
 
 
 AppUnit = App | tuple[str, int] | tuple[str, int, str]
@@ -96,7 +97,8 @@ def make_record(
 ) -> StagedRecord:
     """The record that asks for a commit. `constant`: headers that every record of a client has.
 
-    Raises `InvalidTransaction` for a record that the committer would refuse whatever the table holds.
+    Raises `InvalidTransaction` for a record that the committer would refuse whatever the table holds, and `TypeError`
+    for a value that is not a transaction.
     """
     staged = transaction if isinstance(transaction, Staged) else None
     message = transaction.transaction if isinstance(transaction, Staged) else transaction

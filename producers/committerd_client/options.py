@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class ClientTimeout:
-    """Stands for the timeout that the client was made with."""
+    """A placeholder for the client's own `timeout`."""
 
     def __repr__(self) -> str:
         return "<the client's timeout>"

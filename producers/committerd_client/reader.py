@@ -27,7 +27,7 @@ from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcom
 
 _log = logging.getLogger(__name__)
 
-_POLL_MS = 200  # delays closing at most so long; new records are returned at once
+_POLL_MS = 200  # the longest delay of `stop`; new records are returned at once
 _AGAIN_SECONDS = 0.2
 _SILENCE_SECONDS = 4.0
 """How long Kafka may send nothing before another consumer is tried."""

@@ -38,8 +38,10 @@ Work = Transaction | bytes | Staged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reexecution:
-    """The argument of `reexecute`, which reads the latest version, does the work again, and returns it under a new
-    uuid."""
+    """The argument of `reexecute`.
+
+    The function reads the latest version, does the work again, and returns it under a new uuid.
+    """
 
     error: RetryableConflict
     """The refusal of the try before: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
@@ -91,7 +93,10 @@ class Attempts:
         )
 
     def take(self, work: Work | None, asked: Reexecution, *, seconds_left: float | None) -> None:
-        """Make this work the next try. Raises the refusal if there is no work, or the time is up."""
+        """Make this work the next try. Raises the refusal if there is no work, or the time is up.
+
+        Raises `ValueError` if the work has the refused uuid.
+        """
         if work is None:
             raise self._ended(asked.error, f"; given up by reexecute after {self._count} attempts")
         if seconds_left is not None and seconds_left <= 0:

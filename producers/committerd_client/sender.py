@@ -352,7 +352,7 @@ class Sender:
             self._post(Stored(handed.submission, offset))
 
     def _take(self, handed: _Handed) -> bool:
-        """Take the record off the unacknowledged ones; False if it was not among them any more."""
+        """Remove the record from the unacknowledged ones; returns False if another call has removed it already."""
         with self._guard:
             if handed not in self._unacknowledged:
                 return False

@@ -1,9 +1,9 @@
 """Executes a merge again by reading only the rows that are new since its last execution.
 
-A merge searches the whole table for its keys, which takes the longer the larger the table is. Its results for a
-fragment stay valid for as long as the fragment is unchanged. A merge is often refused because rows were appended
-meanwhile, or takes so long that it would be. It is then staged once more for a later version, with the files that it
-has already written, if all of this holds:
+A merge searches the whole table for its keys, which takes longer the larger the table is. Its results for a fragment
+stay valid for as long as the fragment is unchanged. A merge may be refused, mostly because rows were appended
+meanwhile, or take so long that it would be refused. It is then staged once more for a later version, with the files
+that it has already written, if all of this holds:
 
 * The table has the same columns, and at least one fragment is unchanged: it is the same table.
 * Each fragment that the merge changes is unchanged (neither compacted nor deleted from).
