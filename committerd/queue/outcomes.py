@@ -177,7 +177,7 @@ def refused(refusal: Refusal, position: Position, timings: Timings | None = None
 
 
 def status_of(entry: Member | Refusal) -> Status:
-    """Of a record that a version settles."""
+    """The status of a record that a version settles."""
     return Status.COMMITTED if isinstance(entry, Member) else Status.of_number(entry.status)
 
 

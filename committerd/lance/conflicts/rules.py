@@ -114,8 +114,8 @@ def upj(ours: Footprint, theirs: Footprint) -> Verdict:
 def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over Project: incompatible when the column that it indexes is gone.
 
-    Lance commits such an index, and every filter on the table fails from then on: our own addition. Not asked of a
-    Merge, which replaces a column that it casts: there Lance's answer counts.
+    This rule is committerd's own: Lance commits such an index, and every filter on the table fails from then on. It is
+    not for a Merge, which replaces a column that it casts: there Lance's verdict counts.
     """
     gone = any(not index.fields <= theirs.schema_fields for index in ours.new_indices)
     return Verdict.INCOMPATIBLE if gone else Verdict.COMPATIBLE

@@ -31,7 +31,7 @@ class FeatureFlag(IntEnum):
     DATA_OVERLAYS = 64
     COVERED_INDICES = 128
     MIXED_FILE_VERSIONS = 256
-    """Both words or neither. Files of several 2.x versions have met in this table; stays."""
+    """Both words or neither. The table has, or once had, files of several 2.x versions; the bit stays set."""
     FRAGMENT_REUSE_WITH_STABLE_ROW_IDS = 512
     TAGGED_FRAGMENT_REUSE = 1024
     SPILLED_ROW_LINEAGE = 2048

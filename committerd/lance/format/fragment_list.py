@@ -87,9 +87,11 @@ class Chunk:
         return Manifest.FromString(self.body)
 
     def samples(self) -> Sequence[DataFragment]:
-        """One fragment of each kind. Others differ from it in their id, in what is said of files beside fields and
-        base, and, where it has no deletions, row ids or row versions, in how many rows they have: some or none are two
-        kinds.
+        """One fragment of each kind.
+
+        The fragments of a kind may differ in their ids, and in all attributes of their files but fields and base. If
+        they have no deletions, row ids or row versions, they may differ in their number of rows too; fragments without
+        rows are a kind of their own.
         """
         if self._samples is not None:
             return self._samples

@@ -55,7 +55,7 @@ def _require_file_versions(
             "a data file has a file format that committerd does not write: versions 2.0 to 2.3 are known",
             code="file_version",
         )
-    # Lance 14 lets 2.x versions mix and then locks out 4.x; a table where they have met stays so.
+    # Lance 14 lets a table mix files of several 2.x versions, and then locks out 4.x; the table stays mixed.
     mixed = latest is not None and bool(latest.reader_feature_flags & CARRIED)
     if len(versions) > 1 and not mixed:
         raise InvalidRequest(
