@@ -22,7 +22,7 @@ from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
 from committerd.lance.format.manifest_file import Examined
-from committerd.queue.told import era_of
+from committerd.queue.published import era_of
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome

@@ -27,8 +27,8 @@ from committerd.errors import QueueUnavailable
 from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
 from committerd.queue.port import Acknowledged, Queue, Record
 from committerd.queue.position import AppMark, Position
+from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.queue.start import QueueFacts, first_owed, refuse_rewritten_log, starting_position
-from committerd.queue.told import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.table.versions import Table
 from committerd.table.writing import complete
 from committerd_common.messages import Member, Refusal, Transaction

@@ -35,7 +35,7 @@ from committerd.committer.starting import Starter
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
-from committerd.queue.told import acknowledgement
+from committerd.queue.published import acknowledgement
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.stores.port import ObjectStore, TakesSeveral

@@ -12,8 +12,8 @@ from committerd.kafka.operator import GroupFound, TopicOperator
 from committerd.kafka.transactions import OpenTransaction
 from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position
+from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
-from committerd.queue.told import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd_common.messages import Outcome
 
 Answer = TypeVar("Answer")

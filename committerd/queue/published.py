@@ -1,4 +1,4 @@
-"""Decodes what Kafka holds of earlier outcomes: the metadata of the group offset, and the last outcomes."""
+"""What Kafka knows of outcomes that were published before: the offset of the group, and the last outcomes."""
 
 from __future__ import annotations
 
