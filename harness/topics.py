@@ -227,8 +227,12 @@ class Topics:
         before = self.topic_id()
         self.delete_staged()
         self.make_staged()
-        after = self.topic_id()
-        assert after != before
+        after = before
+        for _ in _attempts():  # a broker may describe the old topic for a moment
+            after = self._ask_topic_id()
+            if after != before:
+                break
+        self._topic_id = after
         # The producer's sequence numbers belong to the old topic.
         if self._producer is not None:
             self._producer.close()

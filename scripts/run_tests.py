@@ -38,9 +38,9 @@ MEASURED = ["tests/common", "tests/lance", "tests/queue", "tests/audit", "tests/
 """Folders that together take every branch of what is gated."""
 LONGEST = ["tests/e2e", "tests/spark", "tests/packaging", "tests/conformance", "tests/simulation", "tests/producers"]
 """Folders with which the others begin, so that no long file is left for the end."""
-WORKERS = 4
-"""Processes for all other tests, two for each core of a small machine: they wait more than they compute. Each starts a
-store when its first test needs one; they share a broker.
+WORKERS = 3
+"""Processes for all other tests: with the other lane two for each core of a small machine, because they wait about half
+of the time. Each starts a store when its first test needs one; they share a broker.
 """
 DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
 """How they get them: a group of files at a time, in the order of the arguments."""
@@ -146,6 +146,7 @@ def shared_broker() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(PartMissingError):
             os.environ["COMMITTERD_TEST_KAFKA"] = stack.enter_context(KafkaBroker()).bootstrap_servers
+            stack.callback(os.environ.pop, "COMMITTERD_TEST_KAFKA")
         yield
 
 
