@@ -309,3 +309,16 @@ def test_ten_million_records_take_eight_bytes_each() -> None:
     known = older.ledger()
     assert known.bytes == 8 * 100_000
     assert known.committed_at("50 7", 0) == (None, [50])
+
+
+@pytest.mark.usefixtures("small")
+def test_a_ledger_whose_dropped_versions_are_gone_rules_out_again_what_is_new() -> None:
+    rng = random.Random(1)
+    known = loaded(bytes_max=500)
+    for number in range(1, 301):
+        known = known.then(version_of(number, [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(8)], []))
+    new = str(uuid.UUID(int=rng.getrandbits(128)))
+    assert known.floor > 0
+    assert not known.rules_out(new, 0)
+    assert known.with_nothing_dropped().floor == 0
+    assert known.with_nothing_dropped().rules_out(new, 0)

@@ -394,3 +394,8 @@ def test_an_object_whose_fragments_lie_apart_is_examined_too() -> None:
     found = examine(framed)
     assert (found.outline, found.transaction) == (Manifest(version=3), None)
     assert found.fragments == one + other
+
+
+@pytest.mark.parametrize("ids", [(1, 2, 5), (5, 1, 2), ()])
+def test_fragments_come_newest_first_in_whatever_order_they_are_listed(ids: tuple[int, ...]) -> None:
+    assert [one.id for one in listed(*ids).newest_first()] == sorted(ids, reverse=True)
