@@ -115,12 +115,12 @@ class Rule:
             and (self.body is None or re.search(self.body.encode(), body) is not None)
         )
 
-    def takes(self, dice: random.Random) -> bool:
+    def takes(self, rng: random.Random) -> bool:
         """Count a matching request; returns whether it gets the fault."""
         self.matched += 1
         if self.matched < self.first or (self.times is not None and self.hits >= self.times):
             return False
-        if self.chance < 1 and dice.random() >= self.chance:
+        if self.chance < 1 and rng.random() >= self.chance:
             return False
         self.hits += 1
         return True
@@ -169,7 +169,7 @@ class FaultProxy:
     def __init__(self, upstream: str, *, seed: int = 0) -> None:
         """`upstream`: the server's URL. `seed`: of the random numbers for every `chance`."""
         self._upstream = upstream.rstrip("/")
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
         self._seen: list[Seen] = []
@@ -293,7 +293,7 @@ class FaultProxy:
     def _decide(self, request: web.BaseRequest, body: bytes) -> Rule | None:
         with self._lock:
             for rule in self._rules:
-                if rule.matches(request, body) and rule.takes(self._dice):
+                if rule.matches(request, body) and rule.takes(self._rng):
                     return rule
         return None
 

@@ -102,8 +102,8 @@ async def _commit(table: Table, path: Path, options: PrepareOptions, around: Wor
     body = await anyio.Path(path).read_bytes()
     try:
         transaction = decode_transaction(body, bytes_max=TRANSACTION_BYTES_MAX)
-        dice = around.random if isinstance(around.random, random.Random) else random.Random()
-        return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(dice))
+        rng = around.random if isinstance(around.random, random.Random) else random.Random()
+        return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(rng))
     except RequestError as error:
         refused = refused_by(error)
         return direct.Answer(status=refused.status, reason=refused.reason, message=refused.message)

@@ -84,7 +84,7 @@ async def _main(configured: Settings) -> None:
                     serve=listening(configured.http, registry),
                     wall_clock=wall_clock,
                     monotonic=monotonic,
-                    dice=random.Random(),
+                    rng=random.Random(),
                     new_uuid=uuid.uuid4,
                     open_store=stores.open,
                     work=work_of(configured.commit),

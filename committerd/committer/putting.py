@@ -100,10 +100,10 @@ class _Unknown:
 class Putter:
     """Puts formed versions, one run at a time."""
 
-    def __init__(self, queue: Queue, telemetry: Telemetry, *, dice: random.Random, recheck_seconds: float) -> None:
+    def __init__(self, queue: Queue, telemetry: Telemetry, *, rng: random.Random, recheck_seconds: float) -> None:
         self._queue = queue
         self._telemetry = telemetry
-        self._dice = dice
+        self._rng = rng
         self._recheck_seconds = recheck_seconds
 
     async def put(self, drafts: Sequence[FormedVersion], view: View) -> Settlement:
@@ -118,11 +118,11 @@ class Putter:
             view,
             queue=self._queue,
             telemetry=self._telemetry,
-            backoff=lambda: Backoff(self._dice),
+            backoff=lambda: Backoff(self._rng),
             recheck_seconds=self._recheck_seconds,
         )
         try:
-            return await land(landing, Backoff(self._dice))
+            return await land(landing, Backoff(self._rng))
         except (StartAgain, CommitterError):
             landing.unknown.settled(STARTED_AGAIN)  # Start reads table and queue again and finds the result
             raise

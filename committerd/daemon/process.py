@@ -118,7 +118,7 @@ class Surroundings:
     """Makes a context manager that serves metrics and probes, and yields the URL."""
     wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
-    dice: random.Random
+    rng: random.Random
     new_uuid: Callable[[], UUID]
     open_store: Callable[[str], ObjectStore] | None = None
     work: Work = at_once
@@ -168,7 +168,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
     world = World(
         wall_clock=clock.now,
         ahead_max=_AHEAD_MAX,
-        random=around.dice,
+        random=around.rng,
         new_uuid=around.new_uuid,
         open_store=around.open_store,
         work=around.work,
@@ -215,11 +215,11 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         putter=Putter(
             around.queue,
             around.telemetry,
-            dice=around.dice,
+            rng=around.rng,
             recheck_seconds=settings.store.recheck_seconds,
         ),
         telemetry=around.telemetry,
-        backoff=lambda: Backoff(around.dice),
+        backoff=lambda: Backoff(around.rng),
         wall_clock=clock.now,
     )
     pace = Pace(

@@ -184,7 +184,7 @@ class AwsClient:
         endpoint_url: str | None,
         advice: Mapping[str, str],
         failed: Callable[[Fault], None],
-        dice: random.Random,
+        rng: random.Random,
     ) -> None:
         """`advice`: hints for error messages by error code, besides those for all services.
 
@@ -195,7 +195,7 @@ class AwsClient:
         self._endpoint_url = endpoint_url
         self._advice = {**_ADVICE, **advice}
         self._failed = failed
-        self._dice = dice
+        self._rng = rng
         self._plain_heads: dict[str, PlainHeads] = {}
         """By bucket."""
         self._heads = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
@@ -278,7 +278,7 @@ class AwsClient:
         Sleeps at most 20 s.
         """
         limit = min(_WAIT_SECONDS_FIRST * 2.0**attempt, _WAIT_SECONDS_MAX)
-        jittered = self._dice.uniform(0, limit)
+        jittered = self._rng.uniform(0, limit)
         await anyio.sleep(min(failure.retry_after + jittered, _WAIT_SECONDS_MAX))
 
     async def aclose(self) -> None:

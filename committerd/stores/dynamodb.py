@@ -76,10 +76,10 @@ def dynamo_place(uri: str) -> DynamoPlace | None:
 
 
 def dynamodb_client(
-    settings: S3Settings, *, endpoint_url: str | None, failed: Callable[[Fault], None], dice: random.Random
+    settings: S3Settings, *, endpoint_url: str | None, failed: Callable[[Fault], None], rng: random.Random
 ) -> AwsClient:
     """Create the client that all manifest stores share, with the credentials, region, timeouts and attempts of S3."""
-    return AwsClient("dynamodb", settings, endpoint_url=endpoint_url, advice=_ADVICE, failed=failed, dice=dice)
+    return AwsClient("dynamodb", settings, endpoint_url=endpoint_url, advice=_ADVICE, failed=failed, rng=rng)
 
 
 class DynamoStore:

@@ -89,7 +89,7 @@ class Stores:
         if "s3" not in self._clients:
             from committerd.stores.s3 import s3_client
 
-            self._clients["s3"] = s3_client(self._s3, failed=self._noting("s3"), dice=random.Random())
+            self._clients["s3"] = s3_client(self._s3, failed=self._noting("s3"), rng=random.Random())
         return self._clients["s3"]
 
     def _dynamodb_client(self) -> AwsClient:
@@ -100,7 +100,7 @@ class Stores:
                 self._s3,
                 endpoint_url=self._dynamodb.endpoint_url,
                 failed=self._noting("dynamodb"),
-                dice=random.Random(),
+                rng=random.Random(),
             )
         return self._clients["dynamodb"]
 

@@ -87,9 +87,9 @@ def s3_place(uri: str) -> S3Place | None:
     return S3Place(bucket, "".join(f"{segment}/" for segment in segments))
 
 
-def s3_client(settings: S3Settings, *, failed: Callable[[Fault], None], dice: random.Random) -> AwsClient:
+def s3_client(settings: S3Settings, *, failed: Callable[[Fault], None], rng: random.Random) -> AwsClient:
     """Create the client that all stores with these settings share. `failed`: called with the fault of each failure."""
-    return AwsClient("s3", settings, endpoint_url=settings.endpoint_url, advice=_ADVICE, failed=failed, dice=dice)
+    return AwsClient("s3", settings, endpoint_url=settings.endpoint_url, advice=_ADVICE, failed=failed, rng=rng)
 
 
 class S3Store:

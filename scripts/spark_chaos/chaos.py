@@ -142,7 +142,7 @@ class Chaos:
 
     def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None]) -> None:
         self._plan, self._folder, self._tell = plan, folder, tell
-        self._dice = random.Random(plan.seed)
+        self._rng = random.Random(plan.seed)
         self._uri = str(folder / "chaos.lance")
         self._report = Report()
         self._until = time.monotonic() + plan.minutes_max * 60
@@ -205,7 +205,7 @@ class Chaos:
             running = [application.keep_running() for application in applications]
             if due and first.committed >= due[0][0]:
                 _, strike = due.pop(0)
-                await asyncio.sleep(self._dice.uniform(0, 0.5))  # anywhere in the batch that is under way
+                await asyncio.sleep(self._rng.uniform(0, 0.5))  # anywhere in the batch that is under way
                 await asyncio.to_thread(strike)
                 self._tell(f"{first.committed} of {first.batches} batches: {dict(self._report.kills)}")
             if not any(running) and not due:
@@ -229,23 +229,23 @@ class Chaos:
 
     def _kill_kafka(self, kafka: KafkaBroker) -> None:
         kafka.kill()
-        time.sleep(self._dice.uniform(0, 2))
+        time.sleep(self._rng.uniform(0, 2))
         kafka.start()
         self._report.kills["kafka"] += 1
 
     async def _append(self, servers: str, writer: int, ended: asyncio.Event) -> int:
         """Append rows, a few at a time, until the streams have ended; returns how many."""
-        dice, count = random.Random(writer), 0
+        rng, count = random.Random(writer), 0
         client = CommitClient(servers, dataset="chaos", dataset_uri=self._uri, producer=f"client-{writer}", timeout=20)
         async with client:
             await self._exists(client, writer)
             while not ended.is_set() or count == 0:
-                numbers = range(count, count + dice.randint(1, 3))
+                numbers = range(count, count + rng.randint(1, 3))
                 rows = pa.table([[writer] * len(numbers), list(numbers)], schema=_SCHEMA)
                 fragments = await asyncio.to_thread(lance.fragment.write_fragments, rows, self._uri, mode="append")
                 await self._commit(client, staging.append(fragments))
                 count += len(numbers)
-                await asyncio.sleep(dice.uniform(2, 8))
+                await asyncio.sleep(rng.uniform(2, 8))
         return count
 
     async def _exists(self, client: CommitClient, writer: int) -> None:

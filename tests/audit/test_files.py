@@ -60,15 +60,15 @@ def test_what_is_gone_does_not() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_it_finds_what_counting_all_files_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragment_list, "_CUT_AT_ONCE", 3)
-    dice, held, there = random.Random(seed), HeldFiles(), list[DataFragment]()
+    rng, held, there = random.Random(seed), HeldFiles(), list[DataFragment]()
     found = 0
     for _ in range(60):
-        new = [fragment(*dice.sample("abcdefghijklmnopqrstuvwxyz", dice.randint(1, 3))) for _ in range(2)]
-        if dice.random() < 0.3:
-            there = dice.sample(there, len(there) // 2)
+        new = [fragment(*rng.sample("abcdefghijklmnopqrstuvwxyz", rng.randint(1, 3))) for _ in range(2)]
+        if rng.random() < 0.3:
+            there = rng.sample(there, len(there) // 2)
             assert held.misplaced(DELETE, wire(*there)) == ()
             continue
-        there = there + new if dice.random() < 0.9 else new + there
+        there = there + new if rng.random() < 0.9 else new + there
         paths = [file.path for one in there for file in one.files]
         wanted = {file.path for one in new for file in one.files if paths.count(file.path) != 1}
         assert held.misplaced(append(*new), wire(*there)) == tuple(sorted(wanted))

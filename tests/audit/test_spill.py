@@ -32,16 +32,16 @@ def spill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spill]:
 
 
 def test_entries_are_those_that_memory_keeps(spill: Spill) -> None:
-    dice, known, kept = random.Random(1), EntriesInMemory(), spill.entries
+    rng, known, kept = random.Random(1), EntriesInMemory(), spill.entries
     for number in range(500):
-        topic, offset = dice.choice(("a", "b")), dice.randrange(60)
-        if dice.random() < 0.5:
+        topic, offset = rng.choice(("a", "b")), rng.randrange(60)
+        if rng.random() < 0.5:
             entry = Entry(
                 at=number,
-                era=dice.randrange(3),
-                status=dice.choice((StatusNumber.COMMITTED, StatusNumber.INVALID)),
+                era=rng.randrange(3),
+                status=rng.choice((StatusNumber.COMMITTED, StatusNumber.INVALID)),
                 version=2**40 + number,
-                reason=dice.choice(("", "schema")),
+                reason=rng.choice(("", "schema")),
                 uuid=f"u{number}",
             )
             known.put(topic, offset, entry)
@@ -53,12 +53,12 @@ def test_entries_are_those_that_memory_keeps(spill: Spill) -> None:
 
 
 def test_numbers_are_those_that_memory_keeps(spill: Spill) -> None:
-    dice = random.Random(2)
+    rng = random.Random(2)
     uuids, told = NumbersInMemory[str](), NumbersInMemory[int]()
     for number in range(500):
-        key = dice.randrange(60)
-        if dice.random() < 0.5:
-            said = dice.choice((0, -(2**63), 2**63 - 1))
+        key = rng.randrange(60)
+        if rng.random() < 0.5:
+            said = rng.choice((0, -(2**63), 2**63 - 1))
             uuids.put(str(key), number)
             spill.uuids.put(str(key), number)
             told.put(key, said)

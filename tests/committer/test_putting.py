@@ -71,7 +71,7 @@ class Bench:
         prepared = await prepare(table, latest, staged, options=ANY, world=world())
         assert isinstance(prepared, Prepared)
         telemetry = Telemetry(CollectorRegistry())
-        putter = Putter(cast(Queue, None), telemetry, dice=random.Random(0), recheck_seconds=10.0)
+        putter = Putter(cast(Queue, None), telemetry, rng=random.Random(0), recheck_seconds=10.0)
         loaded = await load(table, Loading(monotonic=lambda: self.now))
         head = loaded.head(start_of(TOPIC, 0))
         view = View(head, lambda: self.now)

@@ -70,19 +70,19 @@ def _active(*daemons: Daemon) -> Daemon:
 
 @pytest.mark.timeout(300)
 def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
-    dice = random.Random(20)
+    rng = random.Random(20)
     work = _Work(scene, scene.table.create())
     daemon = scene.started(**_SETTINGS)
     for _ in range(10):  # alone: who is killed is started again
-        work.stage(250, versions=dice.randint(1, 15))
-        time.sleep(dice.uniform(0, 0.05))
+        work.stage(250, versions=rng.randint(1, 15))
+        time.sleep(rng.uniform(0, 0.05))
         daemon.kill()
         daemon.start()
     other = scene.daemon(**_SETTINGS)
     for _ in range(10):  # with a standby beside it, which takes over
         active = _active(daemon, other)
-        work.stage(250, versions=dice.randint(1, 15))
-        time.sleep(dice.uniform(0, 0.05))
+        work.stage(250, versions=rng.randint(1, 15))
+        time.sleep(rng.uniform(0, 0.05))
         active.kill()
         standby = other if active is daemon else daemon
         standby.wait_ready(text="active")
@@ -95,7 +95,7 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wakes(scene: Scene) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     work = _Work(scene, scene.table.create())
     # Always at work, so that most sleeps begin in the middle of a commit; and what one has in hand, the other would
     # not form: equal groups would count as one's own.
@@ -107,8 +107,8 @@ def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wake
     daemons[1].wait_ready(text="standby")
     for _ in range(4):
         active = _active(*daemons)
-        work.stage(400, versions=dice.randint(1, 10))
-        time.sleep(dice.uniform(0, 0.02))
+        work.stage(400, versions=rng.randint(1, 10))
+        time.sleep(rng.uniform(0, 0.02))
         active.freeze()
         frozen_at = _versions(scene)
         work.stage(20, versions=0)

@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table_follows_the_changes_however_often_they_are_read(scene: Scene) -> None:
-    dice, model, lines = random.Random(7), dict[int, str](), list[str]()
+    rng, model, lines = random.Random(7), dict[int, str](), list[str]()
     for number in range(60):
-        key, name = dice.randrange(12), f"name {number}" if dice.random() < 0.7 else None
+        key, name = rng.randrange(12), f"name {number}" if rng.random() < 0.7 else None
         lines.append(json.dumps({"id": key, "name": name}))
         if name is None:
             model.pop(key, None)

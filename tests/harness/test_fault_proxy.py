@@ -133,8 +133,8 @@ def test_the_nth_is_met_and_so_often_as_was_said(store: Store, proxy: FaultProxy
 
 def test_chances_are_those_of_the_seed() -> None:
     def drawn(seed: int) -> list[bool]:
-        dice, rule = random.Random(seed), Rule(DROP_ANSWER, times=None, chance=0.5)
-        return [rule.takes(dice) for _ in range(100)]
+        rng, rule = random.Random(seed), Rule(DROP_ANSWER, times=None, chance=0.5)
+        return [rule.takes(rng) for _ in range(100)]
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert 30 < sum(drawn(1)) < 70

@@ -98,18 +98,18 @@ class Watch:
 
 def attack(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
     """All seeds, then so many mutated records, each tenth record a good one. The table is made here."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     seen = Seen()
     began = time.monotonic()
     appends, donors = _prepare(scene, count, seed, folder)
     daemon = scene.started(**SETTINGS)
     with Watch(daemon) as watch:
-        _wave(scene, seeds(appends.copy, dice, read_version=1), appends, seen, every=1)
+        _wave(scene, seeds(appends.copy, rng, read_version=1), appends, seen, every=1)
     _note(watch, seen)
     daemon.stop()
     daemon = scene.started(**SETTINGS, COMMIT__ALLOWED_OPERATIONS=SAFE)
     with Watch(daemon) as watch:
-        _wave(scene, islice(mutated(appends.copy, dice, donors, read_version=1), count), appends, seen, every=10)
+        _wave(scene, islice(mutated(appends.copy, rng, donors, read_version=1), count), appends, seen, every=10)
     _note(watch, seen)
     _read(scene, seen)
     _operate(scene, seen)
@@ -121,12 +121,12 @@ def attack_all_operations(scene: Scene, count: int, seed: int, *, folder: Path) 
     """Mutated records of every operation. What is committed may change columns and rows, so that good records may be
     refused; all are answered, and the committer goes on.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     seen = Seen(may_refuse_good=True)
     began = time.monotonic()
     appends, donors = _prepare(scene, count, seed, folder)
     with Watch(scene.started(**SETTINGS)) as watch:
-        _wave(scene, islice(mutated(appends.copy, dice, donors, read_version=1), count), appends, seen, every=10)
+        _wave(scene, islice(mutated(appends.copy, rng, donors, read_version=1), count), appends, seen, every=10)
     _note(watch, seen)
     seen.seconds = time.monotonic() - began
     return seen

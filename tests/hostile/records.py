@@ -62,16 +62,16 @@ Good = Callable[[], Transaction]
 """Makes an Append that could be committed."""
 
 
-def seeds(good: Good, dice: random.Random, *, read_version: int) -> Iterator[Hostile]:
+def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Hostile]:
     """Every record that is known to have done harm. `read_version` is one of the table's."""
-    for name, headers in _headers(dice):
+    for name, headers in _headers(rng):
         yield Hostile(name=name, value=good().SerializeToString(), headers=headers)
     for name, change in _CHANGED_APPENDS.items():
         transaction = good()
         change(transaction)
         yield Hostile(name=name, value=transaction.SerializeToString())
-    for name, operation in _operations(dice):
-        operation.uuid, operation.read_version = _uuid(dice), read_version
+    for name, operation in _operations(rng):
+        operation.uuid, operation.read_version = _uuid(rng), read_version
         yield Hostile(name=name, value=operation.SerializeToString())
     for name, claim in _CLAIMS.items():
         headers = [("transaction-file", claim.encode()), ("transaction-sha256", b"0" * 64)]
@@ -82,38 +82,38 @@ def seeds(good: Good, dice: random.Random, *, read_version: int) -> Iterator[Hos
         yield Hostile(name=f"{short_of} bytes below the limit", value=b"\xff" * (1024 * 1024 - short_of - 100))
 
 
-def mutated(good: Good, dice: random.Random, donors: Sequence[Transaction], *, read_version: int) -> Iterator[Hostile]:
+def mutated(good: Good, rng: random.Random, donors: Sequence[Transaction], *, read_version: int) -> Iterator[Hostile]:
     """Records of the same kinds as the seeds, without end."""
     inner = tuple(part for donor in donors for part in mutations.parts(donor))
     number = 0
     while True:
         number += 1
-        base = good() if dice.random() < 0.4 else _copy(dice.choice(donors))
-        base.uuid = _uuid(dice)
+        base = good() if rng.random() < 0.4 else _copy(rng.choice(donors))
+        base.uuid = _uuid(rng)
         base.read_version = min(base.read_version, read_version)
         headers: list[Header] = []
         value: bytes
-        match dice.randint(0, 9):
+        match rng.randint(0, 9):
             case 0:
-                value = mutations.damaged_bytes(base.SerializeToString(), dice)
+                value = mutations.damaged_bytes(base.SerializeToString(), rng)
             case 1:
-                value, headers = base.SerializeToString(), _random_headers(dice)
+                value, headers = base.SerializeToString(), _random_headers(rng)
             case 2:
-                value = dice.randbytes(dice.choice((0, 1, 7, 100, 5000)))
+                value = rng.randbytes(rng.choice((0, 1, 7, 100, 5000)))
             case 3:
-                _hurt_fragments(base, dice)
+                _hurt_fragments(base, rng)
                 value = base.SerializeToString()
             case _:
-                mutations.damage(base, dice, inner)
-                if dice.random() < 0.9:
-                    base.uuid = _uuid(dice)
+                mutations.damage(base, rng, inner)
+                if rng.random() < 0.9:
+                    base.uuid = _uuid(rng)
                 value = base.SerializeToString()
         if len(value) > 900_000:
             continue
         yield Hostile(name=f"mutation {number}", value=value, headers=headers, is_seed=False)
 
 
-def _headers(dice: random.Random) -> Iterator[tuple[str, Sequence[Header]]]:
+def _headers(rng: random.Random) -> Iterator[tuple[str, Sequence[Header]]]:
     deep = b"[" * 5000 + b"]" * 5000
     yield "create-options nested 5,000 deep", [("create-options", deep)]
     yield "create-options with half a character", [("create-options", b'{"\\ud800": true}')]
@@ -136,7 +136,7 @@ def _headers(dice: random.Random) -> Iterator[tuple[str, Sequence[Header]]]:
     yield "a header called as ours", [("committerd-offset", b"x"), ("committerd-value-bytes", b"-1"), ("app-run", b"r")]
 
 
-def _random_headers(dice: random.Random) -> list[Header]:
+def _random_headers(rng: random.Random) -> list[Header]:
     names = [
         "dataset",
         "producer",
@@ -160,7 +160,7 @@ def _random_headers(dice: random.Random) -> list[Header]:
         b'{"enable_stable_row_ids": true}', b"../x", b"a" * 3000, b"\0", b"00000000-0000-4000-8000-000000000000",
         b"[" * 3000, b"s3://[x]/y", b"0" * 64,
     )  # fmt: skip
-    return [(dice.choice(names), dice.choice(texts)) for _ in range(dice.randint(1, 4))]
+    return [(rng.choice(names), rng.choice(texts)) for _ in range(rng.randint(1, 4))]
 
 
 def _first(transaction: Transaction) -> DataFragment:
@@ -214,13 +214,13 @@ _CHANGED_APPENDS: dict[str, Callable[[Transaction], None]] = {
 }
 
 
-def _operations(dice: random.Random) -> Iterator[tuple[str, Transaction]]:
+def _operations(rng: random.Random) -> Iterator[tuple[str, Transaction]]:
     for number in (2**32, 2**40, 2**63, 2**64 - 1):
-        yield f"reuse index that names fragment {number}", _creating(_reuse_index(dice, new=number))
-        yield f"reuse index of fragment {number}", _creating(_reuse_index(dice, old=number))
-        yield f"reuse index whose content lies at {number}", _creating(_external_reuse_index(dice, offset=number))
-        yield f"reuse index whose content has {number} bytes", _creating(_external_reuse_index(dice, size=number))
-    yield "system index on a field", _creating(_reuse_index(dice, fields=[0]))
+        yield f"reuse index that names fragment {number}", _creating(_reuse_index(rng, new=number))
+        yield f"reuse index of fragment {number}", _creating(_reuse_index(rng, old=number))
+        yield f"reuse index whose content lies at {number}", _creating(_external_reuse_index(rng, offset=number))
+        yield f"reuse index whose content has {number} bytes", _creating(_external_reuse_index(rng, size=number))
+    yield "system index on a field", _creating(_reuse_index(rng, fields=[0]))
     yield "all but three ids are reserved", _reserving(2**32 - 3)
     yield "all ids are reserved", _reserving(2**32 - 1)
     nested = Transaction()
@@ -229,10 +229,10 @@ def _operations(dice: random.Random) -> Iterator[tuple[str, Transaction]]:
     full = BitMap(range(2**24))
     full.run_optimize()
     for name, bitmap in {"that covers 2^24 fragments": bytes(full.serialize()), "cut short": b"\0\0"}.items():
-        index = _index(dice, "i", fields=[0])
+        index = _index(rng, "i", fields=[0])
         index.fragment_bitmap = bitmap
         yield f"index with a bitmap {name}", _creating(index)
-    yield "index on a field that nobody has", _creating(_index(dice, "i", fields=[2**31 - 1]))
+    yield "index on a field that nobody has", _creating(_index(rng, "i", fields=[2**31 - 1]))
     delete = Transaction()
     delete.delete.deleted_fragment_ids.extend([2**64 - 1])
     yield "a delete of a fragment beyond all ids", delete
@@ -258,8 +258,8 @@ _CLAIMS = {
 }
 
 
-def _uuid(dice: random.Random) -> str:
-    return str(UUID(int=dice.getrandbits(128), version=4))
+def _uuid(rng: random.Random) -> str:
+    return str(UUID(int=rng.getrandbits(128), version=4))
 
 
 def _copy(transaction: Transaction) -> Transaction:
@@ -276,27 +276,27 @@ def _reserving(count: int) -> Transaction:
     return Transaction(reserve_fragments=Transaction.ReserveFragments(num_fragments=count))
 
 
-def _index(dice: random.Random, name: str, *, fields: Sequence[int] = ()) -> IndexMetadata:
+def _index(rng: random.Random, name: str, *, fields: Sequence[int] = ()) -> IndexMetadata:
     made = IndexMetadata(name=name, fields=fields, dataset_version=1, fragment_bitmap=bytes(BitMap([0]).serialize()))
-    made.uuid.uuid = dice.randbytes(16)
+    made.uuid.uuid = rng.randbytes(16)
     made.index_details.type_url = "/lance.index.pb.BTreeIndexDetails"
     return made
 
 
-def _reuse_index(dice: random.Random, *, old: int = 0, new: int = 7, fields: Sequence[int] = ()) -> IndexMetadata:
+def _reuse_index(rng: random.Random, *, old: int = 0, new: int = 7, fields: Sequence[int] = ()) -> IndexMetadata:
     details = FragmentReuseIndexDetails()
     group = details.inline.versions.add(dataset_version=1).groups.add()
     group.old_fragments.add(id=old, physical_rows=10)
     group.new_fragments.add(id=new, physical_rows=10)
-    made = _index(dice, FRAGMENT_REUSE_INDEX, fields=fields)
+    made = _index(rng, FRAGMENT_REUSE_INDEX, fields=fields)
     made.index_details.CopyFrom(pack_details(details))
     return made
 
 
-def _external_reuse_index(dice: random.Random, *, offset: int = 0, size: int = 10) -> IndexMetadata:
+def _external_reuse_index(rng: random.Random, *, offset: int = 0, size: int = 10) -> IndexMetadata:
     details = FragmentReuseIndexDetails()
     details.external.path, details.external.offset, details.external.size = "details.binpb", offset, size
-    made = _index(dice, FRAGMENT_REUSE_INDEX)
+    made = _index(rng, FRAGMENT_REUSE_INDEX)
     made.index_details.CopyFrom(pack_details(details))
     return made
 
@@ -307,23 +307,23 @@ def _nested(depth: int) -> Iterator[Field]:
         yield Field(id=number, parent_id=number - 1, name=f"f{number}", type=kind, logical_type=logical, nullable=True)
 
 
-def _hurt_fragments(transaction: Transaction, dice: random.Random) -> None:
+def _hurt_fragments(transaction: Transaction, rng: random.Random) -> None:
     """Fields that have hurt, in every fragment that it has."""
     for part in mutations.parts(transaction):
         if not isinstance(part, DataFragment):
             continue
-        match dice.randint(0, 4):
+        match rng.randint(0, 4):
             case 0:
-                part.id = dice.choice((2**32 - 2, 2**32 - 1, 2**32, 2**63, 2**64 - 1))
+                part.id = rng.choice((2**32 - 2, 2**32 - 1, 2**32, 2**63, 2**64 - 1))
             case 1:
-                part.inline_row_ids = mutations.hostile_sequence(dice)
+                part.inline_row_ids = mutations.hostile_sequence(rng)
             case 2:
-                part.inline_created_at_versions = mutations.hostile_sequence(dice)
+                part.inline_created_at_versions = mutations.hostile_sequence(rng)
             case 3:
-                part.physical_rows = dice.choice((0, 1, 2**31, 2**32, 2**63, 2**64 - 1))
+                part.physical_rows = rng.choice((0, 1, 2**31, 2**32, 2**63, 2**64 - 1))
             case _:
-                part.deletion_file.id = dice.choice((0, 2**64 - 1))
-                part.deletion_file.num_deleted_rows = dice.choice((0, 1, 2**64 - 1))
+                part.deletion_file.id = rng.choice((0, 2**64 - 1))
+                part.deletion_file.num_deleted_rows = rng.choice((0, 1, 2**64 - 1))
 
 
 def as_json(hostile: Hostile) -> str:

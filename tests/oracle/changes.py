@@ -1,4 +1,4 @@
-"""Changes that pylance can make to any of these tables, each drawn from dice when it is made."""
+"""Changes that pylance can make to any of these tables, each drawn at random when it is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.oracle.native import Opened
 from tests.oracle.tables import COLUMNS, IDS, PRIMARY_KEY, rows, some_ids
 
 Change = Callable[[Opened, random.Random], None]
-"""Raises what pylance raises; also where the dice ask for what this table can't do."""
+"""Raises what pylance raises; also when the random choice is one that this table does not allow."""
 
 _KEYS = ("k1", "k2", "k3")
 _SCALAR_INDICES = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
@@ -24,74 +24,74 @@ _TEXT_INDICES = ("NGRAM", "INVERTED")
 _ONCE = timedelta(seconds=5)
 
 
-def append(table: Opened, dice: random.Random) -> None:
-    schema = _with_fewer_columns(table.dataset.schema, dice)
+def append(table: Opened, rng: random.Random) -> None:
+    schema = _with_fewer_columns(table.dataset.schema, rng)
     lance.write_dataset(
-        rows(schema, some_ids(dice), dice),
+        rows(schema, some_ids(rng), rng),
         table.dataset,
         mode="append",
-        max_rows_per_file=dice.choice((3, 100)),
-        transaction_properties={"job": "7"} if dice.random() < 0.3 else None,
+        max_rows_per_file=rng.choice((3, 100)),
+        transaction_properties={"job": "7"} if rng.random() < 0.3 else None,
     )
 
 
-def delete(table: Opened, dice: random.Random) -> None:
-    table.dataset.delete(_condition(table, dice), conflict_retries=0)
+def delete(table: Opened, rng: random.Random) -> None:
+    table.dataset.delete(_condition(table, rng), conflict_retries=0)
 
 
-def update(table: Opened, dice: random.Random) -> None:
+def update(table: Opened, rng: random.Random) -> None:
     numbers = [field.name for field in table.dataset.schema if pa.types.is_integer(field.type)]
-    column = dice.choice(numbers)
-    table.dataset.update({column: f"{column} + 1"}, where=_condition(table, dice), conflict_retries=0)
+    column = rng.choice(numbers)
+    table.dataset.update({column: f"{column} + 1"}, where=_condition(table, rng), conflict_retries=0)
 
 
-def upsert(table: Opened, dice: random.Random) -> None:
+def upsert(table: Opened, rng: random.Random) -> None:
     builder = table.dataset.merge_insert("id")
-    if dice.random() < 0.8:
-        builder = builder.when_matched_update_all("source.id % 3 > 0" if dice.random() < 0.2 else None)
+    if rng.random() < 0.8:
+        builder = builder.when_matched_update_all("source.id % 3 > 0" if rng.random() < 0.2 else None)
     builder = builder.when_not_matched_insert_all()
-    if dice.random() < 0.2:
-        builder = builder.when_not_matched_by_source_delete(f"id < {dice.choice(IDS)}")
-    source = rows(table.dataset.schema, some_ids(dice, distinct=True), dice)
+    if rng.random() < 0.2:
+        builder = builder.when_not_matched_by_source_delete(f"id < {rng.choice(IDS)}")
+    source = rows(table.dataset.schema, some_ids(rng, distinct=True), rng)
     builder.conflict_retries(0).retry_timeout(_ONCE).execute(source)
 
 
-def update_matched(table: Opened, dice: random.Random) -> None:
+def update_matched(table: Opened, rng: random.Random) -> None:
     """Of some columns only: their data files change in place."""
     schema = table.dataset.schema
     others = [field for field in schema if field.name != "id"]
-    chosen = pa.schema([schema.field("id"), *dice.sample(others, dice.randint(1, len(others)))])
-    source = rows(chosen, some_ids(dice, distinct=True), dice)
+    chosen = pa.schema([schema.field("id"), *rng.sample(others, rng.randint(1, len(others)))])
+    source = rows(chosen, some_ids(rng, distinct=True), rng)
     builder = table.dataset.merge_insert("id").when_matched_update_all()
     builder.conflict_retries(0).retry_timeout(_ONCE).execute(source)
 
 
-def delete_matched(table: Opened, dice: random.Random) -> None:
-    source = rows(table.dataset.schema, some_ids(dice, distinct=True), dice)
+def delete_matched(table: Opened, rng: random.Random) -> None:
+    source = rows(table.dataset.schema, some_ids(rng, distinct=True), rng)
     builder = table.dataset.merge_insert("id").when_matched_delete()
     builder.conflict_retries(0).retry_timeout(_ONCE).execute(source)
 
 
-def add_columns(table: Opened, dice: random.Random) -> None:
+def add_columns(table: Opened, rng: random.Random) -> None:
     taken = set(table.dataset.schema.names)
     free = [field for field in COLUMNS if field.name not in taken]
-    if free and dice.random() < 0.4:
-        table.dataset.add_columns(dice.choice(free))
+    if free and rng.random() < 0.4:
+        table.dataset.add_columns(rng.choice(free))
         return
-    table.dataset.add_columns({f"n{dice.randint(0, 3)}": dice.choice(("id + 1", "7", "'seven'"))})
+    table.dataset.add_columns({f"n{rng.randint(0, 3)}": rng.choice(("id + 1", "7", "'seven'"))})
 
 
-def drop_columns(table: Opened, dice: random.Random) -> None:
-    path, _ = dice.choice(_fields(table.dataset.schema))
+def drop_columns(table: Opened, rng: random.Random) -> None:
+    path, _ = rng.choice(_fields(table.dataset.schema))
     table.dataset.drop_columns([path])
 
 
-def alter_columns(table: Opened, dice: random.Random) -> None:
-    path, field = dice.choice(_fields(table.dataset.schema))
+def alter_columns(table: Opened, rng: random.Random) -> None:
+    path, field = rng.choice(_fields(table.dataset.schema))
     wish: dict[str, Any] = {"path": path}
-    match dice.randint(0, 2):
+    match rng.randint(0, 2):
         case 0:
-            wish["name"] = f"r{dice.randint(0, 3)}"
+            wish["name"] = f"r{rng.randint(0, 3)}"
         case 1:
             wish["nullable"] = not field.nullable
         case _:
@@ -99,76 +99,76 @@ def alter_columns(table: Opened, dice: random.Random) -> None:
     table.dataset.alter_columns(wish)
 
 
-def compact(table: Opened, dice: random.Random) -> None:
+def compact(table: Opened, rng: random.Random) -> None:
     table.dataset.optimize.compact_files(
-        target_rows_per_fragment=dice.choice((8, 30, 1000)),
-        materialize_deletions_threshold=dice.choice((0.0, 0.3)),
+        target_rows_per_fragment=rng.choice((8, 30, 1000)),
+        materialize_deletions_threshold=rng.choice((0.0, 0.3)),
         num_threads=1,
-        defer_index_remap=dice.random() < 0.15,
+        defer_index_remap=rng.random() < 0.15,
     )
 
 
-def create_index(table: Opened, dice: random.Random) -> None:
-    column, replace = dice.choice(list(table.dataset.schema)), dice.random() < 0.7
+def create_index(table: Opened, rng: random.Random) -> None:
+    column, replace = rng.choice(list(table.dataset.schema)), rng.random() < 0.7
     if pa.types.is_fixed_size_list(column.type):
         table.dataset.create_index(column.name, "IVF_FLAT", name="iv", num_partitions=1, replace=replace)
         return
     kinds = _SCALAR_INDICES + (_TEXT_INDICES if pa.types.is_string(column.type) else ())
-    name = dice.choice((None, "one", "two"))
-    table.dataset.create_scalar_index(column.name, dice.choice(kinds), name=name, replace=replace)
+    name = rng.choice((None, "one", "two"))
+    table.dataset.create_scalar_index(column.name, rng.choice(kinds), name=name, replace=replace)
 
 
-def drop_index(table: Opened, dice: random.Random) -> None:
+def drop_index(table: Opened, rng: random.Random) -> None:
     names = [index.name for index in table.dataset.describe_indices()]
-    table.dataset.drop_index(dice.choice(names))
+    table.dataset.drop_index(rng.choice(names))
 
 
-def optimize_indices(table: Opened, dice: random.Random) -> None:
-    table.dataset.optimize.optimize_indices(num_indices_to_merge=dice.choice((0, 1, 2)))
+def optimize_indices(table: Opened, rng: random.Random) -> None:
+    table.dataset.optimize.optimize_indices(num_indices_to_merge=rng.choice((0, 1, 2)))
 
 
-def overwrite(table: Opened, dice: random.Random) -> None:
-    schema = table.dataset.schema if dice.random() < 0.5 else pa.schema(_replaced(dice))
+def overwrite(table: Opened, rng: random.Random) -> None:
+    schema = table.dataset.schema if rng.random() < 0.5 else pa.schema(_replaced(rng))
     # pylance passes the metadata of a new schema in memory and leaves it out of the transaction.
-    made = rows(schema.remove_metadata(), some_ids(dice), dice)
-    lance.write_dataset(made, table.dataset, mode="overwrite", max_rows_per_file=dice.choice((3, 100)))
+    made = rows(schema.remove_metadata(), some_ids(rng), rng)
+    lance.write_dataset(made, table.dataset, mode="overwrite", max_rows_per_file=rng.choice((3, 100)))
 
 
-def restore(table: Opened, dice: random.Random) -> None:
-    version = dice.randint(1, table.dataset.version)
+def restore(table: Opened, rng: random.Random) -> None:
+    version = rng.randint(1, table.dataset.version)
     dataset: Any = lance.dataset(table.uri, version=version, commit_lock=table.lock)
     dataset.restore()
 
 
-def update_config(table: Opened, dice: random.Random) -> None:
-    table.dataset.update_config(_entries(dice), replace=dice.random() < 0.2)
+def update_config(table: Opened, rng: random.Random) -> None:
+    table.dataset.update_config(_entries(rng), replace=rng.random() < 0.2)
 
 
-def update_metadata(table: Opened, dice: random.Random) -> None:
-    table.dataset.update_metadata(_entries(dice), replace=dice.random() < 0.2)
+def update_metadata(table: Opened, rng: random.Random) -> None:
+    table.dataset.update_metadata(_entries(rng), replace=rng.random() < 0.2)
 
 
-def update_schema_metadata(table: Opened, dice: random.Random) -> None:
-    table.dataset.update_schema_metadata(_entries(dice), replace=dice.random() < 0.3)
+def update_schema_metadata(table: Opened, rng: random.Random) -> None:
+    table.dataset.update_schema_metadata(_entries(rng), replace=rng.random() < 0.3)
 
 
-def update_field_metadata(table: Opened, dice: random.Random) -> None:
-    name = dice.choice(table.dataset.schema.names)
-    entries = PRIMARY_KEY if dice.random() < 0.1 else _entries(dice)
-    table.dataset.update_field_metadata({name: entries}, replace=dice.random() < 0.3)
+def update_field_metadata(table: Opened, rng: random.Random) -> None:
+    name = rng.choice(table.dataset.schema.names)
+    entries = PRIMARY_KEY if rng.random() < 0.1 else _entries(rng)
+    table.dataset.update_field_metadata({name: entries}, replace=rng.random() < 0.3)
 
 
-def replace_data(table: Opened, dice: random.Random) -> None:
+def replace_data(table: Opened, rng: random.Random) -> None:
     """New files for one column, in some of the fragments."""
     fields = [field for field in table.dataset.lance_schema.fields() if not field.children()]
-    column = dice.choice(fields)
+    column = rng.choice(fields)
     replaced = []
     fragments = table.dataset.get_fragments()
-    for fragment in dice.sample(fragments, dice.randint(1, len(fragments))):
+    for fragment in rng.sample(fragments, rng.randint(1, len(fragments))):
         schema = pa.schema([table.dataset.schema.field(column.name())])
-        made = rows(schema, [dice.choice(IDS) for _ in range(fragment.metadata.physical_rows)], dice)
+        made = rows(schema, [rng.choice(IDS) for _ in range(fragment.metadata.physical_rows)], rng)
         version = table.dataset.data_storage_version
-        aside = Path(table.uri).with_name(f"replacement-{dice.getrandbits(64)}")
+        aside = Path(table.uri).with_name(f"replacement-{rng.getrandbits(64)}")
         file = write_fragments(made, aside, data_storage_version=version)[0].files[0]
         (aside / "data" / file.path).rename(Path(table.uri, "data", file.path))
         file.fields[:] = [column.id()]
@@ -181,29 +181,27 @@ def replace_data(table: Opened, dice: random.Random) -> None:
     )
 
 
-def append_newer_files(table: Opened, dice: random.Random) -> None:
+def append_newer_files(table: Opened, rng: random.Random) -> None:
     """Of a later file version than the others."""
-    made = rows(table.dataset.schema, some_ids(dice), dice)
+    made = rows(table.dataset.schema, some_ids(rng), rng)
     lance.write_dataset(made, table.dataset, mode="append", data_storage_version="2.2")
 
 
-def add_bases(table: Opened, dice: random.Random) -> None:
-    name = dice.choice((None, "n1", "n2"))
-    folder = Path(table.uri).parents[1] / f"base{dice.randint(1, 2)}"
+def add_bases(table: Opened, rng: random.Random) -> None:
+    name = rng.choice((None, "n1", "n2"))
+    folder = Path(table.uri).parents[1] / f"base{rng.randint(1, 2)}"
     folder.mkdir(exist_ok=True)
-    table.dataset.add_bases([lance.DatasetBasePath(str(folder), name, dice.random() < 0.5)])
+    table.dataset.add_bases([lance.DatasetBasePath(str(folder), name, rng.random() < 0.5)])
 
 
-def append_several(table: Opened, dice: random.Random) -> None:
+def append_several(table: Opened, rng: random.Random) -> None:
     """pylance's own commit of several appends as one version."""
     version = table.dataset.data_storage_version
     transactions = [
         lance.Transaction(
             table.dataset.version,
             lance.LanceOperation.Append(
-                write_fragments(
-                    rows(table.dataset.schema, some_ids(dice), dice), table.uri, data_storage_version=version
-                )
+                write_fragments(rows(table.dataset.schema, some_ids(rng), rng), table.uri, data_storage_version=version)
             ),
         )
         for _ in range(2)
@@ -239,23 +237,23 @@ CHANGES: dict[Change, int] = {
 """How often each is drawn, compared with the others."""
 
 
-def _entries(dice: random.Random) -> dict[str, str | None]:
-    keys = dice.sample(_KEYS, dice.randint(1, 2))
-    return {key: None if dice.random() < 0.3 else str(dice.randint(0, 9)) for key in keys}
+def _entries(rng: random.Random) -> dict[str, str | None]:
+    keys = rng.sample(_KEYS, rng.randint(1, 2))
+    return {key: None if rng.random() < 0.3 else str(rng.randint(0, 9)) for key in keys}
 
 
-def _condition(table: Opened, dice: random.Random) -> str:
-    if "id" not in table.dataset.schema.names or dice.random() < 0.1:
-        return dice.choice(("true", "false"))
-    low, step = dice.choice(IDS), dice.randint(2, 9)
-    return dice.choice((f"id between {low} and {low + step}", f"id % {step} = 0", f"id = {low}"))
+def _condition(table: Opened, rng: random.Random) -> str:
+    if "id" not in table.dataset.schema.names or rng.random() < 0.1:
+        return rng.choice(("true", "false"))
+    low, step = rng.choice(IDS), rng.randint(2, 9)
+    return rng.choice((f"id between {low} and {low + step}", f"id % {step} = 0", f"id = {low}"))
 
 
-def _with_fewer_columns(schema: Any, dice: random.Random) -> Any:
+def _with_fewer_columns(schema: Any, rng: random.Random) -> Any:
     """Some appended rows have nothing in a column that may be null."""
     spare = [field.name for field in schema if field.nullable]
-    if len(spare) < len(schema.names) and spare and dice.random() < 0.3:
-        left_out = dice.choice(spare)
+    if len(spare) < len(schema.names) and spare and rng.random() < 0.3:
+        left_out = rng.choice(spare)
         return pa.schema([field for field in schema if field.name != left_out], metadata=schema.metadata)
     return schema
 
@@ -270,5 +268,5 @@ def _fields(schema: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _replaced(dice: random.Random) -> list[Any]:
-    return [pa.field("id", pa.int64(), nullable=False), *dice.sample(COLUMNS, 2)]
+def _replaced(rng: random.Random) -> list[Any]:
+    return [pa.field("id", pa.int64(), nullable=False), *rng.sample(COLUMNS, 2)]

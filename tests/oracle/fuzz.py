@@ -71,23 +71,23 @@ class Report:
 
 async def damage_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
     """Judge and build damaged transactions. Raises `DamageError`."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     sample = samples[seed % len(samples)]
-    donors = tuple(mutations.parts(Transaction.FromString(dice.choice(samples).staged)))
+    donors = tuple(mutations.parts(Transaction.FromString(rng.choice(samples).staged)))
     root = native.link_tree(sample.root, folder / "table")
-    if dice.random() < 0.2:
-        _damage_deletion_files(root, dice)
+    if rng.random() < 0.2:
+        _damage_deletion_files(root, rng)
     table = Table(open_store(str(root)))
     report = Report()
     for number in range(PER_SEED):
-        body = _damaged(sample.staged, dice, donors)
-        options = dice.choice((OPTIONS, VERIFYING))
+        body = _damaged(sample.staged, rng, donors)
+        options = rng.choice((OPTIONS, VERIFYING))
         started = time.monotonic()
         try:
             prepared = await _judge_and_build(table, body, options)
             if isinstance(prepared, Prepared):
                 _require_usable(prepared)
-                if dice.random() < 0.2:
+                if rng.random() < 0.2:
                     await _require_goes_on(root, prepared, folder / f"after-{number}")
         except Exception as error:
             where = _where("staged", seed, number, sample)
@@ -121,16 +121,16 @@ async def numbers_at_bounds(sample: Sample, folder: Path, *, part: int, parts: i
 
 async def damage_table(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
     """Judge and build transactions on tables of which one manifest is damaged. Raises `DamageError`."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     report = Report()
     for number in range(PER_SEED // 4):
-        sample = dice.choice(samples)
+        sample = rng.choice(samples)
         root = native.link_tree(sample.root, folder / str(number))
         if not manifests(root):
             continue
         versions = manifests(root)
-        path = dice.choice(list(versions.values()))
-        body = _damaged_manifest(path.read_bytes(), dice)
+        path = rng.choice(list(versions.values()))
+        body = _damaged_manifest(path.read_bytes(), rng)
         path.unlink()
         path.write_bytes(body)
         started = time.monotonic()
@@ -152,7 +152,7 @@ async def damage_table(seed: int, samples: Sequence[Sample], folder: Path) -> Re
 
 async def hurt_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
     """Judge and build records of the kinds that once did harm. Raises `DamageError`."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     sample = samples[seed % len(samples)]
     donors = [Transaction.FromString(one.staged) for one in samples]
     root = native.link_tree(sample.root, folder / "table")
@@ -165,8 +165,8 @@ async def hurt_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Rep
         return made
 
     version = Transaction.FromString(sample.staged).read_version
-    known = hostile.seeds(good, dice, read_version=version)
-    others = islice(hostile.mutated(good, dice, donors, read_version=version), PER_SEED)
+    known = hostile.seeds(good, rng, read_version=version)
+    others = islice(hostile.mutated(good, rng, donors, read_version=version), PER_SEED)
     for record in (*known, *others):
         started = time.monotonic()
         try:
@@ -183,22 +183,22 @@ async def hurt_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Rep
 
 async def hostile_kinds(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
     """Judge and build what nests, names strange files, or has few bytes that mean very much. Raises `DamageError`."""
-    dice = random.Random(seed)
-    sample = dice.choice([one for one in samples if manifests(one.root)])
+    rng = random.Random(seed)
+    sample = rng.choice([one for one in samples if manifests(one.root)])
     appends = [one for one in samples if Transaction.FromString(one.staged).HasField("append")]
     root = native.link_tree(sample.root, folder / "table")
     table, report = Table(open_store(str(root))), Report()
     version = Transaction.FromString(sample.staged).read_version
     for number in range(PER_SEED):
-        append = Transaction.FromString(dice.choice(appends).staged)
-        kind, transaction, headers = _hostile_kind(append, dice, version)
+        append = Transaction.FromString(rng.choice(appends).staged)
+        kind, transaction, headers = _hostile_kind(append, rng, version)
         record = hostile.Hostile(name=f"{kind} {number}", value=transaction.SerializeToString(), headers=headers)
         started = time.process_time()
         try:
-            answer = await _decode_and_build(table, record, hostile_only=dice.random() < 0.5)
+            answer = await _decode_and_build(table, record, hostile_only=rng.random() < 0.5)
             if isinstance(answer, Prepared):
                 _require_usable(answer)
-                if dice.random() < 0.3:
+                if rng.random() < 0.3:
                     await _require_goes_on(root, answer, folder / f"after-{number}")
         except Exception as error:
             raise DamageError(f"{hostile.as_json(record)}, seed {seed}: {type(error).__name__}: {error}") from error
@@ -209,36 +209,36 @@ async def hostile_kinds(seed: int, samples: Sequence[Sample], folder: Path) -> R
 
 
 def _hostile_kind(
-    append: Transaction, dice: random.Random, version: int
+    append: Transaction, rng: random.Random, version: int
 ) -> tuple[str, Transaction, list[tuple[str, bytes]]]:
     """What is hurt, the transaction, and its headers."""
-    made = Transaction(uuid=str(uuid.UUID(int=dice.getrandbits(128), version=4)), read_version=version)
+    made = Transaction(uuid=str(uuid.UUID(int=rng.getrandbits(128), version=4)), read_version=version)
     fragments = append.append.fragments
-    kind = dice.choice(("schema", "project", "json", "index", "row ids", "row versions", "path", "base"))
+    kind = rng.choice(("schema", "project", "json", "index", "row ids", "row versions", "path", "base"))
     headers: list[tuple[str, bytes]] = []
     match kind:
         case "schema":
-            made.overwrite.schema.extend(mutations.nested_schema(dice))
-            made.overwrite.fragments.extend(fragments if dice.random() < 0.5 else ())
+            made.overwrite.schema.extend(mutations.nested_schema(rng))
+            made.overwrite.fragments.extend(fragments if rng.random() < 0.5 else ())
         case "project":
-            made.project.schema.extend(mutations.nested_schema(dice))
+            made.project.schema.extend(mutations.nested_schema(rng))
         case "json":
             made.append.CopyFrom(append.append)
-            headers = [("create-only", b"true"), ("create-options", mutations.nested_json(dice))]
+            headers = [("create-only", b"true"), ("create-options", mutations.nested_json(rng))]
         case "index":
-            made.create_index.new_indices.append(mutations.hostile_index(dice))
+            made.create_index.new_indices.append(mutations.hostile_index(rng))
         case "base":
-            made.update_bases.new_bases.add(id=dice.choice((0, 1, 2**31)), path=mutations.special_path(dice))
+            made.update_bases.new_bases.add(id=rng.choice((0, 1, 2**31)), path=mutations.special_path(rng))
         case _:
             made.append.CopyFrom(append.append)
             fragment = made.append.fragments[0]
-            fragment.physical_rows = dice.choice((fragment.physical_rows, 3, 2**20, 2**32 - 1))
+            fragment.physical_rows = rng.choice((fragment.physical_rows, 3, 2**20, 2**32 - 1))
             if kind == "row ids":
-                fragment.inline_row_ids = mutations.hostile_sequence(dice)
+                fragment.inline_row_ids = mutations.hostile_sequence(rng)
             elif kind == "row versions":
-                fragment.inline_created_at_versions = mutations.hostile_sequence(dice)
+                fragment.inline_created_at_versions = mutations.hostile_sequence(rng)
             else:
-                fragment.files[0].path = mutations.special_path(dice)
+                fragment.files[0].path = mutations.special_path(rng)
     return kind, made, headers
 
 
@@ -327,31 +327,31 @@ def _world() -> World:
     )
 
 
-def _damaged(staged: bytes, dice: random.Random, donors: tuple[Message, ...]) -> bytes:
-    if dice.random() < 0.2:
-        return mutations.damaged_bytes(staged, dice)
+def _damaged(staged: bytes, rng: random.Random, donors: tuple[Message, ...]) -> bytes:
+    if rng.random() < 0.2:
+        return mutations.damaged_bytes(staged, rng)
     before, transaction = Transaction.FromString(staged), Transaction.FromString(staged)
-    mutations.damage(transaction, dice, donors)
-    if dice.random() < 0.9:
+    mutations.damage(transaction, rng, donors)
+    if rng.random() < 0.9:
         # What is wrong with these two is found first and hides all else.
         transaction.uuid, transaction.read_version = before.uuid, before.read_version
     return transaction.SerializeToString()
 
 
-def _damaged_manifest(body: bytes, dice: random.Random) -> bytes:
-    if dice.random() < 0.4:
-        return mutations.damaged_bytes(body, dice)
+def _damaged_manifest(body: bytes, rng: random.Random) -> bytes:
+    if rng.random() < 0.4:
+        return mutations.damaged_bytes(body, rng)
     file: ManifestFile = decode(body)
     manifest, section, transaction = Manifest(), IndexSection(), Transaction()
     manifest.CopyFrom(file.manifest)
     section.CopyFrom(file.index_section)
     if file.transaction is not None:
         transaction.CopyFrom(file.transaction)
-    mutations.damage(dice.choice((manifest, manifest, section, transaction)), dice)
+    mutations.damage(rng.choice((manifest, manifest, section, transaction)), rng)
     return encode(manifest, section.indices, transaction)
 
 
-def _damage_deletion_files(root: Path, dice: random.Random) -> None:
+def _damage_deletion_files(root: Path, rng: random.Random) -> None:
     """Those that no version refers to: they were staged."""
     used = set()
     for path in manifests(root).values():
@@ -361,7 +361,7 @@ def _damage_deletion_files(root: Path, dice: random.Random) -> None:
                 used.add(f"{fragment.id}-{file.read_version}-{file.id}")
     for path in (root / "_deletions").glob("*"):
         if path.stem not in used:
-            body = mutations.damaged_bytes(path.read_bytes(), dice)
+            body = mutations.damaged_bytes(path.read_bytes(), rng)
             path.unlink()
             path.write_bytes(body)
 

@@ -1,4 +1,4 @@
-"""Damage to bytes and to protobuf messages, drawn from dice: what a broken or hostile writer may send."""
+"""Damage to bytes and to protobuf messages, drawn at random: what a broken or hostile writer may send."""
 
 from __future__ import annotations
 
@@ -70,67 +70,67 @@ class _Slot(NamedTuple):
     field: Any
 
 
-def damaged_bytes(body: bytes, dice: random.Random) -> bytes:
+def damaged_bytes(body: bytes, rng: random.Random) -> bytes:
     """The same with a few bytes changed, lost, doubled or put in."""
     damaged = bytearray(body)
-    for _ in range(dice.randint(1, 4)):
-        place, length = dice.randint(0, len(damaged)), dice.choice((1, 2, 8, 60))
-        match dice.randint(0, 5):
+    for _ in range(rng.randint(1, 4)):
+        place, length = rng.randint(0, len(damaged)), rng.choice((1, 2, 8, 60))
+        match rng.randint(0, 5):
             case 0:
                 del damaged[place : place + length]
             case 1:
-                damaged[place:place] = dice.randbytes(length)
+                damaged[place:place] = rng.randbytes(length)
             case 2:
                 damaged[place:place] = damaged[place : place + length]
             case 3:
                 damaged[place : place + length] = b"\xff" * length
             case 4 if place < len(damaged):
-                damaged[place] ^= 1 << dice.randint(0, 7)
+                damaged[place] ^= 1 << rng.randint(0, 7)
             case _:
                 # A field that nobody knows: number, then a varint or bytes.
-                unknown = dice.choice((b"\xf8\x7f\x01", b"\xfa\x7f\x02\xff\xfe", b"\xba\x06\x00", b"\xc2\x0c\x00"))
+                unknown = rng.choice((b"\xf8\x7f\x01", b"\xfa\x7f\x02\xff\xfe", b"\xba\x06\x00", b"\xc2\x0c\x00"))
                 damaged[place:place] = unknown
     return bytes(damaged)
 
 
-def damage(message: Message, dice: random.Random, donors: tuple[Message, ...] = ()) -> None:
+def damage(message: Message, rng: random.Random, donors: tuple[Message, ...] = ()) -> None:
     """Change a few fields, in place; messages of the same type in `donors` may be put in."""
-    for _ in range(dice.choice((1, 1, 1, 2, 3, 5))):
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
         slots = list(_slots(message))
         # Half of the time what is there, else anything that could be.
         present = [slot for slot in slots if slot.field.name in {field.name for field, _ in slot.message.ListFields()}]
-        slot = dice.choice(present if present and dice.random() < 0.6 else slots)
-        _change(slot, dice, donors)
+        slot = rng.choice(present if present and rng.random() < 0.6 else slots)
+        _change(slot, rng, donors)
 
 
-def nested_schema(dice: random.Random) -> list[Field]:
+def nested_schema(rng: random.Random) -> list[Field]:
     """Columns within columns, few or very many deep; at times in a circle, below nothing, or below themselves."""
-    depth = dice.choice((2, 31, 32, 33, 100, 1_000, 5_000))
+    depth = rng.choice((2, 31, 32, 33, 100, 1_000, 5_000))
     made = [
-        Field(id=number, parent_id=number - 1, name=dice.choice(("a", "a.b", "", f"f{number}")), type=Field.PARENT)
+        Field(id=number, parent_id=number - 1, name=rng.choice(("a", "a.b", "", f"f{number}")), type=Field.PARENT)
         for number in range(depth)
     ]
     for field in made:
-        field.logical_type, field.nullable = dice.choice(("struct", "struct", "list", "list.struct")), True
+        field.logical_type, field.nullable = rng.choice(("struct", "struct", "list", "list.struct")), True
     made[-1].type, made[-1].logical_type = Field.LEAF, "int64"
-    match dice.randint(0, 4):
+    match rng.randint(0, 4):
         case 0:
             made[0].parent_id = depth - 1
         case 1:
-            dice.choice(made).parent_id = dice.choice((-2, depth, 2**31 - 1))
+            rng.choice(made).parent_id = rng.choice((-2, depth, 2**31 - 1))
         case 2:
-            chosen = dice.choice(made)
+            chosen = rng.choice(made)
             chosen.parent_id = chosen.id
         case 3:
-            dice.shuffle(made)
+            rng.shuffle(made)
         case _:
             pass
     return made
 
 
-def nested_json(dice: random.Random) -> bytes:
+def nested_json(rng: random.Random) -> bytes:
     """JSON that nests, repeats a key, or has numbers and text that few readers take."""
-    depth = dice.choice((1, 50, 900, 5_000, 100_000))
+    depth = rng.choice((1, 50, 900, 5_000, 100_000))
     makers: tuple[Callable[[], bytes], ...] = (
         lambda: b"[" * depth + b"]" * depth,
         lambda: b'{"a":' * depth + b"1" + b"}" * depth,
@@ -141,66 +141,66 @@ def nested_json(dice: random.Random) -> bytes:
         lambda: rb'{"data_storage_version": "\ud800"}',
         lambda: b"[" * depth,
     )
-    return dice.choice(makers)()
+    return rng.choice(makers)()
 
 
-def hostile_details(dice: random.Random) -> AnyMessage:
+def hostile_details(rng: random.Random) -> AnyMessage:
     """Details of indices of Lance's own, and of others: damaged, nested in each other, or of another kind."""
     reuse, wal = FragmentReuseIndexDetails(), MemWalIndexDetails()
-    for _ in range(dice.choice((0, 1, 3, 300))):
-        group = reuse.inline.versions.add(dataset_version=dice.choice(_EDGES) % 2**64).groups.add()
-        group.changed_row_addrs = dice.choice((b"", BitMap64().serialize(), dice.randbytes(30), hostile_bitmap(dice)))
+    for _ in range(rng.choice((0, 1, 3, 300))):
+        group = reuse.inline.versions.add(dataset_version=rng.choice(_EDGES) % 2**64).groups.add()
+        group.changed_row_addrs = rng.choice((b"", BitMap64().serialize(), rng.randbytes(30), hostile_bitmap(rng)))
         for some in (group.old_fragments, group.new_fragments):
-            for _ in range(dice.randint(0, 3)):
-                some.add(id=dice.choice(_EDGES), physical_rows=dice.choice(_EDGES))
-    if dice.random() < 0.4:
+            for _ in range(rng.randint(0, 3)):
+                some.add(id=rng.choice(_EDGES), physical_rows=rng.choice(_EDGES))
+    if rng.random() < 0.4:
         external = reuse.external
-        external.path, external.offset, external.size = special_path(dice), dice.choice(_EDGES), dice.choice(_EDGES)
-    for _ in range(dice.choice((0, 1, 3, 300))):
-        merged = wal.merged_generations.add(generation=dice.choice(_EDGES))
-        merged.region_id.uuid = dice.randbytes(dice.choice((16, 16, 0, 17)))
-    wal.inline_snapshots = dice.randbytes(dice.choice((0, 20)))
-    made = pack_details(dice.choice((reuse, wal)))
-    match dice.randint(0, 4):
+        external.path, external.offset, external.size = special_path(rng), rng.choice(_EDGES), rng.choice(_EDGES)
+    for _ in range(rng.choice((0, 1, 3, 300))):
+        merged = wal.merged_generations.add(generation=rng.choice(_EDGES))
+        merged.region_id.uuid = rng.randbytes(rng.choice((16, 16, 0, 17)))
+    wal.inline_snapshots = rng.randbytes(rng.choice((0, 20)))
+    made = pack_details(rng.choice((reuse, wal)))
+    match rng.randint(0, 4):
         case 0:
-            made.value = damaged_bytes(made.value, dice)
+            made.value = damaged_bytes(made.value, rng)
         case 1:
-            made.type_url = dice.choice(_TYPE_URLS)
+            made.type_url = rng.choice(_TYPE_URLS)
         case 2:
-            for _ in range(dice.choice((1, 50, 5_000))):
+            for _ in range(rng.choice((1, 50, 5_000))):
                 made = AnyMessage(type_url=made.type_url, value=b"\x0a" + made.value[:60_000])
         case _:
             pass
     return made
 
 
-def hostile_index(dice: random.Random) -> IndexMetadata:
+def hostile_index(rng: random.Random) -> IndexMetadata:
     """An index of Lance's own, or a zone map, with fields, fragments and files that it may not have."""
-    made = IndexMetadata(name=dice.choice(_INDEX_NAMES), dataset_version=1)
-    made.uuid.uuid = dice.randbytes(16)
-    made.index_details.CopyFrom(hostile_details(dice))
-    if dice.random() < 0.4:
-        made.index_details.type_url, made.index_details.value = dice.choice(_TYPE_URLS), dice.randbytes(4)
-    made.fields.extend(dice.choice(((), (0,), (0, 0), (1_000_000,), (0, 1, 2), (-1,))))
-    if dice.random() < 0.7:
-        made.fragment_bitmap = dice.choice((bytes(BitMap([0]).serialize()), hostile_bitmap(dice)))
-    if dice.random() < 0.3:
-        made.files.add(path=special_path(dice), size_bytes=dice.choice(_EDGES))
+    made = IndexMetadata(name=rng.choice(_INDEX_NAMES), dataset_version=1)
+    made.uuid.uuid = rng.randbytes(16)
+    made.index_details.CopyFrom(hostile_details(rng))
+    if rng.random() < 0.4:
+        made.index_details.type_url, made.index_details.value = rng.choice(_TYPE_URLS), rng.randbytes(4)
+    made.fields.extend(rng.choice(((), (0,), (0, 0), (1_000_000,), (0, 1, 2), (-1,))))
+    if rng.random() < 0.7:
+        made.fragment_bitmap = rng.choice((bytes(BitMap([0]).serialize()), hostile_bitmap(rng)))
+    if rng.random() < 0.3:
+        made.files.add(path=special_path(rng), size_bytes=rng.choice(_EDGES))
     return made
 
 
-def special_path(dice: random.Random) -> str:
+def special_path(rng: random.Random) -> str:
     """A name of a file that means another place, that no store takes, or that two readers take for two names."""
-    encoded = dice.choice(("%2e", "%2E", ".", "%252e", "%25252525252e"))
-    separator = dice.choice(("/", "%2f", "%2F", "%5c", "\\", "%252f"))
-    return dice.choice(
+    encoded = rng.choice(("%2e", "%2E", ".", "%252e", "%25252525252e"))
+    separator = rng.choice(("/", "%2f", "%2F", "%5c", "\\", "%252f"))
+    return rng.choice(
         (
             separator.join((encoded * 2, encoded * 2, "x.lance")),
             f"a{separator}b.lance",
             encoded,
             encoded * 2,
-            dice.choice(("a\0b", "a%00b", "a\nb", "a\x7fb", "a%0ab")),
-            dice.choice(("x", "ä", "%41")) * dice.choice((255, 256, 1024, 5_000)),
+            rng.choice(("a\0b", "a%00b", "a\nb", "a\x7fb", "a%0ab")),
+            rng.choice(("x", "ä", "%41")) * rng.choice((255, 256, 1024, 5_000)),
             separator + "etc" + separator + "passwd",
             "file:///etc/passwd",
             "link%2Fsecret.lance",
@@ -214,39 +214,39 @@ def special_path(dice: random.Random) -> str:
     )
 
 
-def hostile_bitmap(dice: random.Random) -> bytes:
+def hostile_bitmap(rng: random.Random) -> bytes:
     """Few bytes that stand for many numbers, or for none, or for nothing."""
-    most = dice.choice((2**16, 2**24, 2**27))
+    most = rng.choice((2**16, 2**24, 2**27))
     full = BitMap(range(most))
     full.run_optimize()
     whole = bytes(full.serialize())
-    return dice.choice((whole, whole[: len(whole) // 2], b"\0", b"\xff" * 20, bytes(BitMap().serialize())))
+    return rng.choice((whole, whole[: len(whole) // 2], b"\0", b"\xff" * 20, bytes(BitMap().serialize())))
 
 
-def hostile_sequence(dice: random.Random) -> bytes:
+def hostile_sequence(rng: random.Random) -> bytes:
     """Row ids, or versions, of very many rows: of several segments that meet, overlap or go down, or of very many."""
     sequence = RowIdSequence()
-    for _ in range(dice.choice((1, 2, 3, 3, 2_000))):
+    for _ in range(rng.choice((1, 2, 3, 3, 2_000))):
         span = sequence.segments.add()
-        start = dice.choice((0, 5, 9, 2**20, 2**63, 2**64 - 2**32))
-        end = min(start + dice.choice((0, 10, 2**20, 2**32, 2**33)), 2**64 - 1)
-        match dice.randint(0, 5):
+        start = rng.choice((0, 5, 9, 2**20, 2**63, 2**64 - 2**32))
+        end = min(start + rng.choice((0, 10, 2**20, 2**32, 2**33)), 2**64 - 1)
+        match rng.randint(0, 5):
             case 0:
                 span.range.start, span.range.end = start, end
             case 4:
                 span.range.start, span.range.end = end, start
             case 5:
-                offsets = dice.choice(((3, 1, 2), (1, 1), (0, 2**32 - 1)))
+                offsets = rng.choice(((3, 1, 2), (1, 1), (0, 2**32 - 1)))
                 span.sorted_array.u32_array.base = start
                 span.sorted_array.u32_array.offsets = b"".join(one.to_bytes(4, "little") for one in offsets)
             case 1:
                 span.range_with_holes.start, span.range_with_holes.end = start, end
-                span.range_with_holes.holes.u16_array.offsets = dice.randbytes(4)
+                span.range_with_holes.holes.u16_array.offsets = rng.randbytes(4)
             case 2:
                 span.range_with_bitmap.start, span.range_with_bitmap.end = start, end
-                span.range_with_bitmap.bitmap = dice.randbytes(2)
+                span.range_with_bitmap.bitmap = rng.randbytes(2)
             case _:
-                span.array.u64_array.values = dice.randbytes(16)
+                span.array.u64_array.values = rng.randbytes(16)
     return sequence.SerializeToString()
 
 
@@ -265,82 +265,82 @@ def _slots(message: Any) -> Iterator[_Slot]:
                 yield from _slots(inner)
 
 
-def _change(slot: _Slot, dice: random.Random, donors: tuple[Message, ...]) -> None:
+def _change(slot: _Slot, rng: random.Random, donors: tuple[Message, ...]) -> None:
     message, field = slot
-    if dice.random() < 0.15:
+    if rng.random() < 0.15:
         message.ClearField(field.name)
     elif field.message_type is not None and field.message_type.GetOptions().map_entry:
-        _change_map(slot, dice)
+        _change_map(slot, rng)
     elif field.is_repeated:
-        _change_list(getattr(message, field.name), field, dice, donors)
+        _change_list(getattr(message, field.name), field, rng, donors)
     elif field.message_type is not None:
         inner = getattr(message, field.name)
         inner.SetInParent()
-        donor = _donor(field.message_type, dice, donors)
-        if donor is not None and dice.random() < 0.3:
+        donor = _donor(field.message_type, rng, donors)
+        if donor is not None and rng.random() < 0.3:
             inner.CopyFrom(donor)
-        elif dice.random() < 0.3:
+        elif rng.random() < 0.3:
             inner.Clear()
     else:
-        setattr(message, field.name, _scalar(field, getattr(message, field.name), dice))
+        setattr(message, field.name, _scalar(field, getattr(message, field.name), rng))
 
 
-def _change_map(slot: _Slot, dice: random.Random) -> None:
+def _change_map(slot: _Slot, rng: random.Random) -> None:
     entries = getattr(slot.message, slot.field.name)
     key_field, value_field = (slot.field.message_type.fields_by_name[name] for name in ("key", "value"))
     keys = list(entries)
-    key = dice.choice(keys) if keys and dice.random() < 0.5 else _scalar(key_field, None, dice)
+    key = rng.choice(keys) if keys and rng.random() < 0.5 else _scalar(key_field, None, rng)
     if value_field.message_type is not None:
         entries[key].SetInParent()
     else:
-        entries[key] = _scalar(value_field, None, dice)
+        entries[key] = _scalar(value_field, None, rng)
 
 
-def _change_list(values: MutableSequence[Any], field: Any, dice: random.Random, donors: tuple[Message, ...]) -> None:
-    place = dice.randrange(len(values)) if values else 0
-    match dice.randint(0, 3):
+def _change_list(values: MutableSequence[Any], field: Any, rng: random.Random, donors: tuple[Message, ...]) -> None:
+    place = rng.randrange(len(values)) if values else 0
+    match rng.randint(0, 3):
         case 0 if values:
             del values[place]
         case 1 if values:
             values.append(values[place])
         case 2 if values and field.message_type is None:
-            values[place] = _scalar(field, values[place], dice)
+            values[place] = _scalar(field, values[place], rng)
         case _ if field.message_type is None:
-            values.append(_scalar(field, None, dice))
+            values.append(_scalar(field, None, rng))
         case _:
-            donor = _donor(field.message_type, dice, donors)
+            donor = _donor(field.message_type, rng, donors)
             values.append(donor if donor is not None else field.message_type._concrete_class())
 
 
-def _donor(kind: Any, dice: random.Random, donors: tuple[Message, ...]) -> Message | None:
+def _donor(kind: Any, rng: random.Random, donors: tuple[Message, ...]) -> Message | None:
     fitting = [donor for donor in donors if donor.DESCRIPTOR is kind]
-    return dice.choice(fitting) if fitting else None
+    return rng.choice(fitting) if fitting else None
 
 
-def _scalar(field: Any, before: Any, dice: random.Random) -> Any:
+def _scalar(field: Any, before: Any, rng: random.Random) -> Any:
     kind = field.cpp_type
     if kind in _BITS:
-        return _number(kind, before, dice)
+        return _number(kind, before, rng)
     if kind == FieldDescriptor.CPPTYPE_BOOL:
-        return dice.random() < 0.5
+        return rng.random() < 0.5
     if kind in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
-        return dice.choice((0.0, -1.0, float("nan"), float("inf"), 1e300))
+        return rng.choice((0.0, -1.0, float("nan"), float("inf"), 1e300))
     if field.type == FieldDescriptor.TYPE_BYTES:
         makers: tuple[Callable[[], bytes], ...] = (
             lambda: b"",
-            lambda: dice.randbytes(16),
+            lambda: rng.randbytes(16),
             lambda: b"\xff\xfe not UTF-8",
-            lambda: hostile_bitmap(dice),
-            lambda: hostile_sequence(dice),
-            lambda: damaged_bytes(before or b"", dice),
+            lambda: hostile_bitmap(rng),
+            lambda: hostile_sequence(rng),
+            lambda: damaged_bytes(before or b"", rng),
         )
-        return dice.choice(makers)()
-    return dice.choice((*_TEXTS, (before or "") + "x"))
+        return rng.choice(makers)()
+    return rng.choice((*_TEXTS, (before or "") + "x"))
 
 
-def _number(kind: int, before: Any, dice: random.Random) -> int:
+def _number(kind: int, before: Any, rng: random.Random) -> int:
     bits = _BITS[kind]
-    number = dice.choice(_EDGES) if dice.random() < 0.7 else (before or 0) + dice.choice((-1, 1, 2))
+    number = rng.choice(_EDGES) if rng.random() < 0.7 else (before or 0) + rng.choice((-1, 1, 2))
     number %= 1 << bits
     if kind in _SIGNED and number >> (bits - 1):
         number -= 1 << bits

@@ -62,33 +62,33 @@ class Report:
 
 async def run(seed: int, folder: Path, rounds: int = ROUNDS) -> Report:
     """Raises `DisagreementError` with all that happened before it."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     report = Report(seed)
-    table = tables.create(folder, dice)
-    prepare(table, dice)
+    table = tables.create(folder, rng)
+    prepare(table, rng)
     for number in range(rounds):
         place = folder / str(number)
         place.mkdir()
-        table = await _round(table, place, dice, report)
+        table = await _round(table, place, rng, report)
     return report
 
 
-def prepare(table: Path, dice: random.Random) -> None:
+def prepare(table: Path, rng: random.Random) -> None:
     """What a table may have from the start: indices, deleted rows, more than one version."""
-    for change in dice.choices((create_index, delete, append), k=dice.randint(0, 4)):
+    for change in rng.choices((create_index, delete, append), k=rng.randint(0, 4)):
         opened = Opened(uri=str(table), dataset=lance.dataset(str(table)), lock=lambda _: nullcontext())
         with suppress(TypeError, ValueError, OSError, RuntimeError):  # not with these columns or these rows
-            change(opened, dice)
+            change(opened, rng)
 
 
-async def _round(table: Path, place: Path, dice: random.Random, report: Report) -> Path:
+async def _round(table: Path, place: Path, rng: random.Random, report: Report) -> Path:
     latest = max(manifests(table))
     oldest = max(min(manifests(table)), latest - _BACK_MAX)
-    read_version = latest if dice.random() < 0.4 else dice.randint(oldest, latest)
-    change = dice.choices(list(CHANGES), list(CHANGES.values()))[0]
+    read_version = latest if rng.random() < 0.4 else rng.randint(oldest, latest)
+    change = rng.choices(list(CHANGES), list(CHANGES.values()))[0]
     # Their names are of one length: some of what pylance writes holds the path.
     theirs, ours = native.link_tree(table, place / "pylance"), place / "queued.."
-    draw = dice.getrandbits(64)
+    draw = rng.getrandbits(64)
     made = native.change(theirs, read_version, ours, lambda opened: change(opened, random.Random(draw)))
     line = f"{change.__name__} at version {read_version} of {latest}"
     if not made.staged:
@@ -101,7 +101,7 @@ async def _round(table: Path, place: Path, dice: random.Random, report: Report) 
     case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
     met = compare(case, report)
     report.allowed |= met
-    return ours if UNREADABLE in met else dice.choice((theirs, ours))
+    return ours if UNREADABLE in met else rng.choice((theirs, ours))
 
 
 async def commit_staged(root: Path, staged: bytes) -> Outcome:

@@ -19,12 +19,12 @@ from committerd_common.messages import Transaction
 
 async def commit(uri: str | Path, given: Staged | Transaction) -> Answer:
     """What became of it; a commit is in the table."""
-    dice = random.Random(0)
+    rng = random.Random(0)
     options = given.create_options if isinstance(given, Staged) else {}
     return await direct.commit(
         Table(LocalStore(Path(uri), durable=False)),
         given.transaction if isinstance(given, Staged) else given,
         options=PrepareOptions(create=create_options(options)),
-        world=World(wall_clock=lambda: datetime.now(UTC), random=dice, new_uuid=uuid.uuid4),
-        backoff=Backoff(dice),
+        world=World(wall_clock=lambda: datetime.now(UTC), random=rng, new_uuid=uuid.uuid4),
+        backoff=Backoff(rng),
     )

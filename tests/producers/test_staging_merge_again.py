@@ -296,26 +296,26 @@ def test_too_much_is_left_to_pylance(uri: str, monkeypatch: pytest.MonkeyPatch) 
 # Against execution anew
 
 CHANGES: list[Callable[[str, random.Random], Any]] = [
-    lambda uri, dice: append(uri, 100 + dice.randrange(10**6)),
-    lambda uri, dice: append(uri, 100 + dice.randrange(10**6)),
-    lambda uri, dice: None if (key := dice.randrange(12, 24)) in contents(uri) else append(uri, key),
-    lambda uri, dice: delete(uri, f"key = {dice.randrange(24)}"),
-    lambda uri, dice: delete(uri, f"key >= {dice.randrange(9, 12)} and key < 12"),
-    lambda uri, dice: lance.dataset(uri).update({"value": "-5"}, f"key = {dice.randrange(24)}"),
-    lambda uri, dice: compact(uri),
-    lambda uri, dice: restore(uri, dice.randrange(1, lance.dataset(uri).version + 1)),
+    lambda uri, rng: append(uri, 100 + rng.randrange(10**6)),
+    lambda uri, rng: append(uri, 100 + rng.randrange(10**6)),
+    lambda uri, rng: None if (key := rng.randrange(12, 24)) in contents(uri) else append(uri, key),
+    lambda uri, rng: delete(uri, f"key = {rng.randrange(24)}"),
+    lambda uri, rng: delete(uri, f"key >= {rng.randrange(9, 12)} and key < 12"),
+    lambda uri, rng: lance.dataset(uri).update({"value": "-5"}, f"key = {rng.randrange(24)}"),
+    lambda uri, rng: compact(uri),
+    lambda uri, rng: restore(uri, rng.randrange(1, lance.dataset(uri).version + 1)),
 ]
 
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_it_does_what_an_execution_anew_does(uri: str, seed: int, tmp_path: Path) -> None:
-    dice = random.Random(seed)
-    clauses = dice.choice([{}, {}, ADD, CHANGE, CONDITION, REPLACE])
-    source = rows(*sorted(dice.sample(range(24), 3)))
+    rng = random.Random(seed)
+    clauses = rng.choice([{}, {}, ADD, CHANGE, CONDITION, REPLACE])
+    source = rows(*sorted(rng.sample(range(24), 3)))
     work = merged(uri, source, **clauses)
-    for _ in range(dice.randrange(1, 4)):
-        for _ in range(dice.randrange(1, 3)):
-            dice.choice(CHANGES)(uri, dice)
+    for _ in range(rng.randrange(1, 4)):
+        for _ in range(rng.randrange(1, 3)):
+            rng.choice(CHANGES)(uri, rng)
         work = merged(uri, source, work, **clauses)
     copy = str(tmp_path / "copy.lance")
     shutil.copytree(uri, copy)

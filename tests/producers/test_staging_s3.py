@@ -40,7 +40,7 @@ async def table(s3: S3Endpoint) -> AsyncIterator[tuple[str, Table]]:
         access_key_id=SecretStr(s3.access_key),
         secret_access_key=SecretStr(s3.secret_key),
     )
-    client = s3_client(settings, failed=lambda _: None, dice=random.Random(0))
+    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
     yield uri, Table(S3Store(client, place))
     await client.aclose()
 
@@ -76,12 +76,12 @@ async def test_all_that_write_files_write_them_there(table: tuple[str, Table], s
 
 
 async def commit(table: Table, staged: Staged) -> None:
-    dice = random.Random(0)
+    rng = random.Random(0)
     answer = await direct.commit(
         table,
         staged.transaction,
         options=PrepareOptions(),
-        world=World(wall_clock=lambda: datetime.now(UTC), random=dice, new_uuid=uuid.uuid4),
-        backoff=Backoff(dice),
+        world=World(wall_clock=lambda: datetime.now(UTC), random=rng, new_uuid=uuid.uuid4),
+        backoff=Backoff(rng),
     )
     assert answer.status is Status.COMMITTED, answer

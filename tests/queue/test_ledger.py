@@ -255,12 +255,10 @@ def possible(known: Ledger, one: str, after: int) -> list[int]:
 @pytest.mark.usefixtures("small")
 def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, step: int) -> None:
     """Versions up to some thousand numbers apart, the first of them read at Start, the others learnt."""
-    dice = random.Random(f"{bytes_max} {at_start} {step}")
+    rng = random.Random(f"{bytes_max} {at_start} {step}")
     history = {}
     for place in range(300):
-        uuids, refused = (
-            [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(dice.randint(0, n))] for n in (8, 3)
-        )
+        uuids, refused = ([str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(rng.randint(0, n))] for n in (8, 3))
         history[1 + place * step] = version_of(1 + place * step, uuids, refused)
     versions = list(history.values())
     known = loaded(*versions[:at_start], bytes_max=bytes_max)
@@ -277,7 +275,7 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
             assert not known.rules_out(refusal.uuid, 0)
             refusals, maybe = known.refused_at(refusal.uuid)
             assert refusals is not None or list(maybe) == [number] or number <= known.floor
-    new = [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(100)]
+    new = [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(100)]
     assert all(known.rules_out(one, known.floor) for one in new)
     assert known.floor == 0 or not any(known.rules_out(one, known.floor - 1) for one in new)
     assert (known.floor == 0) is (bytes_max == 1_000_000)

@@ -27,7 +27,7 @@ class Chaos:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.dice = random.Random(f"{world.seed} chaos")
+        self.rng = random.Random(f"{world.seed} chaos")
         self._made_at: dict[str, float] = {}
         world.bucket.watchers.append(self._date)
 
@@ -36,8 +36,8 @@ class Chaos:
         events, weights = list(self.world.scenario.events), list(self.world.scenario.events.values())
         async with anyio.create_task_group() as tasks:
             while events:
-                await anyio.sleep(self.dice.expovariate(1 / self.world.scenario.event_seconds))
-                (event,) = self.dice.choices(events, weights)
+                await anyio.sleep(self.rng.expovariate(1 / self.world.scenario.event_seconds))
+                (event,) = self.rng.choices(events, weights)
                 self.world.note(f"chaos {event.__name__}")
                 tasks.start_soon(event, self)
             await anyio.sleep_forever()
@@ -65,7 +65,7 @@ class Chaos:
     async def stand_still(self) -> None:
         """A process sleeps, from a moment to hours. When its session is over, another gets the partition."""
         process = self._any()
-        seconds = self.dice.choice((0.5, 5.0, 30.0, self.world.scenario.seconds / 4))
+        seconds = self.rng.choice((0.5, 5.0, 30.0, self.world.scenario.seconds / 4))
         process.stand_still()
         queue = process.queue
         if seconds > self.world.session_seconds:
@@ -84,22 +84,22 @@ class Chaos:
             return
         for _ in range(4):
             self.world.producers.stage(self.world.producers.plain())
-            await anyio.sleep(self.dice.uniform(0, 10 * self.world.scenario.rates.latency))
+            await anyio.sleep(self.rng.uniform(0, 10 * self.world.scenario.rates.latency))
         owner.stand_still()
         await anyio.sleep(self.world.session_seconds)
         self._give_to_another(owner, told=False)
-        await anyio.sleep(self.dice.uniform(0, 60))
+        await anyio.sleep(self.rng.uniform(0, 60))
         self.world.producers.stage(self.world.producers.plain())
         await anyio.sleep(HOUR + 60)
         self.world.producers.stage(self.world.producers.plain())
-        await anyio.sleep(self.dice.uniform(5, 60))
+        await anyio.sleep(self.rng.uniform(5, 60))
         await self.clean_up()
         owner.resume()
         await self._told_later(owner)
 
     async def clock_jump(self) -> None:
         """One machine's clock is wrong, by minutes or by a month."""
-        self._any().clock_skew = self.dice.choice((self.dice.uniform(-HOUR, HOUR), 40 * 24 * HOUR, -40 * 24 * HOUR))
+        self._any().clock_skew = self.rng.choice((self.rng.uniform(-HOUR, HOUR), 40 * 24 * HOUR, -40 * 24 * HOUR))
 
     async def store_outage(self) -> None:
         await self._outage()
@@ -117,7 +117,7 @@ class Chaos:
         owner = self._owner()
         if owner is not None:
             self._give_to_another(owner, told=False)
-            await anyio.sleep(self.dice.expovariate(1 / 10))
+            await anyio.sleep(self.rng.expovariate(1 / 10))
             await self._told_later(owner)
 
     async def fence_and_crash(self) -> None:
@@ -131,7 +131,7 @@ class Chaos:
                 break
             await anyio.sleep(0.01)
         owner.crash_after_put = True
-        await anyio.sleep(self.dice.expovariate(1 / 5))
+        await anyio.sleep(self.rng.expovariate(1 / 5))
         owner.crash_after_put = False
         await self._told_later(owner)
 
@@ -142,7 +142,7 @@ class Chaos:
         """Retention deletes what was acknowledged."""
         broker = self.world.broker
         if broker.group is not None:
-            broker.expire(max(self.dice.randint(broker.log_start, max(broker.group.offset, broker.log_start)), 0))
+            broker.expire(max(self.rng.randint(broker.log_start, max(broker.group.offset, broker.log_start)), 0))
 
     async def recreate_topic(self) -> None:
         """Somebody deletes the topic and makes it again; the operator takes the new one on, some time later."""
@@ -150,11 +150,11 @@ class Chaos:
         self.world.causes |= {"topic_id"}
         self.world.broker.recreate_topic()
         self.world.auditor.new_topic()
-        if self.dice.random() < 0.5:
+        if self.rng.random() < 0.5:
             # Who reads on by the topic's name finds a record at each offset, but of another topic.
             for _ in range(before + 2):
                 self.world.producers.stage(self.world.producers.plain())
-        await anyio.sleep(self.dice.uniform(0, 30))
+        await anyio.sleep(self.rng.uniform(0, 30))
         await adopt(self.world)
 
     async def roll_back_log(self) -> None:
@@ -164,24 +164,24 @@ class Chaos:
             return
         for _ in range(3):
             world.producers.stage(world.producers.plain())
-        await anyio.sleep(self.dice.choice((0.0, self.dice.uniform(0, 10 * world.scenario.rates.latency))))
-        end = self.dice.randint(max(broker.log_end - 8, broker.log_start), broker.log_end - 1)
+        await anyio.sleep(self.rng.choice((0.0, self.rng.uniform(0, 10 * world.scenario.rates.latency))))
+        end = self.rng.randint(max(broker.log_end - 8, broker.log_start), broker.log_end - 1)
         lost = broker.log_end - end
         world.causes |= {"position_beyond_end", "log_rewritten", "position_went_back"}
-        epoch, noticed = self.dice.choice(((True, True), (True, False), (False, True)))
+        epoch, noticed = self.rng.choice(((True, True), (True, False), (False, True)))
         broker.roll_back(end, epoch=epoch, noticed=noticed)
         world.auditor.log_is_rolled_back(end)
         # Where only the epoch tells, something has to come.
-        for _ in range(self.dice.choice((0, 1, lost, lost + 3) if noticed else (lost + 3,))):
+        for _ in range(self.rng.choice((0, 1, lost, lost + 3) if noticed else (lost + 3,))):
             world.producers.stage(world.producers.plain())
-        await anyio.sleep(self.dice.uniform(15, 30))
+        await anyio.sleep(self.rng.uniform(15, 30))
         await adopt(world, offset=end)
 
     # To the table
 
     async def file_comes_or_goes(self) -> None:
         if self.world.flaky_files:
-            key = self.dice.choice(self.world.flaky_files)
+            key = self.rng.choice(self.world.flaky_files)
             if key in self.world.bucket.objects:
                 self.world.bucket.delete(key)
             else:
@@ -194,9 +194,9 @@ class Chaos:
         names = {key: parse_manifest_name(key.removeprefix(VERSIONS)) for key in world.bucket.list(VERSIONS)}
         keys = [key for key, name in names.items() if name is not None and name.version in foreign]
         if keys:
-            key = self.dice.choice(keys)
+            key = self.rng.choice(keys)
             world.note(f"{key} is damaged")
-            world.bucket.spoil(key, self.dice.choice((b"", b"garbage", world.bucket.objects[key][:-1] + b"?")))
+            world.bucket.spoil(key, self.rng.choice((b"", b"garbage", world.bucket.objects[key][:-1] + b"?")))
             world.auditor.version_is_damaged(key)
 
     async def swap_table(self) -> None:
@@ -211,16 +211,16 @@ class Chaos:
         world = self.world
         if not world.auditor.latest or world.broker.group is None or world.broker.group.offset == 0:
             return
-        version = max(world.auditor.latest + self.dice.choice((-5, -1, 0, 0, 1, 5)), 1)
+        version = max(world.auditor.latest + self.rng.choice((-5, -1, 0, 0, 1, 5)), 1)
         world.causes |= {"keys_missing", "table_gone", "position_went_back"}
         for _ in range(2):
             # Some may arrive while it is swapped.
             world.producers.stage(world.producers.plain())
-        await anyio.sleep(self.dice.choice((0.0, self.dice.uniform(0, 10 * world.scenario.rates.latency))))
+        await anyio.sleep(self.rng.choice((0.0, self.rng.uniform(0, 10 * world.scenario.rates.latency))))
         world.auditor.table_is_swapped()
         world.bucket.delete_all(with_folders=of_the_folder)
         world.foreign.put_table(version)
-        await anyio.sleep(self.dice.uniform(15, 30))
+        await anyio.sleep(self.rng.uniform(15, 30))
         await adopt(world)
 
     async def clean_up(self) -> None:
@@ -250,7 +250,7 @@ class Chaos:
         return highest(position for position in positions if position is not None)
 
     def _any(self) -> Process:
-        return self.dice.choice(self.world.processes)
+        return self.rng.choice(self.world.processes)
 
     def _owner(self) -> Process | None:
         owner = self.world.broker.owner
@@ -264,7 +264,7 @@ class Chaos:
     async def _told_later(self, process: Process) -> None:
         """Its next heartbeat tells that it was thrown out."""
         queue = process.queue
-        await anyio.sleep(self.dice.uniform(0, 5))
+        await anyio.sleep(self.rng.uniform(0, 5))
         if queue is not None and queue is not self.world.broker.owner:
             queue.revoke(lost=True)
 
@@ -272,7 +272,7 @@ class Chaos:
         """One process reaches neither store nor broker for a while."""
         process = self._any()
         before, process.weather.rates = process.weather.rates, _DOWN
-        await anyio.sleep(self.dice.expovariate(1 / 20))
+        await anyio.sleep(self.rng.expovariate(1 / 20))
         process.weather.rates = before
 
     def _date(self, change: Change, key: str, body: bytes) -> None:

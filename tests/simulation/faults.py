@@ -58,7 +58,7 @@ class Fate:
 class Weather:
     """Fates for the calls of one process. Calm unless told otherwise."""
 
-    dice: random.Random = field(default_factory=lambda: random.Random(0))
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
     rates: Rates = CALM
     step: Step = no_step
     note: Callable[[str], None] = lambda line: None
@@ -66,19 +66,19 @@ class Weather:
 
     def draw(self) -> Fate:
         """The fate of the next call."""
-        rates, dice = self.rates, self.dice
+        rates, rng = self.rates, self.rng
         if rates == CALM:
             return Fate(0.0, 0.0, "well", False)
-        there, back = (dice.expovariate(1 / rates.latency) if rates.latency else 0.0 for _ in range(2))
-        if dice.random() < rates.slow:
-            there += dice.uniform(0, rates.slow_seconds)
-        if dice.random() < rates.slow:
-            back += dice.uniform(0, rates.slow_seconds)
-        roll, survives = dice.random(), dice.random() < 0.5
+        there, back = (rng.expovariate(1 / rates.latency) if rates.latency else 0.0 for _ in range(2))
+        if rng.random() < rates.slow:
+            there += rng.uniform(0, rates.slow_seconds)
+        if rng.random() < rates.slow:
+            back += rng.uniform(0, rates.slow_seconds)
+        roll, survives = rng.random(), rng.random() < 0.5
         if roll < rates.refused:
             return Fate(there, back, "refused", survives)
         if roll < rates.refused + rates.lost:
-            how: Literal["lost", "lost_before", "lost_late"] = dice.choice(("lost", "lost_before", "lost_late"))
+            how: Literal["lost", "lost_before", "lost_late"] = rng.choice(("lost", "lost_before", "lost_late"))
             return Fate(there, back, how, survives)
         if roll < rates.refused + rates.lost + rates.doubled:
             return Fate(there, back, "doubled", survives)
@@ -93,7 +93,7 @@ class Weather:
             self.note(f"{call} refused")
             raise Refused(call)
         if fate.ends == "lost_late":
-            asyncio.get_running_loop().call_later(self.dice.expovariate(1 / 5), effect)
+            asyncio.get_running_loop().call_later(self.rng.expovariate(1 / 5), effect)
         if fate.ends.startswith("lost_"):
             self.note(f"{call} {fate.ends}")
             await _travel(fate.back)

@@ -38,21 +38,21 @@ class ForeignWriter:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.dice = random.Random(f"{world.seed} foreign")
-        weather = Weather(dice=self.dice, rates=Rates(latency=0.02), note=lambda line: world.note(f"foreign {line}"))
+        self.rng = random.Random(f"{world.seed} foreign")
+        weather = Weather(rng=self.rng, rates=Rates(latency=0.02), note=lambda line: world.note(f"foreign {line}"))
         self._store: ObjectStore = FakeStore(world.bucket, weather, uri=staging.URI)
         self._world = PrepareWorld(
             wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
-            random=self.dice,
-            new_uuid=lambda: new_uuid(self.dice),
+            random=self.rng,
+            new_uuid=lambda: new_uuid(self.rng),
         )
         self._made = 0
 
     async def run(self, mean_seconds: float) -> None:
         """Commit now and then until cancelled."""
         while True:
-            await anyio.sleep(self.dice.expovariate(1 / mean_seconds))
-            (commit,) = self.dice.choices(
+            await anyio.sleep(self.rng.expovariate(1 / mean_seconds))
+            (commit,) = self.rng.choices(
                 (self.append, self.restore, self.replace_metadata, self.make_up, self.by_hand), (10, 3, 2, 1, 1)
             )
             await commit()
@@ -60,14 +60,14 @@ class ForeignWriter:
     async def create(self) -> None:
         """Make the table, unless somebody was faster."""
         await self._commit(
-            staging.overwrite(new_uuid(self.dice), self._paths(1)), options=PrepareOptions(create_only=True)
+            staging.overwrite(new_uuid(self.rng), self._paths(1)), options=PrepareOptions(create_only=True)
         )
 
     def put_table(self, versions: int, *, max_fragment_id: int = 0) -> None:
         """Another table, in one moment, with so many versions."""
         below: Manifest | None = None
         for number in range(1, versions + 1):
-            transaction = staging.overwrite(new_uuid(self.dice), self._paths(1))
+            transaction = staging.overwrite(new_uuid(self.rng), self._paths(1))
             transaction.read_version = number - 1
             manifest = Manifest()
             manifest.CopyFrom(below or self._first(transaction))
@@ -90,12 +90,12 @@ class ForeignWriter:
 
     async def append(self) -> None:
         if self.world.auditor.latest:
-            await self._commit(staging.append(new_uuid(self.dice), self._paths(1)))
+            await self._commit(staging.append(new_uuid(self.rng), self._paths(1)))
 
     async def by_hand(self) -> None:
         """Somebody commits the file of a staged record, which the queue is going to commit as well."""
         if self.world.auditor.latest and self.world.producers.records:
-            staged, _ = self.dice.choice(self.world.producers.records)
+            staged, _ = self.rng.choice(self.world.producers.records)
             try:
                 transaction = decode_transaction(staged.value, bytes_max=len(staged.value))
             except CommitterError:
@@ -109,10 +109,10 @@ class ForeignWriter:
         latest = await table.latest()
         if latest is None:
             return
-        version = self.dice.randint(1, latest.version)
+        version = self.rng.randint(1, latest.version)
         restored = await table.readable(version)
         if restored is not None:
-            transaction = staging.restore(new_uuid(self.dice), version, read_version=latest.version)
+            transaction = staging.restore(new_uuid(self.rng), version, read_version=latest.version)
             await self._put_as_pylance(table, transaction, restored.manifest.table_metadata)
 
     async def replace_metadata(self) -> None:
@@ -120,7 +120,7 @@ class ForeignWriter:
         table = Table(self._store)
         latest = await table.latest()
         if latest is not None:
-            transaction = staging.configure(new_uuid(self.dice), read_version=latest.version, replace=True)
+            transaction = staging.configure(new_uuid(self.rng), read_version=latest.version, replace=True)
             await self._put_as_pylance(table, transaction, {"owner": transaction.uuid})
 
     async def make_up(self) -> None:
@@ -131,11 +131,11 @@ class ForeignWriter:
             return
         metadata = dict(latest.manifest.table_metadata)
         ours = sorted(key for key in metadata if key.startswith(KEY_PREFIX) and key != FORMAT_KEY)
-        for key in ours[: self.dice.randint(0, len(ours))]:
-            metadata[key] = self.dice.choice(
+        for key in ours[: self.rng.randint(0, len(ours))]:
+            metadata[key] = self.rng.choice(
                 (re.sub(r'("next"|"version"):(\d+)', r"\1:\g<2>7", metadata[key]), "rubbish", "{}", "[" * 10_000)
             )
-        transaction = staging.configure(new_uuid(self.dice), read_version=latest.version)
+        transaction = staging.configure(new_uuid(self.rng), read_version=latest.version)
         await self._put_as_pylance(table, transaction, metadata)
 
     async def _commit(self, transaction: Transaction, *, options: PrepareOptions | None = None) -> None:
@@ -144,7 +144,7 @@ class ForeignWriter:
             transaction,
             options=options or PrepareOptions(),
             world=self._world,
-            backoff=Backoff(self.dice),
+            backoff=Backoff(self.rng),
         )
 
     async def _put_as_pylance(self, table: Table, transaction: Transaction, metadata: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 async def adopt(world: World, *, offset: int | None = None) -> None:
     """Take the topic on as it is now, where a committer would refuse to; `offset` None = where the cause says."""
-    dice = random.Random(f"{world.seed} operator")
+    rng = random.Random(f"{world.seed} operator")
     loading = Loading(monotonic=anyio.current_time)
     situation = await operate.look(FakeQueue(world.broker), Table(FakeStore(world.bucket, uri=URI)), loading)
     if situation.refusal is None:
@@ -38,8 +38,8 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
         loading,
         PrepareWorld(
             wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
-            random=dice,
-            new_uuid=lambda: new_uuid(dice),
+            random=rng,
+            new_uuid=lambda: new_uuid(rng),
         ),
         new_position=position,
         change_marks=lambda marks: marks,

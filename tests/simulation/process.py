@@ -30,8 +30,8 @@ class Process:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.dice = random.Random(f"{world.seed} {name}")
-        self.weather = Weather(dice=self.dice, rates=world.rates, step=self._step, note=self._note)
+        self.rng = random.Random(f"{world.seed} {name}")
+        self.weather = Weather(rng=self.rng, rates=world.rates, step=self._step, note=self._note)
         self.clock_skew = 0.0
         """Seconds by which this machine's wall clock is wrong."""
         self.committer: Committer | None = None
@@ -92,9 +92,9 @@ class Process:
     async def _buried(self, queue: FakeQueue, *, told: bool) -> None:
         """Wait until somebody starts it again. The broker notices a death when the session is over, or before."""
         self.committer = None
-        await anyio.sleep(0 if told else self.dice.uniform(0, self.world.session_seconds))
+        await anyio.sleep(0 if told else self.rng.uniform(0, self.world.session_seconds))
         self.world.broker.leave(queue)
-        await anyio.sleep(self.dice.uniform(0, 5))
+        await anyio.sleep(self.rng.uniform(0, 5))
 
     async def _step(self, call: str, when: When) -> None:
         self.steps += 1
@@ -118,8 +118,8 @@ class Process:
             serve=_no_http,
             wall_clock=self._wall_clock,
             monotonic=anyio.current_time,
-            dice=self.dice,
-            new_uuid=lambda: new_uuid(self.dice),
+            rng=self.rng,
+            new_uuid=lambda: new_uuid(self.rng),
         )
 
     def _wall_clock(self) -> datetime:

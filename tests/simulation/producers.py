@@ -28,10 +28,10 @@ class Producers:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.dice = random.Random(f"{world.seed} producers")
+        self.rng = random.Random(f"{world.seed} producers")
         self.records: list[tuple[Staged, Record]] = []
         self.plan: list[Staged] = []
-        """What is staged first; then comes what the dice say."""
+        """The operations that are staged first; random ones follow."""
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -55,15 +55,15 @@ class Producers:
     async def run(self, count: int, seconds: float) -> None:
         """Stage so many records in about so many seconds, many at once or one by one."""
         while len(self.records) < count:
-            for _ in range(min(self.dice.choice(_BURSTS), count - len(self.records))):
+            for _ in range(min(self.rng.choice(_BURSTS), count - len(self.records))):
                 self.stage(self._next())
-            await anyio.sleep(self.dice.expovariate(count / seconds / (sum(_BURSTS) / len(_BURSTS))))
+            await anyio.sleep(self.rng.expovariate(count / seconds / (sum(_BURSTS) / len(_BURSTS))))
 
     def stage(self, staged: Staged) -> Record:
         """Write the files, then the record."""
         for path in staged.files:
             self.world.bucket.put(data_key(path), bytes(100))
-        partition = self.dice.choice((b"0", b"3", b"7", b"99"))
+        partition = self.rng.choice((b"0", b"3", b"7", b"99"))
         record = self.world.stage(staged.value, [*staged.headers, ("outcome-partition", partition)])
         self.records.append((staged, record))
         return record
@@ -82,11 +82,11 @@ class Producers:
     def _next(self) -> Staged:
         if self.plan:
             return self.plan.pop(0)
-        (kind,) = self.dice.choices(list(self._kinds), list(self._kinds.values()))
+        (kind,) = self.rng.choices(list(self._kinds), list(self._kinds.values()))
         return kind()
 
     def _append(self) -> Staged:
-        paths = self._paths(self.dice.randint(1, 3))
+        paths = self._paths(self.rng.randint(1, 3))
         return self._staged(staging.append(self._uuid(), paths, read_version=self._read_version(stale=True)), paths)
 
     def _again(self) -> Staged:
@@ -94,8 +94,8 @@ class Producers:
         if not self.records:
             return self._append()
         refused = [(s, r) for s, r in self.records if self._status(r) not in (None, COMMITTED)]
-        few = self.dice.choice((self.records[-1:], refused or self.records, self.records))
-        staged, _ = self.dice.choice(few)
+        few = self.rng.choice((self.records[-1:], refused or self.records, self.records))
+        staged, _ = self.rng.choice(few)
         return Staged(value=staged.value, headers=staged.headers)
 
     def _insist(self) -> Staged:
@@ -103,7 +103,7 @@ class Producers:
         refused = [s for s, r in self.records if self._status(r) == INVALID and s.files]
         if not refused:
             return self._again()
-        staged = self.dice.choice(refused)
+        staged = self.rng.choice(refused)
         return Staged(value=staged.value, headers=staged.headers, files=self._files_of(staged))
 
     def _files_of(self, staged: Staged) -> list[str]:
@@ -116,15 +116,15 @@ class Producers:
         return outcome.status if outcome else None
 
     def _unit(self) -> Staged:
-        app_id = self.dice.choice(APPS)
+        app_id = self.rng.choice(APPS)
         self._app_versions[app_id] += 1
         return self.unit(app_id, self._app_versions[app_id])
 
     def _unit_again(self) -> Staged:
         """A batch that is done again after a crash of its source, with other bytes; rarely of a lost checkpoint."""
-        app_id = self.dice.choice(APPS)
-        run = "first" if self.dice.random() < 0.8 else "second"
-        return self.unit(app_id, max(self._app_versions[app_id] - self.dice.randint(0, 2), 0), run=run)
+        app_id = self.rng.choice(APPS)
+        run = "first" if self.rng.random() < 0.8 else "second"
+        return self.unit(app_id, max(self._app_versions[app_id] - self.rng.randint(0, 2), 0), run=run)
 
     def unit(self, app_id: str, version: int, *, run: str = "first") -> Staged:
         paths = self._paths(1)
@@ -132,13 +132,13 @@ class Producers:
         return self._staged(transaction, paths, headers(app_id=app_id, app_version=version, app_run=run))
 
     def wrong(self) -> Staged:
-        return staging.garbage(self.dice)
+        return staging.garbage(self.rng)
 
     def _with_flaky_file(self) -> Staged:
         """A file that is there now and then."""
         paths = self._paths(2)
         self.world.flaky_files.append(data_key(paths[1]))
-        return self._staged(staging.append(self._uuid(), paths), paths[: self.dice.randint(1, 2)])
+        return self._staged(staging.append(self._uuid(), paths), paths[: self.rng.randint(1, 2)])
 
     def sharing_a_file(self) -> tuple[Staged, Staged]:
         """Two Appends of one file that comes and goes; the first names another one that never comes."""
@@ -157,32 +157,32 @@ class Producers:
         there = self.world.fragment_ids(version)
         if not there:
             return self._append()
-        return self._staged(staging.delete(self._uuid(), self.dice.choice(there), read_version=version))
+        return self._staged(staging.delete(self._uuid(), self.rng.choice(there), read_version=version))
 
     def _restore(self) -> Staged:
         version = self._read_version()
         if not version:
             return self._append()
-        return self._staged(staging.restore(self._uuid(), self.dice.randint(1, version), read_version=version))
+        return self._staged(staging.restore(self._uuid(), self.rng.randint(1, version), read_version=version))
 
     def _reserve(self) -> Staged:
         return self._staged(staging.reserve(self._uuid(), 3, read_version=self._read_version()))
 
     def _configure(self) -> Staged:
-        replace = self.dice.random() < 0.3
+        replace = self.rng.random() < 0.3
         return self._staged(staging.configure(self._uuid(), read_version=self._read_version(), replace=replace))
 
     def _late(self) -> Staged:
         """Nobody wants it after some seconds."""
         paths = self._paths(1)
-        deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.dice.uniform(-1, 5)) * 1000)
+        deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.rng.uniform(-1, 5)) * 1000)
         return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
 
     def in_time(self) -> Staged:
         """An Append that is wanted for ten minutes, or was wanted an hour ago."""
         paths = self._paths(1)
         now_ms = self.world.broker.now_ms()
-        deadline_ms = now_ms + self.dice.choice((10 * 60_000, -60 * 60_000))
+        deadline_ms = now_ms + self.rng.choice((10 * 60_000, -60 * 60_000))
         return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
 
     def _create_only(self) -> Staged:
@@ -195,8 +195,8 @@ class Producers:
             return self._append()
         paths = self._paths(1)
         transaction = staging.append(self._uuid(), paths, read_version=self._read_version())
-        attempt = self.dice.randint(2, 3)
-        return self._staged(transaction, paths, headers(attempt=attempt, retry_of=self.dice.choice(refused)))
+        attempt = self.rng.randint(2, 3)
+        return self._staged(transaction, paths, headers(attempt=attempt, retry_of=self.rng.choice(refused)))
 
     def _staged(
         self, transaction: Transaction, paths: list[str] | None = None, given: list[Header] | None = None
@@ -208,11 +208,11 @@ class Producers:
         return [f"f{number}.lance" for number in range(self._made - count, self._made)]
 
     def _uuid(self) -> UUID:
-        return new_uuid(self.dice)
+        return new_uuid(self.rng)
 
     def _read_version(self, *, stale: bool = False) -> int:
         """The latest version, or one of the last few; 0 for some that may."""
         latest = self.world.auditor.latest
-        if stale and self.dice.random() < 0.5:
+        if stale and self.rng.random() < 0.5:
             return 0
-        return max(latest - self.dice.choice((0, 0, 0, 1, 3)), min(latest, 1))
+        return max(latest - self.rng.choice((0, 0, 0, 1, 3)), min(latest, 1))

@@ -41,11 +41,11 @@ class FakeBroker:
         *,
         topic: str = "t.staged",
         now_ms: Callable[[], int] = lambda: 0,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
         outcome_partitions: int = 8,
         metadata_seconds: float = 30.0,
     ) -> None:
-        self.dice = dice or random.Random(0)
+        self.rng = rng or random.Random(0)
         self.now_ms = now_ms
         self.metadata_seconds = metadata_seconds
         """After which a member notices at the latest that the topic is another one."""
@@ -154,7 +154,7 @@ class FakeBroker:
             member.wake()
 
     def _new_topic_id(self) -> str:
-        return base64.urlsafe_b64encode(self.dice.randbytes(16)).rstrip(b"=").decode()
+        return base64.urlsafe_b64encode(self.rng.randbytes(16)).rstrip(b"=").decode()
 
 
 class FakeQueue:
@@ -198,7 +198,7 @@ class FakeQueue:
         if self._owned:
             generation = self._generation
             asyncio.get_running_loop().call_later(
-                self._broker.dice.uniform(0, self._broker.metadata_seconds),
+                self._broker.rng.uniform(0, self._broker.metadata_seconds),
                 lambda: self._fail(generation, "the topic was deleted and created again"),
             )
 
@@ -322,7 +322,7 @@ class FakeQueue:
         waiting = self._broker.records(self._next, self._broker.log_end)
         if not waiting and self._restarts == self._broker.restarts:
             return None
-        records = waiting[: self._weather.dice.randint(1, len(waiting))] if waiting else []
+        records = waiting[: self._weather.rng.randint(1, len(waiting))] if waiting else []
         self._next = records[-1].offset + 1 if records else self._next
         self._outstanding += len(records)
         self._full = self._outstanding >= self._most

@@ -15,9 +15,9 @@ SMOOTH = Rates(latency=0.005)
 
 def scenario_of(seed: int) -> Scenario:
     """What this seed has in store."""
-    dice = random.Random(f"{seed} scenario")
-    hours = dice.random() < 0.1
-    seconds = dice.uniform(2.5, 3.5) * HOUR if hours else dice.choice((10.0, 60.0, 300.0))
+    rng = random.Random(f"{seed} scenario")
+    hours = rng.random() < 0.1
+    seconds = rng.uniform(2.5, 3.5) * HOUR if hours else rng.choice((10.0, 60.0, 300.0))
     events: dict[Event, float] = {
         Chaos.crash: 4.0,
         Chaos.stop: 1.0,
@@ -31,24 +31,24 @@ def scenario_of(seed: int) -> Scenario:
         Chaos.clock_jump: 0.5,
         Chaos.file_comes_or_goes: 4.0,
     }
-    if dice.random() < 0.12:
+    if rng.random() < 0.12:
         events[Chaos.recreate_topic] = 6.0
     if hours:
         events |= {Chaos.clean_up: 2.0, Chaos.forget: 4.0, Chaos.oversleep: 12.0}
     return Scenario(
-        records=dice.randint(8, 40),
+        records=rng.randint(8, 40),
         seconds=seconds,
-        table="there" if hours else dice.choices(("there", "made_by_foreign", "made_by_queue"), (8, 1, 2))[0],
-        rates=dice.choices((SMOOTH, ROUGH, STORM), (2, 5, 2))[0],
+        table="there" if hours else rng.choices(("there", "made_by_foreign", "made_by_queue"), (8, 1, 2))[0],
+        rates=rng.choices((SMOOTH, ROUGH, STORM), (2, 5, 2))[0],
         events=events,
-        event_seconds=seconds / dice.choice((3, 10, 25)),
-        foreign_seconds=dice.choice((None, seconds / 4, seconds / 15)),
+        event_seconds=seconds / rng.choice((3, 10, 25)),
+        foreign_seconds=rng.choice((None, seconds / 4, seconds / 15)),
         settings={
-            "verify_files": dice.choice(("always", "always", "never")),
-            "coalesce_appends": dice.random() < 0.85,
-            "group_records_max": dice.choice((1, 3, 1000, 1000)),
+            "verify_files": rng.choice(("always", "always", "never")),
+            "coalesce_appends": rng.random() < 0.85,
+            "group_records_max": rng.choice((1, 3, 1000, 1000)),
         },
         recheck_seconds=60.0 if hours else 10.0,
-        room=dice.choice((2, 5, 50)),
-        several=dice.random() < 0.5,
+        room=rng.choice((2, 5, 50)),
+        several=rng.random() < 0.5,
     )

@@ -24,8 +24,8 @@ class Staged:
     files: Sequence[str] = field(default=())
 
 
-def new_uuid(dice: random.Random) -> UUID:
-    return UUID(int=dice.getrandbits(128), version=4)
+def new_uuid(rng: random.Random) -> UUID:
+    return UUID(int=rng.getrandbits(128), version=4)
 
 
 def column() -> Field:
@@ -93,21 +93,21 @@ def headers(**given: object) -> list[Header]:
     return [(name.replace("_", "-"), _text(value).encode()) for name, value in given.items()]
 
 
-def garbage(dice: random.Random) -> Staged:
+def garbage(rng: random.Random) -> Staged:
     """A record that can't be committed whatever the table is."""
-    good = append(new_uuid(dice), ["garbage.lance"])
+    good = append(new_uuid(rng), ["garbage.lance"])
     unnamed, climbing = Transaction(), Transaction()
     unnamed.CopyFrom(good)
     unnamed.uuid = "not a uuid"
     climbing.CopyFrom(good)
     climbing.append.fragments[0].files[0].path = "../../elsewhere.lance"
-    return dice.choice(
+    return rng.choice(
         [
             Staged(value=b""),
-            Staged(value=dice.randbytes(40)),
+            Staged(value=rng.randbytes(40)),
             Staged(value=unnamed.SerializeToString()),
             Staged(value=climbing.SerializeToString()),
-            Staged(value=Transaction(uuid=str(new_uuid(dice))).SerializeToString()),
+            Staged(value=Transaction(uuid=str(new_uuid(rng))).SerializeToString()),
             Staged(value=good.SerializeToString(), headers=headers(dataset="memory://another")),
             Staged(value=good.SerializeToString(), headers=[("app-version", b"7")]),
             Staged(value=good.SerializeToString(), headers=[("producer", b"\xff\xfe")]),

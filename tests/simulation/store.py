@@ -199,7 +199,7 @@ class SwiftStore(FakeStore):
                 answers.append(error)
             if not isinstance(answers[-1], Created) or not as_long_as():
                 break
-        if len(answers) > 1 and self._weather.dice.random() < self._weather.rates.lost:
+        if len(answers) > 1 and self._weather.rng.random() < self._weather.rates.lost:
             return [OutcomeUnknown("the names could not be synced")]
         return answers
 

@@ -60,13 +60,13 @@ def test_a_history_that_keeps_every_promise_has_no_findings(seed: int) -> None:
     world = simulate(seed, scenario_of(seed)).world
     assert audited(world).findings == []
     # Nor when any of its versions are gone, but for the last of the queue: that has the position.
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     last = max(version for version, seen in world.auditor.versions.items() if seen.settled.ours)
     spared = [version for version in versions(world) if version < last]
-    for gone in (spared[: dice.randint(0, len(spared))], dice.sample(spared, k=len(spared) // 3)):
+    for gone in (spared[: rng.randint(0, len(spared))], rng.sample(spared, k=len(spared) // 3)):
         assert audited(world, without=gone).findings == []
     # But a record without an answer is found, whichever it is.
-    offset = dice.randrange(world.broker.log_start, world.broker.log_end + 1)
+    offset = rng.randrange(world.broker.log_start, world.broker.log_end + 1)
     found = audited(world, untold=offset)
     acknowledged = world.broker.group.offset if world.broker.group else 0
     if offset < acknowledged and not found.counts.get("records whose outcome is not published yet"):

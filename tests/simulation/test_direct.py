@@ -34,25 +34,25 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
     bucket = Bucket()
     told: dict[str, Answer | None] = {}
 
-    async def commit(transaction: Transaction, dice: random.Random) -> None:
-        table = Table(FakeStore(bucket, Weather(dice=dice, rates=STORM)))
-        world = World(wall_clock=lambda: EPOCH, random=dice, new_uuid=lambda: new_uuid(dice))
+    async def commit(transaction: Transaction, rng: random.Random) -> None:
+        table = Table(FakeStore(bucket, Weather(rng=rng, rates=STORM)))
+        world = World(wall_clock=lambda: EPOCH, random=rng, new_uuid=lambda: new_uuid(rng))
         try:
             told[transaction.uuid] = await direct.commit(
-                table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(dice)
+                table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(rng)
             )
         except StoreUnavailable:
             told[transaction.uuid] = None
 
     async def write(name: int) -> None:
-        dice = random.Random(f"{seed} {name}")
+        rng = random.Random(f"{seed} {name}")
         for number in range(EACH):
-            await commit(append(new_uuid(dice), [f"{name}-{number}.lance"]), dice)
+            await commit(append(new_uuid(rng), [f"{name}-{number}.lance"]), rng)
 
     async def main() -> None:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         while not bucket.objects:
-            await commit(overwrite(new_uuid(dice), ["first.lance"]), dice)
+            await commit(overwrite(new_uuid(rng), ["first.lance"]), rng)
         async with anyio.create_task_group() as tasks:
             for name in range(WRITERS):
                 tasks.start_soon(write, name)

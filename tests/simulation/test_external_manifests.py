@@ -39,8 +39,8 @@ class Stores:
         self.bucket = Bucket()
         self.shelf = Shelf()
 
-    def table(self, dice: random.Random, rates: Rates) -> Table:
-        weather = Weather(dice=dice, rates=rates)
+    def table(self, rng: random.Random, rates: Rates) -> Table:
+        weather = Weather(rng=rng, rates=rates)
         objects = FakeStore(self.bucket, weather)
         return Table(ExternalManifests(objects, FakeManifests(self.shelf, weather)))
 
@@ -59,30 +59,30 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
 
     scene.bucket.watchers.append(watch)
 
-    async def commit(table: Table, transaction: Transaction, dice: random.Random) -> None:
-        world = World(wall_clock=lambda: EPOCH, random=dice, new_uuid=lambda: new_uuid(dice))
+    async def commit(table: Table, transaction: Transaction, rng: random.Random) -> None:
+        world = World(wall_clock=lambda: EPOCH, random=rng, new_uuid=lambda: new_uuid(rng))
         while transaction.uuid not in told:
             with suppress(StoreUnavailable):  # nothing was committed: again
                 told[transaction.uuid] = await direct.commit(
-                    table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(dice)
+                    table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(rng)
                 )
 
     async def write(name: int) -> None:
-        dice = random.Random(f"{seed} {name}")
-        table = scene.table(dice, STORM)
+        rng = random.Random(f"{seed} {name}")
+        table = scene.table(rng, STORM)
         for number in range(EACH):
-            if dice.random() < 0.3:  # another process takes over
-                table = scene.table(dice, STORM)
-            await commit(table, append(new_uuid(dice), [f"{name}-{number}.lance"]), dice)
+            if rng.random() < 0.3:  # another process takes over
+                table = scene.table(rng, STORM)
+            await commit(table, append(new_uuid(rng), [f"{name}-{number}.lance"]), rng)
 
     async def main() -> None:
-        dice = random.Random(seed)
-        await commit(scene.table(dice, STORM), overwrite(new_uuid(dice), ["first.lance"]), dice)
+        rng = random.Random(seed)
+        await commit(scene.table(rng, STORM), overwrite(new_uuid(rng), ["first.lance"]), rng)
         async with anyio.create_task_group() as tasks:
             for name in range(WRITERS):
                 tasks.start_soon(write, name)
         await anyio.sleep(600)  # until what is on its way has arrived
-        await scene.table(dice, Rates()).latest()  # a reader finishes the last one
+        await scene.table(rng, Rates()).latest()  # a reader finishes the last one
 
     run_virtual(main)
     assert not holes

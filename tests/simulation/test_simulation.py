@@ -58,7 +58,7 @@ def stage_one_of_each(world: World) -> None:
         create,
         plain,
         plain,
-        garbage(producers.dice),
+        garbage(producers.rng),
         Staged(value=unit.value, headers=headers(app_id="a", app_version=1), files=unit.files),
         producers.plain(),
     ]

@@ -81,7 +81,7 @@ class World:
         self.seed = seed
         self.scenario = scenario
         self.trace: list[str] = []
-        self.dice = random.Random(f"{seed} world")
+        self.rng = random.Random(f"{seed} world")
         self.rates = scenario.rates
         self.room = scenario.room
         self.session_seconds = 10.0
@@ -98,7 +98,7 @@ class World:
         )
         self.settings = self.settings.model_copy(update={"memory": memory})
         self.bucket = Bucket()
-        self.broker = FakeBroker(now_ms=self._now_ms, dice=random.Random(f"{seed} broker"))
+        self.broker = FakeBroker(now_ms=self._now_ms, rng=random.Random(f"{seed} broker"))
         self.auditor = Auditor(
             self.bucket,
             self.broker,

@@ -29,7 +29,7 @@ async def opened(
     settings: S3Settings, bucket: str, path: str, *, failed: Callable[[Fault], None] = lambda _: None
 ) -> AsyncIterator[S3Store]:
     """A store whose client ends with the block."""
-    client = s3_client(settings, failed=failed, dice=random.Random(0))
+    client = s3_client(settings, failed=failed, rng=random.Random(0))
     try:
         yield S3Store(client, S3Place(bucket, f"{path}/"))
     finally:

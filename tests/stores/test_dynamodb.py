@@ -73,7 +73,7 @@ class Opened:
                 "attempts": 2,
             }
         )
-        self.client = dynamodb_client(settings, endpoint_url=url, failed=self.faults.append, dice=random.Random(1))
+        self.client = dynamodb_client(settings, endpoint_url=url, failed=self.faults.append, rng=random.Random(1))
 
     def store(self, table: str, base_uri: str = BASE) -> DynamoStore:
         return DynamoStore(self.client, table=table, base_uri=base_uri)

@@ -503,7 +503,7 @@ anyio.run(main)
 
 @pytest.mark.parametrize("durable", ["durable", "not durable"])
 def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durable: str) -> None:
-    dice = random.Random(8)
+    rng = random.Random(8)
     versions: dict[str, bytes] = {}
     kills, killed_while_writing = 0, False
     # A sync takes most of a durable write, so that a kill in its middle is sure to come; how soon is a matter of load.
@@ -518,7 +518,7 @@ def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durab
             assert writer.stdout is not None
             assert writer.stdout.readline() == "ready\n"
             wait_for_versions(tmp_path, len(versions) + 1)
-            time.sleep(dice.uniform(0, 0.1))
+            time.sleep(rng.uniform(0, 0.1))
             writer.kill()
         kills += 1
         found = {key: read_whole(tmp_path, key) for key in anyio.run(manifests, tmp_path)}

@@ -40,7 +40,7 @@ def faults() -> list[Fault]:
 
 @pytest.fixture
 async def client(server: FakeS3, faults: list[Fault]) -> AsyncIterator[AwsClient]:
-    made = s3_client(server.settings(), failed=faults.append, dice=random.Random(0))
+    made = s3_client(server.settings(), failed=faults.append, rng=random.Random(0))
     yield made
     await made.aclose()
 
@@ -212,7 +212,7 @@ async def test_a_server_that_is_not_there_changed_nothing(faults: list[Fault]) -
         settings = S3Settings.model_validate(
             {"endpoint_url": url, "access_key_id": "a", "secret_access_key": "b", "attempts": 1}
         )
-        client = s3_client(settings, failed=faults.append, dice=random.Random(0))
+        client = s3_client(settings, failed=faults.append, rng=random.Random(0))
         with pytest.raises(StoreUnavailable, match="connect"):
             await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
         await client.aclose()
@@ -223,7 +223,7 @@ async def test_a_name_that_resolves_to_nothing_changed_nothing() -> None:
     settings = S3Settings.model_validate(
         {"endpoint_url": "http://s3.invalid:1", "access_key_id": "a", "secret_access_key": "b"}
     )
-    client = s3_client(settings, failed=lambda _: None, dice=random.Random(0))
+    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
     with pytest.raises(StoreUnavailable, match=r"s3\.invalid"):
         await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
     await client.aclose()
@@ -236,7 +236,7 @@ async def test_without_credentials_nothing_is_sent(server: FakeS3, monkeypatch: 
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     settings = server.settings(access_key_id=None, secret_access_key=None)
-    client = s3_client(settings, failed=lambda _: None, dice=random.Random(0))
+    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
     with pytest.raises(StoreUnavailable, match="credentials"):
         await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
     assert not server.requests
@@ -265,7 +265,7 @@ async def test_credentials_in_a_file_are_read_again_when_it_changes(
 
     write("[default]\naws_access_key_id = FIRST\naws_secret_access_key = a\n")
     settings = server.settings(access_key_id=None, secret_access_key=None)
-    client = s3_client(settings, failed=lambda _: None, dice=random.Random(0))
+    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
     ours = S3Store(client, S3Place("bucket", ""))
     assert await signed_by() == "FIRST"
     write("[default]\naws_access_key_id = SECOND\naws_secret_access_key = b\naws_session_token = t\n")
@@ -280,7 +280,7 @@ async def test_credentials_in_a_file_are_read_again_when_it_changes(
 
 async def test_an_unknown_profile_is_a_wrong_setting(server: FakeS3) -> None:
     settings = server.settings(access_key_id=None, secret_access_key=None, profile="no-such-profile")
-    client = s3_client(settings, failed=lambda _: None, dice=random.Random(0))
+    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
     with pytest.raises(SettingsError, match=r"no-such-profile.*s3\.profile"):
         await S3Store(client, S3Place("bucket", "")).head("o")
 
