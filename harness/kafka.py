@@ -17,13 +17,10 @@ import argparse
 import base64
 import contextlib
 import os
-import shutil
-import signal
 import socket
 import string
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -37,6 +34,7 @@ from kafka.errors import KafkaError
 from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import INSTALL, jars, java
+from harness.restartable import Restartable
 from harness.server import free_port
 
 _SOURCES = Path(__file__).resolve().parent / "resources" / "kafka"
@@ -64,8 +62,10 @@ class RunningKafka:
     bootstrap_servers: str
 
 
-class KafkaBroker:
+class KafkaBroker(Restartable):
     """A Kafka node, with its data in a temporary folder or in the given one."""
+
+    name = "kafka"
 
     def __init__(
         self,
@@ -80,11 +80,9 @@ class KafkaBroker:
         `version`: Kafka's version; default the one in the environment variable, or else the default version.
         `ports`: those of the listener without login, the controller, and the listener with login.
         """
+        super().__init__(folder)
         self._settings = dict(settings or {})
         self._version = version or os.environ.get("COMMITTERD_TEST_KAFKA_VERSION")
-        self._own_folder = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="committerd-kafka-"))
-        self._process: ChildProcess | None = None
         self._ports = ports
 
     @property
@@ -99,8 +97,7 @@ class KafkaBroker:
         assert self._ports is not None, "not started"
         return f"127.0.0.1:{self._ports[2]}"
 
-    def start(self) -> None:
-        """Start, or start again on the same ports and data, and wait until the node responds."""
+    def start(self) -> Self:
         assert self._process is None, "runs already"
         libs, tail = kafka_jars(self._version), ""
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -109,62 +106,13 @@ class KafkaBroker:
             assert self._process is not None
             if _ready(self._process, chosen[0]):
                 self._ports = chosen
-                return
+                return self
             tail = self._process.log_tail()
             self.kill()
             if "BindException" not in tail and "Address already in use" not in tail:
                 break
             time.sleep(0.2 * attempt)
-        raise RuntimeError(f"Kafka did not start; the end of {self.folder / 'kafka.log'}:\n{tail}")
-
-    def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL after ten seconds."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """Send SIGKILL; the data stays on disk as after a crash."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and not stopped since."""
-        return self._process is not None
-
-    def freeze(self) -> None:
-        """Send SIGSTOP: connections stay open, and the node does not respond until `thaw`."""
-        assert self._process is not None
-        self._process.signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT."""
-        assert self._process is not None
-        self._process.signal(signal.SIGCONT)
-
-    def log_tail(self, lines: int = 30) -> str:
-        """The last lines of Kafka's output."""
-        log = (self.folder / "kafka.log").read_text(errors="replace")
-        return "\n".join(log.splitlines()[-lines:])
-
-    def close(self) -> None:
-        """Stop, and remove the temporary folder."""
-        self.stop()
-        if self._own_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        raise RuntimeError(f"Kafka did not start; the end of {self.log}:\n{tail}")
 
     def _launch(self, libs: Path, ports: tuple[int, int, int]) -> None:
         data = self.folder / "data"
@@ -190,9 +138,7 @@ class KafkaBroker:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise RuntimeError(f"Kafka's data folder can't be formatted:\n{done.stdout}{done.stderr}")
-        self._process = ChildProcess(
-            [*java, "kafka.Kafka", str(properties)], log=self.folder / "kafka.log", folder=self.folder
-        )
+        self._process = ChildProcess([*java, "kafka.Kafka", str(properties)], log=self.log, folder=self.folder)
 
 
 @contextlib.contextmanager

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import socket
-import tempfile
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from harness.child import ChildProcess
+from harness.restartable import Restartable
 
 _START_ATTEMPTS = 3
 _READY_SECONDS_MAX = 60.0
@@ -27,15 +25,11 @@ def free_port() -> int:
         return port
 
 
-class Server(ABC):
-    """A server that can be stopped and started again on the same port and files. A failed start shows its log's end."""
-
-    name: str
-    """Its name in folders, logs and errors."""
+class Server(Restartable):
+    """A server that responds to HTTP on one port, which it keeps when it is started again."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"committerd-{self.name}-"))
-        self._process: ChildProcess | None = None
+        super().__init__()
         self._port: int | None = None
 
     @abstractmethod
@@ -56,70 +50,21 @@ class Server(ABC):
         assert self._port is not None, "not started"
         return f"http://127.0.0.1:{self._port}"
 
-    @property
-    def running(self) -> bool:
-        """Whether it was started and not stopped since."""
-        return self._process is not None
-
     def start(self) -> Self:
-        """Start, or start again, and wait until it responds."""
         assert self._process is None, "runs already"
         again, tail = self._port, ""
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._port = again or free_port()
-            log = self.folder / f"{self.name}.log"
             command = [str(word) for word in self.command(self._port)]
             self._process = ChildProcess(
-                command, log=log, folder=self.folder, environment={**os.environ, **self.environment()}
+                command, log=self.log, folder=self.folder, environment={**os.environ, **self.environment()}
             )
             if self._ready():
                 return self
             tail = self._process.log_tail()
             self.kill()
             time.sleep(0.2 * attempt)  # another program may have taken the port
-        raise RuntimeError(f"{self.name} did not start; the end of {self.folder / f'{self.name}.log'}:\n{tail}")
-
-    def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL after ten seconds."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """Send SIGKILL; the files stay on disk as after a crash."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def freeze(self) -> None:
-        """Send SIGSTOP: connections stay open, and the server does not respond until `thaw`."""
-        assert self._process is not None
-        self._process.signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT."""
-        assert self._process is not None
-        self._process.signal(signal.SIGCONT)
-
-    def log_tail(self, lines: int = 30) -> str:
-        """The last lines of its output."""
-        log = (self.folder / f"{self.name}.log").read_text(errors="replace")
-        return "\n".join(log.splitlines()[-lines:])
-
-    def close(self) -> None:
-        """Stop, and remove the folder."""
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        raise RuntimeError(f"{self.name} did not start; the end of {self.log}:\n{tail}")
 
     def _ready(self) -> bool:
         deadline = time.monotonic() + _READY_SECONDS_MAX
