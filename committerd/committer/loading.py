@@ -183,6 +183,12 @@ async def read_new(table: Table, base: int) -> News:
     return News(found, manifest)
 
 
+async def position_of(table: Table, version: int) -> Position | None:
+    """Return the position that an old version carries; None when it carries none, or is unreadable."""
+    read = await _read_old(table, version)
+    return read.found.position if read is not None else None
+
+
 def require_same(base: int, standing: Standing) -> None:
     """Raise `StartAgain` unless version `base` is unchanged."""
     if standing is Standing.SAME:
@@ -273,8 +279,7 @@ class _Downwards:
         version far below those that settle the offsets around it.
         """
         version = self._answered.oldest
-        read = await _read_old(self._table, version) if version else None
-        position = read.found.position if read is not None else None
+        position = await position_of(self._table, version) if version else None
         return position is not None and position.next_offset <= owed and all(o < owed for o in position.settled)
 
     def _take(self, settled: Settled) -> None:

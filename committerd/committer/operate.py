@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from committerd.committer.head import StartAgain
-from committerd.committer.loading import Loaded, Loading, load, read_new
+from committerd.committer.loading import Loaded, Loading, load, position_of, read_new
 from committerd.committer.starting import read_facts
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
 from committerd.queue.grouping import position_only
@@ -18,6 +18,7 @@ from committerd.queue.outcomes import Settled
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, Position, encode_metadata, kept_marks, start_of
 from committerd.queue.race import Found, Race, race
+from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
 from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
@@ -28,9 +29,11 @@ from committerd.table.writing import complete, put, write_files
 
 _ATTEMPTS = 20
 """Attempts before giving up, when other writers keep taking the version number."""
-_OTHER_LOG = frozenset({"topic_id", "log_rewritten"})
-"""Causes of a refusal to run for which the log's offsets no longer identify the records that had them before."""
-_ADOPTED = _OTHER_LOG | {"position_beyond_end", "position_below_log_start", "position_went_back", "keys_missing"}
+_LOST_ITS_END = frozenset({"position_beyond_end", "log_rewritten"})
+"""Causes of a refusal to run for which later offsets of the log may hold other records than those that were settled."""
+_OTHER_LOG = _LOST_ITS_END | {"topic_id"}
+"""Causes of a refusal to run for which an offset no longer identifies the record that had it before."""
+_ADOPTED = _OTHER_LOG | {"position_below_log_start", "position_went_back", "keys_missing"}
 """Causes of a refusal to run that `position adopt` resolves."""
 
 
@@ -42,6 +45,8 @@ class Situation:
     facts: QueueFacts
     refusal: RefusedToRun | None
     """Why a committer would refuse to run; None = it would run."""
+    unchanged_below: int = 0
+    """If the log lost its end: the records below this offset are proven to be those that the table settled."""
 
 
 async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
@@ -60,7 +65,38 @@ async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
             refuse_rewritten_log(position, await queue.read(position.last_offset, position.last_offset + 1))
     except RefusedToRun as error:
         refusal = error
-    return Situation(loaded=loaded, facts=facts, refusal=refusal)
+    unchanged = 0
+    if refusal is not None and refusal.code in _LOST_ITS_END:
+        unchanged = await _unchanged_below(queue, loaded, facts)
+    return Situation(loaded=loaded, facts=facts, refusal=refusal, unchanged_below=unchanged)
+
+
+async def _unchanged_below(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
+    """Return an offset below which the log holds the records that the table settled; 0 if no record proves one.
+
+    Each version carries the hash of the last record below its position. If the log still has that record, the log is
+    unchanged up to it, because a log only loses its end. Searches the versions by bisection. It takes the highest
+    position if positions grow from version to version; if an operator has set one back, it may take a lower one.
+    """
+    versions = list(loaded.answered.between(facts.log_start, facts.log_end - 1))  # newest first
+    unchanged, newest, oldest = 0, 0, len(versions)
+    while newest < oldest:
+        middle = (newest + oldest) // 2
+        position = await position_of(loaded.table, versions[middle])
+        if position is not None and await _holds_last_record(queue, position, facts):
+            unchanged, oldest = max(unchanged, position.next_offset), middle
+        else:
+            newest = middle + 1
+    return unchanged
+
+
+async def _holds_last_record(queue: Queue, position: Position, facts: QueueFacts) -> bool:
+    """Whether the log still has the last record below this position."""
+    offset = position.last_offset
+    if position.identity != facts.identity or not facts.log_start <= offset < facts.log_end:
+        return False
+    records = await queue.read(offset, offset + 1)
+    return any(one.offset == offset and record_sha256(one) == position.last_sha256 for one in records)
 
 
 def answered(situation: Situation) -> Position | None:
@@ -234,10 +270,10 @@ class _ByHand:
 
 
 def _answered_here(situation: Situation) -> Position | None:
-    """As `answered`; if the position belongs to another log, no record of this log has an outcome."""
-    code = situation.refusal.code if situation.refusal else ""
+    """As `answered`; in another log, or one that lost its end, only what is proven to be unchanged has an outcome."""
+    facts, code = situation.facts, situation.refusal.code if situation.refusal else ""
     if code in _OTHER_LOG:
-        return start_of(situation.facts.identity, situation.facts.log_start)
+        return start_of(facts.identity, min(max(facts.log_start, situation.unchanged_below), facts.log_end))
     return answered(situation)
 
 

@@ -57,7 +57,7 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
         raise RefusedToRun(
             f"the table's position is offset {position.next_offset}, but {_topic(facts)} ends at {facts.log_end}: "
             "records that the table has were cut off the log, and new ones would get their offsets. "
-            "If the log is the right one, `committerd position adopt` goes on at its end",
+            "If the log is the right one, `committerd position adopt` says from where to go on",
             code="position_beyond_end",
         )
     if position.next_offset < facts.log_start:

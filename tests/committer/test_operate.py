@@ -26,7 +26,7 @@ def outcomes(*offsets: int, era: int = 0) -> list[Outcome]:
     return [Outcome(offset=offset, era=era, topic_id=TOPIC.topic_id) for offset in offsets]
 
 
-def situation(code: str, facts: QueueFacts, carried: Position | None = None) -> Situation:
+def situation(code: str, facts: QueueFacts, carried: Position | None = None, unchanged: int = 0) -> Situation:
     loaded = Loaded(
         table=Table(LocalStore(Path("nowhere"))),
         read_at=0.0,
@@ -37,7 +37,8 @@ def situation(code: str, facts: QueueFacts, carried: Position | None = None) -> 
         carried_marks={},
         answered=Answered(),
     )
-    return Situation(loaded=loaded, facts=facts, refusal=RefusedToRun("refused", code=code) if code else None)
+    refusal = RefusedToRun("refused", code=code) if code else None
+    return Situation(loaded=loaded, facts=facts, refusal=refusal, unchanged_below=unchanged)
 
 
 def proposed(code: str, facts: QueueFacts, carried: Position | None = None) -> tuple[int, tuple[int, ...], int]:
@@ -88,9 +89,19 @@ def test_another_log_is_taken_on_from_its_start(code: str) -> None:
     assert unanswered_below(found, 25) == 15
 
 
-def test_a_log_that_lost_its_end_is_taken_on_at_its_end() -> None:
+@pytest.mark.parametrize("code", ["position_beyond_end", "log_rewritten"])
+@pytest.mark.parametrize(
+    ("unchanged", "next_offset"),
+    [(0, 10), (60, 60), (105, 100)],
+    ids=["nothing is proven", "a part is proven", "all is proven"],
+)
+def test_a_log_that_lost_its_end_is_taken_on_where_it_is_proven_unchanged(
+    code: str, unchanged: int, next_offset: int
+) -> None:
     carried = replace(start_of(TOPIC, 120), settled=(130,))
-    assert proposed("position_beyond_end", FACTS, carried) == (100, (), 1)
+    found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, unchanged)
+    assert adopted(found, None) == replace(start_of(TOPIC, next_offset), era=1)
+    assert unanswered_below(found, 100) == 100 - next_offset
 
 
 def test_an_operator_who_asks_for_more_is_told_how_many_records_that_skips() -> None:

@@ -6,6 +6,7 @@ Each refusal names a command, and that command gets out of it.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -199,7 +200,8 @@ def test_a_log_put_back_to_an_earlier_state_is_refused_until_it_is_adopted(
     daemon.start()
     assert "is not the one that the table settled" in daemon.wait_refused("log_rewritten")
     assert "outside the log" in scene.command("position", "adopt", "--offset", "9", good=False)
-    scene.adopt(daemon, "--offset", "3")
+    assert json.loads(scene.command("position", "adopt", "--json"))["after"]["next_offset"] == 3
+    scene.adopt(daemon)
     topic_id = scene.topics.topic_id()
     until(lambda: len([o for o in scene.topics.read_outcomes() if o.era == 1]) >= 5)
     second = {o.offset: o for o in scene.topics.read_outcomes() if o.era == 1}

@@ -108,6 +108,8 @@ class Auditor:
     _rolled_back: bool = False
     """The log has lost records that a committer may have read before."""
     _told: set[tuple[Place, str]] = field(default_factory=set)
+    _settled: set[tuple[Place, str]] = field(default_factory=set)
+    """The records that versions of the queue settled: place and uuid."""
     """Places that were answered, with the uuid that was."""
     _of_dead: set[Place] = field(default_factory=set)
     """Entries of a table that was deleted since."""
@@ -149,11 +151,13 @@ class Auditor:
         topic_id = position.topic_id
         there = (record.offset for record in self.broker.log if position.passes(record.offset))
         skipped = [offset for offset in there if not self._is_settled((topic_id, offset))]
-        if by_cause and skipped and not self._rolled_back:
+        if by_cause and skipped:
             self.fail(f"the operator is told to go on at {position.next_offset}, and {skipped} have no answer")
         self.new_topic(position.next_offset)
 
     def _is_settled(self, place: Place) -> bool:
+        if self._rolled_back:
+            return (place, self._uuid_of(place)) in self._settled
         return place in self.answers or (place in self.entries and place not in self._of_dead)
 
     def table_is_swapped(self) -> None:
@@ -196,8 +200,11 @@ class Auditor:
     def _has_own_answer(self, place: Place) -> bool:
         if not self._rolled_back:
             return place in self.answers
+        return (place, self._uuid_of(place)) in self._told
+
+    def _uuid_of(self, place: Place) -> str:
         asked = self.asked[place].transaction
-        return (place, asked.uuid if asked is not None else "") in self._told
+        return asked.uuid if asked is not None else ""
 
     @property
     def is_over(self) -> bool:
@@ -243,6 +250,9 @@ class Auditor:
         file = decode(body, len(body))
         settled = decode_settled(file.transaction, version=name.version)
         seen = Seen(file=file, settled=settled, position=self._handed_down(file, ours=settled.ours))
+        if settled.ours and seen.position is not None:
+            topic_id = seen.position.topic_id
+            self._settled |= {((topic_id, entry.offset), entry.uuid) for entry in settled.entries()}
         if settled.ours and self._rolled_back:
             for member in settled.members:
                 self._commit(member.uuid, name.version)

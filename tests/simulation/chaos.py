@@ -175,7 +175,7 @@ class Chaos:
         for _ in range(self.rng.choice((0, 1, lost, lost + 3) if noticed else (lost + 3,))):
             world.producers.stage(world.producers.plain())
         await anyio.sleep(self.rng.uniform(15, 30))
-        await adopt(world, offset=end)
+        await adopt(world, offset=self.rng.choice((None, end)))
 
     # To the table
 

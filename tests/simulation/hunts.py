@@ -305,6 +305,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.looks_at_what_it_builds_on_before_it_puts_only: SWAPPED,
     m.leaves_what_went_astray: SWAPPED,
     m.proposes_what_follows_the_highest_answer: SWAPPED_IN_BAD_WEATHER,
+    m.proposes_the_end_of_a_log_that_lost_its_own: ROLLED_BACK,
     m.takes_whatever_comes: ROLLED_BACK,
     m.compares_only_when_the_epoch_changes: ROLLED_BACK,
     m.compares_only_when_the_broker_was_away: ROLLED_BACK,

@@ -40,6 +40,7 @@ from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
 from committerd.queue.race import Found, Race
+from committerd.queue.start import QueueFacts
 from committerd.stores.port import Answer, Created, ObjectStore
 from committerd.table import prepare as preparing
 from committerd.table import staged_files
@@ -464,3 +465,13 @@ def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
         return replace(known, next_offset=known.settled[-1] + 1, settled=())
 
     patch.setattr(operate, "answered", overtaken)
+
+
+def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> None:
+    """So records that took the offsets of lost ones are passed over."""
+
+    async def everything(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
+        reached = loaded.position.next_offset if loaded.position is not None else 0
+        return min(reached, facts.log_end)
+
+    patch.setattr(operate, "_unchanged_below", everything)
