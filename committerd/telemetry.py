@@ -207,7 +207,7 @@ class Telemetry:
             "Records that were refused because committerd itself failed on them, by stage of the work.",
             stage=INTERNAL_STAGES,
         )
-        self.republished_answers = metrics.count(
+        self.republished_outcomes = metrics.count(
             "committerd_republished_answers_total",
             "Outcomes published again from the table, after a start or a takeover.",
         )

@@ -64,7 +64,7 @@ class Audit:
     history: AuditedHistory
     _counts: Counter[str] = field(default_factory=Counter)
     _unchecked: Counter[str] = field(default_factory=Counter)
-    told: NumberMap[int] = field(default_factory=NumbersInMemory)
+    outcome_numbers: NumberMap[int] = field(default_factory=NumbersInMemory)
     """The offsets of the present topic that have an outcome, each with a hash of the outcome if its version was not
     read, and else 0.
     """
@@ -84,8 +84,8 @@ class Audit:
         """Check the next outcome, from any partition."""
         self._counts["outcomes"] += 1
         present = outcome.topic_id == self.bounds.identity.topic_id
-        if present and self.told.get(outcome.offset) is None:
-            self.told.put(outcome.offset, 0)
+        if present and self.outcome_numbers.get(outcome.offset) is None:
+            self.outcome_numbers.put(outcome.offset, 0)
         if outcome.status == StatusNumber.UNDECIDED:
             return
         if outcome.era < self.history.era:
@@ -106,7 +106,7 @@ class Audit:
             self._false("outcome_false", outcome, f"the table ends at version {self.history.latest}")
         else:
             self._unchecked["outcomes whose version was not read"] += 1
-            self._compare_told(outcome, present=present)
+            self._compare_with_earlier(outcome, present=present)
 
     def record(self, record: Record) -> None:
         """Check the next record of the staged topic. The caller passes all outcomes before the first record."""
@@ -135,7 +135,7 @@ class Audit:
             self._counts["records answered in a version"] += 1
             if entry.era == position.era:
                 self._same_uuid(entry, record)
-        self._is_told(record)
+        self._has_outcome(record)
 
     def report(self) -> AuditReport:
         """The result. The caller asks for it once, after the last record."""
@@ -181,13 +181,13 @@ class Audit:
         if entry is None or disagreement(entry, outcome):
             self._unchecked["outcomes of an earlier era that the table does not confirm"] += 1
 
-    def _compare_told(self, outcome: Outcome, *, present: bool) -> None:
+    def _compare_with_earlier(self, outcome: Outcome, *, present: bool) -> None:
         """Compare the outcomes of one record with each other, as the version that settled it was not read."""
         if not present:
             return
         said = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
-        before = self.told.get(outcome.offset)
-        self.told.put(outcome.offset, said)
+        before = self.outcome_numbers.get(outcome.offset)
+        self.outcome_numbers.put(outcome.offset, said)
         if before not in (0, said):
             self._false("outcomes_differ", outcome, "another outcome says something else")
 
@@ -220,10 +220,10 @@ class Audit:
                 offset=record.offset,
             )
 
-    def _is_told(self, record: Record) -> None:
+    def _has_outcome(self, record: Record) -> None:
         offset, bounds, position = record.offset, self.bounds, self.history.position
         assert position is not None
-        if self.told.get(offset) is not None:
+        if self.outcome_numbers.get(offset) is not None:
             return
         owed = bounds.acknowledged
         if bounds.acknowledged_era is not None and bounds.acknowledged_era < position.era:
@@ -255,11 +255,11 @@ class Audit:
         self._next = max(self._next, offset)
 
     def _false(self, code: str, outcome: Outcome, why: str) -> None:
-        told = " ".join(filter(None, [StatusNumber.Name(outcome.status), outcome.reason]))
+        text = " ".join(filter(None, [StatusNumber.Name(outcome.status), outcome.reason]))
         where = f" at version {outcome.version}" if outcome.version else ""
         self.findings.add(
             code,
-            f"transaction {outcome.uuid or '(none)'} was told {told}{where}: {why}",
+            f"transaction {outcome.uuid or '(none)'} got {text}{where}: {why}",
             version=outcome.version or None,
             offset=outcome.offset,
         )
@@ -272,5 +272,5 @@ def disagreement(entry: Entry, outcome: Outcome) -> str:
         return ""
     if entry.status == StatusNumber.COMMITTED:
         return f"version {entry.at} has committed {'it' if entry.uuid == outcome.uuid else entry.uuid}"
-    told = " ".join(filter(None, [StatusNumber.Name(entry.status), entry.reason]))
-    return f"version {entry.at} says {told} of transaction {entry.uuid or '(none)'}"
+    text = " ".join(filter(None, [StatusNumber.Name(entry.status), entry.reason]))
+    return f"version {entry.at} records {text} for transaction {entry.uuid or '(none)'}"

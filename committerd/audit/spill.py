@@ -26,7 +26,7 @@ CREATE TABLE entries (
     PRIMARY KEY (topic, offset)
 ) WITHOUT ROWID;
 CREATE TABLE uuids (key BLOB PRIMARY KEY, value INTEGER) WITHOUT ROWID;
-CREATE TABLE told (key INTEGER PRIMARY KEY, value INTEGER);
+CREATE TABLE outcomes (key INTEGER PRIMARY KEY, value INTEGER);
 """
 
 
@@ -53,7 +53,7 @@ class Spill:
             ) from error
         self.entries = SpilledEntries(self._database)
         self.uuids = Uuids(self._database)
-        self.told = Told(self._database)
+        self.outcome_numbers = OutcomeNumbers(self._database)
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +148,8 @@ class Uuids:
             self._waiting.clear()
 
 
-class Told:
-    """A signed 64-bit number for each record that has an outcome, by offset (`Audit.told`)."""
+class OutcomeNumbers:
+    """A signed 64-bit number for each record that has an outcome, by offset (`Audit.outcome_numbers`)."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -160,14 +160,14 @@ class Told:
         waiting = self._waiting.get(offset)
         if waiting is not None:
             return waiting
-        row = self._database.execute("SELECT value FROM told WHERE key = ?", (offset,)).fetchone()
+        row = self._database.execute("SELECT value FROM outcomes WHERE key = ?", (offset,)).fetchone()
         return None if row is None else int(row[0])
 
     def put(self, offset: int, said: int) -> None:
         """Set the number of this offset, in place of an earlier one."""
         self._waiting[offset] = said
         if len(self._waiting) >= _WRITTEN_AT_ONCE:
-            self._database.executemany("INSERT OR REPLACE INTO told VALUES (?, ?)", sorted(self._waiting.items()))
+            self._database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", sorted(self._waiting.items()))
             self._waiting.clear()
 
 

@@ -88,7 +88,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
             acknowledged_era=era_of(acknowledged),
             outcomes_since_ms=outcomes_since,
         )
-        audited = Audit(bounds, history, told=spill.told)
+        audited = Audit(bounds, history, outcome_numbers=spill.outcome_numbers)
         await _read_outcomes(operator, outcomes, audited)
         await _read_staged(operator, audited)
         return audited.report()

@@ -83,9 +83,9 @@ def commit(
         async with Stores(storage.s3, storage.dynamodb, durable=storage.store.durable and not no_durable) as stores:
             table, around = Table(stores.open(dataset)), world(stores)
             for path in staged:
-                answer = await _commit(table, path, options, around)
-                good = good and answer.status in (Status.COMMITTED, Status.DUPLICATE)
-                _print(path, answer, explained=explained, as_json=as_json)
+                outcome = await _commit(table, path, options, around)
+                good = good and outcome.status in (Status.COMMITTED, Status.DUPLICATE)
+                _print(path, outcome, explained=explained, as_json=as_json)
         return good
 
     try:
@@ -98,7 +98,7 @@ def commit(
     sys.exit(0 if good else 1)
 
 
-async def _commit(table: Table, path: Path, options: PrepareOptions, around: World) -> direct.Answer:
+async def _commit(table: Table, path: Path, options: PrepareOptions, around: World) -> direct.DirectOutcome:
     body = await anyio.Path(path).read_bytes()
     try:
         transaction = decode_transaction(body, bytes_max=TRANSACTION_BYTES_MAX)
@@ -106,36 +106,36 @@ async def _commit(table: Table, path: Path, options: PrepareOptions, around: Wor
         return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(rng))
     except RequestError as error:
         refused = refused_by(error)
-        return direct.Answer(status=refused.status, reason=refused.reason, message=refused.message)
+        return direct.DirectOutcome(status=refused.status, reason=refused.reason, message=refused.message)
 
 
-def _print(path: Path, answer: direct.Answer, *, explained: bool, as_json: bool) -> None:
-    lines = explain(answer.checked) if explained else []
+def _print(path: Path, outcome: direct.DirectOutcome, *, explained: bool, as_json: bool) -> None:
+    lines = explain(outcome.checked) if explained else []
     if as_json:
         shown: dict[str, Any] = {
-            "outcome": answer.status.value.lower(),
-            "version": answer.version,
-            "reason": answer.reason,
-            "message": answer.message,
+            "outcome": outcome.status.value.lower(),
+            "version": outcome.version,
+            "reason": outcome.reason,
+            "message": outcome.message,
         }
-        if answer.conflicting_version:
-            shown["conflicting_version"] = answer.conflicting_version
-            shown["conflicting_operation"] = answer.conflicting_operation
-        if answer.reserved[1]:
-            shown["reserved_first"], shown["reserved_count"] = answer.reserved
+        if outcome.conflicting_version:
+            shown["conflicting_version"] = outcome.conflicting_version
+            shown["conflicting_operation"] = outcome.conflicting_operation
+        if outcome.reserved[1]:
+            shown["reserved_first"], shown["reserved_count"] = outcome.reserved
         if explained:
             shown["checked"] = lines
         click.echo(json.dumps(shown))
         return
     for line in lines:
         click.echo(line)
-    where = f" version {answer.version}" if answer.version else ""
-    why = f" ({answer.reason})" if answer.reason else ""
-    click.echo(f"{path}: {answer.status.value}{where}{why}")
-    if answer.message:
-        click.echo(f"  {answer.message}")
-    if answer.reserved[1]:
-        click.echo(f"  reserved fragment ids {answer.reserved[0]} to {sum(answer.reserved) - 1}")
+    where = f" version {outcome.version}" if outcome.version else ""
+    why = f" ({outcome.reason})" if outcome.reason else ""
+    click.echo(f"{path}: {outcome.status.value}{where}{why}")
+    if outcome.message:
+        click.echo(f"  {outcome.message}")
+    if outcome.reserved[1]:
+        click.echo(f"  reserved fragment ids {outcome.reserved[0]} to {sum(outcome.reserved) - 1}")
 
 
 def _object(text: str) -> dict[str, Any]:

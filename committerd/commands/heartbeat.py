@@ -45,8 +45,8 @@ def heartbeat(as_json: bool, timeout: float) -> None:
     result = anyio.run(_beat, configured, timeout)
     seconds = time.monotonic() - started
     if as_json:
-        told = {"dataset": configured.dataset.name, "version": result.version, "uuid": result.uuid, "seconds": seconds}
-        click.echo(json.dumps(told))
+        facts = {"dataset": configured.dataset.name, "version": result.version, "uuid": result.uuid, "seconds": seconds}
+        click.echo(json.dumps(facts))
     else:
         click.echo(f"{configured.dataset.name}: committed in version {result.version}, {seconds:.1f} s after the start")
 

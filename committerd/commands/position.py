@@ -156,7 +156,7 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
 
 
 def _print_change(found: Situation, target: Position, version: int | None, *, as_json: bool) -> None:
-    unanswered = operate.unanswered_below(found, target.next_offset)
+    unanswered = operate.undecided_below(found, target.next_offset)
     if as_json:
         written = {"version": version, "applied": version is not None, "skipped": unanswered}
         click.echo(json.dumps({"before": _json(found.loaded.position), "after": _json(target)} | written))

@@ -32,9 +32,9 @@ class QueueClock:
     async def ask(self, queue: Queue) -> None:
         """Ask a broker for its time, if brokers provide it, and reset the bounds. Raises `QueueUnavailable`."""
         asked_at = self._monotonic()
-        told = await queue.time_ms()
-        if told is not None:
-            self._least, self._most = told / 1000 - self._monotonic(), told / 1000 - asked_at
+        broker_ms = await queue.time_ms()
+        if broker_ms is not None:
+            self._least, self._most = broker_ms / 1000 - self._monotonic(), broker_ms / 1000 - asked_at
 
     def note(self, timestamp_ms: int) -> None:
         """Note the timestamp of a record, which the broker set: Kafka's time is at least that now."""

@@ -16,14 +16,14 @@ from datetime import datetime
 
 import anyio
 
-from committerd.committer.answering import Answerer, Entry
 from committerd.committer.forming import Former
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.looking import Lookout
+from committerd.committer.outcome_maker import Entry, OutcomeMaker
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
-from committerd.committer.publisher import Answers, Publisher
+from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import FormedVersion, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
@@ -87,7 +87,7 @@ class Parts:
     queue: Queue
     intake: Intake
     publisher: Publisher
-    answerer: Answerer
+    outcome_maker: OutcomeMaker
     prove_store: Callable[[], Awaitable[None]]
     """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
     starter: Starter
@@ -178,14 +178,14 @@ class Committer:
                 self._refused_code = ""
                 vet(view.head.manifest)
                 if view.head.version:
-                    self._holding.note_answered(None)
+                    self._holding.note_settled(None)
                     self._parts.lookout.switch(on=True)
                     try:
                         async with self._pipeline.open():
                             await self._commit_groups(generation, view)
                     finally:
                         self._parts.lookout.switch(on=False)
-                        await self._tell(self._holding.end(), generation)
+                        await self._publish_held_back(self._holding.end(), generation)
                 else:
                     await self._wait_for_table(generation, view)
             except StartAgain as reason:
@@ -229,7 +229,7 @@ class Committer:
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
-        await self._tell(turn.tell, generation)
+        await self._publish_held_back(turn.publish, generation)
         run = await self._pipeline.take(view.head) if not turn.promised and not intake.waiting_retries() else None
         if run is None:
             run = await self._pipeline.form(view.head, held_for=turn.promised or None)
@@ -261,7 +261,7 @@ class Committer:
         parts.telemetry.commit_duration.observe(seconds, stage="put")
         for draft in settlement.made:
             self._note_commit(draft, seconds)
-        await self._answer(settlement, view, generation, seconds=seconds)
+        await self._publish_outcomes(settlement, view, generation, seconds=seconds)
         foreign = sum(not found.settled.ours for found in settlement.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
@@ -270,7 +270,7 @@ class Committer:
         if settlement.race is not Race.OURS:
             _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": settlement.race.value})
 
-    async def _answer(self, settlement: Settlement, view: View, generation: int, *, seconds: float) -> None:
+    async def _publish_outcomes(self, settlement: Settlement, view: View, generation: int, *, seconds: float) -> None:
         """Publish the outcomes that the new versions contain, and free the room of their records in the queue."""
         parts = self._parts
         entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
@@ -286,34 +286,34 @@ class Committer:
         }
         for timing in timings.values():
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
-        later = self._holding.to_tell_later(refusals, parts.intake.pending)
+        later = self._holding.to_hold_back(refusals, parts.intake.pending)
 
-        def told(some: Sequence[Entry]) -> Answers:
-            answers = parts.answerer.answers(some, view.head.position, records=records, timings=timings)
+        def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
+            batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)
             submitted = [
                 (status_of(entry).value.lower(), records[entry.offset].timestamp_ms)
                 for _, entry in some
                 if entry.offset in records
             ]
-            return replace(answers, submitted=submitted)
+            return replace(batch, submitted=submitted)
 
         for of, entry in entries:
             if entry.offset in later:
-                self._holding.keep(entry.offset, entry.uuid, told([(of, entry)]))
-        self._holding.note_answered(view.head.acknowledgeable())
+                self._holding.hold_back(entry.offset, entry.uuid, batch_of([(of, entry)]))
+        self._holding.note_settled(view.head.acknowledgeable())
         room = parts.intake.settle(view.head.position)
-        await parts.answerer.give(
-            told([one for one in entries if one[1].offset not in later] if later else entries),
+        await parts.outcome_maker.publish(
+            batch_of([one for one in entries if one[1].offset not in later] if later else entries),
             generation=generation,
             acknowledge=self._holding.acknowledgeable(),
             room=(room.records, room.bytes),
         )
 
-    async def _tell(self, untold: Sequence[Answers], generation: int) -> None:
+    async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], generation: int) -> None:
         """Publish outcomes that were held back, and acknowledge the offsets that waited for them."""
-        for place, answers in enumerate(untold, start=1):
-            upto = self._holding.acknowledgeable() if place == len(untold) else None
-            await self._parts.answerer.give(answers, generation=generation, acknowledge=upto)
+        for place, batch in enumerate(held_back, start=1):
+            upto = self._holding.acknowledgeable() if place == len(held_back) else None
+            await self._parts.outcome_maker.publish(batch, generation=generation, acknowledge=upto)
 
     async def _let_go(self, generation: int, view: View) -> None:
         """Drop records that were delivered although another committer had settled them, and free their room."""

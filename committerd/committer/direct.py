@@ -29,7 +29,7 @@ _ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DirectOutcome:
     """The outcome of a direct commit."""
 
     status: Status
@@ -47,7 +47,7 @@ class Answer:
 
 async def commit(
     table: Table, transaction: Transaction, *, options: PrepareOptions, world: World, backoff: Backoff
-) -> Answer:
+) -> DirectOutcome:
     """Commit one transaction on the latest version, and return its outcome.
 
     Raises `StoreUnavailable` when the store fails before the manifest may have been put, and `UnsupportedTable` or
@@ -58,7 +58,7 @@ async def commit(
         base = latest.version if latest is not None else 0
         seen = await table.seen(transaction.uuid, after=transaction.read_version, latest=base) if base else None
         if seen is not None:
-            return Answer(
+            return DirectOutcome(
                 status=Status.DUPLICATE,
                 version=seen,
                 reason="uuid_seen",
@@ -73,7 +73,7 @@ async def commit(
             _log.error("transaction.internal_error", extra={"uuid": transaction.uuid}, exc_info=error)
             prepared = mishandled(error)
         if isinstance(prepared, Rejected):
-            return Answer(
+            return DirectOutcome(
                 status=prepared.status,
                 version=prepared.version,
                 reason=prepared.reason,
@@ -83,7 +83,7 @@ async def commit(
                 checked=prepared.found.checked,
             )
         await write_files(table, prepared)
-        committed = Answer(
+        committed = DirectOutcome(
             status=Status.COMMITTED,
             version=prepared.version,
             reserved=prepared.reserved,
@@ -91,7 +91,7 @@ async def commit(
         )
         if await land(_Landing(table, prepared), backoff) == transaction.uuid:
             return committed
-    return Answer(
+    return DirectOutcome(
         status=Status.RETRYABLE,
         reason="contended",
         message=f"{_ATTEMPTS} other versions were committed meanwhile; nothing was committed",

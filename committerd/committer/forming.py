@@ -226,10 +226,10 @@ class Former:
         if isinstance(request, Refused):
             return None
         try:
-            answer = await self._judge(request, pending, forming, head)
-            if isinstance(answer, Refused):
+            decision = await self._judge(request, pending, forming, head)
+            if isinstance(decision, Refused):
                 return None
-            self._take(forming, pending, answer, head)
+            self._take(forming, pending, decision, head)
             return await self._build(forming, head, [pending] if is_first else [])
         except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
             pending.decoded = self.containment.refuse(error, stage="create", offset=pending.offset)
@@ -265,13 +265,13 @@ class Former:
             if len(forming.requests) == most or not joins(request, forming.weight, limits):
                 break
             try:
-                answer = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
-                if not isinstance(answer, Refused) and pending.offset not in held:
-                    self._take(forming, pending, answer, head)
+                decision = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
+                if not isinstance(decision, Refused) and pending.offset not in held:
+                    self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
-                answer = self.containment.refuse(error, stage="judge", offset=pending.offset)
-            if isinstance(answer, Refused):
-                self._refuse(forming, pending, answer)
+                decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
+            if isinstance(decision, Refused):
+                self._refuse(forming, pending, decision)
         return forming
 
     async def _look_at_all(self, turns: Sequence[Pending], head: Head) -> None:
@@ -325,7 +325,7 @@ class Former:
         if not head.ledger.rules_out(asked.uuid, asked.read_version):
             earlier = await head.earlier(asked.uuid, asked.read_version)
             self.telemetry.ledger_lookups.add(found=earlier.found)
-        answer = dedupe(
+        decision = dedupe(
             asked,
             earlier,
             forming.marks,
@@ -333,11 +333,11 @@ class Former:
             members=forming.uuids,
             refusals=forming.refused.get(request.uuid, ()),
         )
-        answer = answer or _expired(envelope, forming.now_ms)
-        if answer is None and envelope.read_uuid is not None:
-            answer = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
-        if answer is not None:
-            return answer
+        decision = decision or _expired(envelope, forming.now_ms)
+        if decision is None and envelope.read_uuid is not None:
+            decision = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
+        if decision is not None:
+            return decision
         judged = await judge(
             head.history,
             head.manifest,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from committerd.committer.intake import Pending
-from committerd.committer.publisher import Answers
+from committerd.committer.publisher import OutcomeBatch
 from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.turns import Turns
@@ -25,7 +25,7 @@ from committerd_common.request import Request
 class Turn:
     """The loop's next step."""
 
-    tell: Sequence[Answers]
+    publish: Sequence[OutcomeBatch]
     """Held-back outcomes to publish first."""
     promised: frozenset[str]
     """Uuids of the refused transactions whose re-executions alone may be committed; empty = no hold."""
@@ -39,32 +39,32 @@ class Holding:
     def __init__(self, telemetry: Telemetry, *, hold_max: float) -> None:
         self._telemetry = telemetry
         self._turns = Turns(hold_max)
-        self._untold: dict[str, list[tuple[int, Answers]]] = {}
+        self._held_back: dict[str, list[tuple[int, OutcomeBatch]]] = {}
         """By uuid of the refused transaction: offset and held-back outcome of each of its records.
 
         A transaction may have been staged twice.
         """
-        self._answered: tuple[Position, int] | None = None
-        """The argument of the last `note_answered`."""
+        self._settled: tuple[Position, int] | None = None
+        """The argument of the last `note_settled`."""
         self._left: frozenset[str] = frozenset()
         """Uuids promised in a hold that is over, whose re-executions have arrived and are not committed yet."""
 
-    def note_answered(self, upto: tuple[Position, int] | None) -> None:
+    def note_settled(self, upto: tuple[Position, int] | None) -> None:
         """Note that all outcomes below this position are given to the publisher or held back here.
 
         `upto`: the position, and the version that carries it.
         """
-        self._answered = upto
+        self._settled = upto
 
     def acknowledgeable(self) -> tuple[Position, int] | None:
         """Return the position and version that may be acknowledged: up to the first offset that is held back."""
-        if self._answered is None:
+        if self._settled is None:
             return None
-        position, version = self._answered
-        first = min((offset for some in self._untold.values() for offset, _ in some), default=position.next_offset)
+        position, version = self._settled
+        first = min((offset for some in self._held_back.values() for offset, _ in some), default=position.next_offset)
         return replace(position, next_offset=min(first, position.next_offset)), version
 
-    def to_tell_later(self, refusals: Iterable[Refusal], pending: Iterable[Pending]) -> set[int]:
+    def to_hold_back(self, refusals: Iterable[Refusal], pending: Iterable[Pending]) -> set[int]:
         """Return the offsets of those refused records whose outcomes are to be held back."""
         refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
@@ -80,9 +80,9 @@ class Holding:
         attempt = request.envelope.attempt
         return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt, now=now)
 
-    def keep(self, offset: int, uuid: str, answers: Answers) -> None:
+    def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
         """Hold back an outcome."""
-        self._untold.setdefault(uuid, []).append((offset, answers))
+        self._held_back.setdefault(uuid, []).append((offset, batch))
 
     def turn(self, retries: Collection[str]) -> Turn:
         """Return the next turn.
@@ -93,16 +93,16 @@ class Holding:
         """
         held, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
         if seconds:
-            return Turn(tell=(), promised=held, seconds=seconds)
+            return Turn(publish=(), promised=held, seconds=seconds)
         before, self._left = self._left, (held or self._left) & frozenset(retries)
         if self._left and self._left != before:
-            return Turn(tell=(), promised=self._left, seconds=0.0)
+            return Turn(publish=(), promised=self._left, seconds=0.0)
         if before:
             self._turns.pause(anyio.current_time())
         self._left = frozenset()
         uuids = self._turns.begin(anyio.current_time())
-        told = [answers for uuid in uuids for _, answers in self._untold.pop(uuid, ())]
-        return Turn(tell=told, promised=frozenset(self._turns.promised), seconds=self._seconds_left(retries))
+        due = [batch for uuid in uuids for _, batch in self._held_back.pop(uuid, ())]
+        return Turn(publish=due, promised=frozenset(self._turns.promised), seconds=self._seconds_left(retries))
 
     def _seconds_left(self, retries: Iterable[str]) -> float:
         now = anyio.current_time()
@@ -117,10 +117,10 @@ class Holding:
         until = self._turns.seconds_until(anyio.current_time())
         return seconds if until is None else min(seconds, until)
 
-    def end(self) -> list[Answers]:
+    def end(self) -> list[OutcomeBatch]:
         """End the assignment: returns all outcomes that were held back."""
         self._turns.forget()
         self._left = frozenset()
-        untold = [answers for some in self._untold.values() for _, answers in some]
-        self._untold.clear()
-        return untold
+        held_back = [batch for some in self._held_back.values() for _, batch in some]
+        self._held_back.clear()
+        return held_back

@@ -38,7 +38,7 @@ _NEW_MAX = 1000
 """Most versions that `read_new` reads at once. If there are more, Start reads them and keeps little of each."""
 
 
-class Answered:
+class SettledVersions:
     """An index of the versions that settle offsets, from version to offset range: 24 bytes per version."""
 
     __slots__ = ("_first", "_last", "_versions")
@@ -107,7 +107,7 @@ class Loaded:
     """The marks that the latest version itself carries."""
     newest_ours: int = 0
     """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
-    answered: Answered
+    settled_versions: SettledVersions
     """The versions that settle records, newest first."""
 
     def head(self, position: Position) -> Head:
@@ -146,11 +146,13 @@ async def load(table: Table, how: Loading) -> Loaded:
     """
     read_at = how.monotonic()
     versions = await table.versions()
-    answered = Answered()
+    settled_versions = SettledVersions()
     if not versions:
         ledger = Ledger.empty(how.ledger_bytes)
-        return Loaded(table=table, read_at=read_at, ledger=ledger, marks={}, carried_marks={}, answered=answered)
-    loaded = await _Downwards(table, how, answered, read_at).read(versions)
+        return Loaded(
+            table=table, read_at=read_at, ledger=ledger, marks={}, carried_marks={}, settled_versions=settled_versions
+        )
+    loaded = await _Downwards(table, how, settled_versions, read_at).read(versions)
     if loaded.manifest is None:
         raise StartAgain(f"version {loaded.version} vanished while it was read")
     require_supported(loaded.manifest)
@@ -219,10 +221,10 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
 class _Downwards:
     """Reads the history from the latest version down."""
 
-    def __init__(self, table: Table, how: Loading, answered: Answered, read_at: float) -> None:
+    def __init__(self, table: Table, how: Loading, settled_versions: SettledVersions, read_at: float) -> None:
         self._table = table
         self._how = how
-        self._answered = answered
+        self._settled_versions = settled_versions
         self._read_at = read_at
         self._older = OlderVersions(bytes_max=how.ledger_bytes)
         self._full = False
@@ -237,7 +239,7 @@ class _Downwards:
         latest = await _read(self._table, version)
         if latest is None:
             return self._loaded(versions[-1], None, [], 0)
-        told, newest_ours, position = list[Found](), 0, None
+        carrying, newest_ours, position = list[Found](), 0, None
         reported, read, gap = how.monotonic(), 0, False
         while version in there:
             # The newest version of ours carries the highest position and all marks so far. Of the versions below it
@@ -255,14 +257,14 @@ class _Downwards:
                     # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
                     # unreadable version between may be ours.
                     if found.settled.ours and found.position is not None and not gap:
-                        told.clear()
+                        carrying.clear()
                     if found.position is not None or found.marks:
-                        told.append(found)
+                        carrying.append(found)
                     if found.settled.ours:
                         newest_ours = found.settled.version
             gap = gap or batch[0] is None
             version, read = version - len(batch), read + len(batch)
-            position = highest(one.position for one in told if one.position is not None)
+            position = highest(one.position for one in carrying if one.position is not None)
             if self._full and newest_ours and (position is None or await self._reaches(how.owed_from(position))):
                 break
             if how.monotonic() - reported > _PROGRESS_SECONDS:
@@ -270,7 +272,7 @@ class _Downwards:
                 _log.info("start.reading", extra={"read": read, "of": len(versions), "version": version})
             how.report(f"has read {read} of {len(versions)} versions of the table's history")
             await anyio.lowlevel.checkpoint()
-        return self._loaded(versions[-1], latest, told, newest_ours)
+        return self._loaded(versions[-1], latest, carrying, newest_ours)
 
     async def _reaches(self, owed: int) -> bool:
         """Whether neither the oldest version read nor any below it settles a record at offset `owed` or above.
@@ -278,17 +280,17 @@ class _Downwards:
         The position of that version decides. Offset ranges would not: a record that was settled ahead may be in a
         version far below those that settle the offsets around it.
         """
-        version = self._answered.oldest
+        version = self._settled_versions.oldest
         position = await position_of(self._table, version) if version else None
         return position is not None and position.next_offset <= owed and all(o < owed for o in position.settled)
 
     def _take(self, settled: Settled) -> None:
         self._full = not self._older.add(settled)
-        self._answered.add(settled)
+        self._settled_versions.add(settled)
 
-    def _loaded(self, version: int, latest: _Read | None, told: Sequence[Found], newest_ours: int) -> Loaded:
+    def _loaded(self, version: int, latest: _Read | None, carrying: Sequence[Found], newest_ours: int) -> Loaded:
         marks: dict[str, AppMark] = {}
-        for one in told:
+        for one in carrying:
             merge_marks(marks, one.marks)
         return Loaded(
             table=self._table,
@@ -296,12 +298,12 @@ class _Downwards:
             version=version,
             manifest=latest.manifest if latest is not None else None,
             ledger=self._older.ledger(),
-            position=highest(one.position for one in told if one.position is not None),
+            position=highest(one.position for one in carrying if one.position is not None),
             marks=marks,
             carried=latest.found.position if latest is not None else None,
             carried_marks=latest.found.marks if latest is not None else {},
             newest_ours=newest_ours,
-            answered=self._answered,
+            settled_versions=self._settled_versions,
         )
 
 

@@ -78,7 +78,7 @@ async def _unchanged_below(queue: Queue, loaded: Loaded, facts: QueueFacts) -> i
     unchanged up to it, because a log only loses its end. Searches the versions by bisection. It takes the highest
     position if positions grow from version to version; if an operator has set one back, it may take a lower one.
     """
-    versions = list(loaded.answered.between(facts.log_start, facts.log_end - 1))  # newest first
+    versions = list(loaded.settled_versions.between(facts.log_start, facts.log_end - 1))  # newest first
     unchanged, newest, oldest = 0, 0, len(versions)
     while newest < oldest:
         middle = (newest + oldest) // 2
@@ -99,7 +99,7 @@ async def _holds_last_record(queue: Queue, position: Position, facts: QueueFacts
     return any(one.offset == offset and record_sha256(one) == position.last_sha256 for one in records)
 
 
-def answered(situation: Situation) -> Position | None:
+def with_outcomes(situation: Situation) -> Position | None:
     """Return the position that passes exactly the records known to have an outcome in the last era.
 
     The group offset and the table's position prove that for all records below them. Without both, only the outcomes
@@ -116,16 +116,16 @@ def answered(situation: Situation) -> Position | None:
     if not positions and not facts.outcomes_are_all:
         return None
     next_offset = max([facts.log_start, *(one.next_offset for one in positions)])
-    told = {*facts.answered(era), *(offset for one in positions for offset in one.settled)}
-    while next_offset in told and next_offset < facts.log_end:
+    known = {*facts.with_outcome(era), *(offset for one in positions for offset in one.settled)}
+    while next_offset in known and next_offset < facts.log_end:
         next_offset += 1
-    ahead = tuple(sorted(offset for offset in told if next_offset < offset < facts.log_end))
+    ahead = tuple(sorted(offset for offset in known if next_offset < offset < facts.log_end))
     return replace(start_of(facts.identity, next_offset), settled=ahead)
 
 
-def unanswered_below(situation: Situation, offset: int) -> int | None:
+def undecided_below(situation: Situation, offset: int) -> int | None:
     """Return how many offsets of the log below this one have no known outcome; None when too little is known."""
-    known, log_start = _answered_here(situation), situation.facts.log_start
+    known, log_start = _known_here(situation), situation.facts.log_start
     if known is None:
         return None
     return max(offset - max(known.next_offset, log_start), 0) - sum(one < offset for one in known.settled)
@@ -149,7 +149,7 @@ def adopted(situation: Situation, offset: int | None) -> Position:
         raise SettingsError(
             "a committer runs on this table and topic as they are: say with --offset from where to go on instead"
         )
-    position = _answered_here(situation)
+    position = _known_here(situation)
     if position is None:
         raise SettingsError(
             "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
@@ -166,9 +166,11 @@ def rewound(situation: Situation, offset: int) -> Position:
     """
     carried, facts = situation.loaded.position, situation.facts
     reached = carried.next_offset if carried is not None else 0
-    told = max([facts.group_offset or 0, reached, *(o + 1 for o in facts.answered(0))])
-    if offset >= told:
-        raise SettingsError(f"offset {offset} is not behind what was answered, {told}: `position adopt` goes forward")
+    known = max([facts.group_offset or 0, reached, *(o + 1 for o in facts.with_outcome(0))])
+    if offset >= known:
+        raise SettingsError(
+            f"offset {offset} is not below {known}, where the outcomes end: `position adopt` goes forward"
+        )
     _require_in_log(offset, facts)
     return replace(start_of(facts.identity, offset), era=_last_era(situation) + 1)
 
@@ -269,12 +271,12 @@ class _ByHand:
             raise error
 
 
-def _answered_here(situation: Situation) -> Position | None:
-    """As `answered`; in another log, or one that lost its end, only what is proven to be unchanged has an outcome."""
+def _known_here(situation: Situation) -> Position | None:
+    """As `with_outcomes`; if the log is another one or lost its end, only records proven unchanged have one."""
     facts, code = situation.facts, situation.refusal.code if situation.refusal else ""
     if code in _OTHER_LOG:
         return start_of(facts.identity, min(max(facts.log_start, situation.unchanged_below), facts.log_end))
-    return answered(situation)
+    return with_outcomes(situation)
 
 
 def _last_era(situation: Situation) -> int:

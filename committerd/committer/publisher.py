@@ -22,7 +22,7 @@ from committerd.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 _WAITING_MAX = 64
-"""Most `Answers` that wait for Kafka; beyond that the committer waits too."""
+"""Most batches that wait for Kafka; beyond that the committer waits too."""
 _BACKOFF_SECONDS_MAX = 2.0
 _ACKNOWLEDGE_SECONDS = 0.25
 """Least time between two acknowledgements, in seconds.
@@ -32,7 +32,7 @@ Each one blocks the thread that polls for records. All that it saves is publishi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class OutcomeBatch:
     """The outcomes and dead letters of one run or one Start, with the acknowledgement that follows them."""
 
     generation: int
@@ -56,20 +56,20 @@ class Publisher:
         self._queue = queue
         self._telemetry = telemetry
         self._wall_clock = wall_clock
-        self._send, self._receive = anyio.create_memory_object_stream[Answers](_WAITING_MAX)
+        self._send, self._receive = anyio.create_memory_object_stream[OutcomeBatch](_WAITING_MAX)
         self._unsent = 0
         self._idle = anyio.Event()
         self._idle.set()
-        self._due: Answers | None = None
+        self._due: OutcomeBatch | None = None
         self._acknowledge_due = anyio.Event()
         self._draining = anyio.Event()
 
-    async def give(self, answers: Answers) -> None:
+    async def give(self, batch: OutcomeBatch) -> None:
         """Hand over outcomes for publishing; waits while `_WAITING_MAX` are waiting."""
         if not self._unsent:
             self._idle = anyio.Event()
         self._unsent += 1
-        await self._send.send(answers)
+        await self._send.send(batch)
 
     async def drained(self) -> None:
         """Wait until everything given so far is published and its acknowledgement was tried.
@@ -101,21 +101,21 @@ class Publisher:
             self._unsent -= len(batch)
             self._note_idle()
 
-    async def _publish(self, batch: Sequence[Answers]) -> None:
-        letters = [letter for answers in batch for letter in answers.letters]
-        outcomes = [outcome for answers in batch for outcome in answers.outcomes]
+    async def _publish(self, batches: Sequence[OutcomeBatch]) -> None:
+        letters = [letter for batch in batches for letter in batch.letters]
+        outcomes = [outcome for batch in batches for outcome in batch.outcomes]
         with self._telemetry.commit_duration.timed(stage="publish"):
             if letters:
                 await self._retrying("dead_letter", lambda: self._queue.dead_letter(letters))
             if outcomes:
                 await self._retrying("publish", lambda: self._queue.publish(outcomes))
         now_ms = self._wall_clock().timestamp() * 1000
-        for answers in batch:
-            for status, timestamp_ms in answers.submitted:
+        for batch in batches:
+            for status, timestamp_ms in batch.submitted:
                 self._telemetry.submit_to_outcome.observe(max(now_ms - timestamp_ms, 0) / 1000, outcome=status)
-            if answers.records:
-                await self._queue.done(answers.generation, answers.records, answers.bytes)
-        last = next((a for a in reversed(batch) if a.acknowledge is not None), None)
+            if batch.records:
+                await self._queue.done(batch.generation, batch.records, batch.bytes)
+        last = next((a for a in reversed(batches) if a.acknowledge is not None), None)
         if last is not None:
             self._due = last
             self._acknowledge_due.set()
@@ -138,7 +138,7 @@ class Publisher:
             if failed:
                 await self._try_again_later(due)
 
-    async def _try_again_later(self, due: Answers | None) -> None:
+    async def _try_again_later(self, due: OutcomeBatch | None) -> None:
         """Make a failed acknowledgement due again after a delay, unless a later one is due first."""
         with anyio.move_on_after(_BACKOFF_SECONDS_MAX):
             await self._acknowledge_due.wait()

@@ -27,7 +27,7 @@ from committerd.queue.grouping import Group
 from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.race import Found, Race, race
 from committerd.queue.start import refuse_other_topic
-from committerd.stores.port import Answer, Created, Exists, ExternallyDecided, Tail, TakesSeveral
+from committerd.stores.port import Created, Exists, ExternallyDecided, PutResult, Tail, TakesSeveral
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
 from committerd.table.prepare import Prepared
@@ -160,15 +160,15 @@ class RunLanding:
         again, self._asked = self._asked, True
         await self._ready(ask=again)
         self._tried, self._sent_at = self._left, self._view.monotonic()
-        answer: Answer = Exists()
+        result: PutResult = Exists()
         if await self._still_latest():
-            answer = await self._create()
-        if isinstance(answer, Created):
+            result = await self._create()
+        if isinstance(result, Created):
             return Settlement(race=Race.OURS, found=[one.own for one in self._made], made=self._made)
         self._left = self._left[:1]
-        if isinstance(answer, Exists):
+        if isinstance(result, Exists):
             return None
-        raise answer
+        raise result
 
     async def read_back(self, *, taken: bool) -> Settlement | None:
         """Find whose version has the number of the first version that is left."""
@@ -192,7 +192,7 @@ class RunLanding:
             self.unknown.began()
         self._tell(error)
 
-    async def _create(self) -> Answer:
+    async def _create(self) -> PutResult:
         """Put the versions that are left, in order; returns the put result of the last one that was tried.
 
         If the process slept meanwhile, no further one is tried (see `View.still_latest`). Raises `StartAgain` when they
@@ -206,9 +206,9 @@ class RunLanding:
             put_in_turn, table, prepared, as_long_as=lambda: view.monotonic() - sent_at < self._recheck_seconds
         )
         beside = base and not isinstance(table.store, TakesSeveral)
-        answers = await transaction.of(partial(look.of, put) if beside else put)
-        self._telemetry.commit_attempts.add(len(answers))
-        count = len(answers) - (not isinstance(answers[-1], Created))
+        results = await transaction.of(partial(look.of, put) if beside else put)
+        self._telemetry.commit_attempts.add(len(results))
+        count = len(results) - (not isinstance(results[-1], Created))
         if count and base:
             at_once = look.done and view.monotonic() - sent_at <= _AT_ONCE_SECONDS
             standing = look.result if at_once else await self._standing()
@@ -222,7 +222,7 @@ class RunLanding:
         self._left = drafts[count:]
         if not self._left and not transaction.done:
             await self._write(partial(write_transaction, table, prepared[-1]))
-        return answers[-1]
+        return results[-1]
 
     async def _standing(self) -> Standing:
         """Return the standing of the version that we built on. Retries until the store responds."""

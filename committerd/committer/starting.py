@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from committerd.committer.answering import Answerer
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
-from committerd.committer.loading import Answered, Loaded, Loading, load
-from committerd.committer.publisher import Answers
+from committerd.committer.loading import Loaded, Loading, SettledVersions, load
+from committerd.committer.outcome_maker import OutcomeMaker
+from committerd.committer.publisher import OutcomeBatch
 from committerd.committer.view import View
 from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _READ_RECORDS = 1000
 """Most records read again at a time, to publish outcomes whose version was cleaned up."""
-_TELLING_SECONDS_MAX = 5.0
+_PUBLISHING_SECONDS_MAX = 5.0
 """Longest wait for Kafka to take outcomes already sent; after that Start fails, and is tried again."""
 _PUBLISHED_AT_ONCE = 10_000
 """Most outcomes that are read from the table at a time; a version holds at most as many."""
@@ -50,7 +50,7 @@ class Starter:
 
     queue: Queue
     intake: Intake
-    answerer: Answerer
+    outcome_maker: OutcomeMaker
     new_table: Callable[[], Table]
     loading: Loading
     clock: QueueClock
@@ -65,7 +65,7 @@ class Starter:
 
         Raises `RefusedToRun`, `UnsupportedTable`, `CorruptTable`, `StartAgain`, or an `Unavailable`.
         """
-        await self._tell_the_rest(report)
+        await self._publish_the_rest(report)
         await self.clock.ask(self.queue)
         loading = replace(self.loading, report=report)
         facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
@@ -79,7 +79,7 @@ class Starter:
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if head.version:
             owed_offsets = range(owed, position.next_offset)
-            await self._publish_again(loaded.answered, head, owed_offsets, generation=generation, report=report)
+            await self._publish_again(loaded.settled_versions, head, owed_offsets, generation=generation, report=report)
         self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
@@ -97,45 +97,53 @@ class Starter:
         )
         return View(head, self.loading.monotonic, read_at=loaded.read_at, confirmed_at=loaded.read_at)
 
-    async def _tell_the_rest(self, report: Callable[[str], None]) -> None:
+    async def _publish_the_rest(self, report: Callable[[str], None]) -> None:
         """Wait until Kafka has taken all outcomes sent so far. Raises `QueueUnavailable` when that takes too long."""
-        publisher = self.answerer.publisher
-        report("waits until Kafka has taken the answers that were given before")
-        with anyio.move_on_after(_TELLING_SECONDS_MAX) as waited:
+        publisher = self.outcome_maker.publisher
+        report("waits until Kafka has taken the outcomes of before")
+        with anyio.move_on_after(_PUBLISHING_SECONDS_MAX) as waited:
             await publisher.drained()
         if waited.cancelled_caught:
             raise QueueUnavailable(
-                f"Kafka has not taken all answers given before within {_TELLING_SECONDS_MAX:g} s; nothing is committed "
+                f"Kafka has not taken all earlier outcomes within {_PUBLISHING_SECONDS_MAX:g} s; nothing is committed "
                 "until it has"
             )
 
     async def _publish_again(
-        self, answered: Answered, head: Head, owed: range, *, generation: int, report: Callable[[str], None]
+        self,
+        settled_versions: SettledVersions,
+        head: Head,
+        owed: range,
+        *,
+        generation: int,
+        report: Callable[[str], None],
     ) -> None:
         """Publish the outcomes of these offsets again, and those of offsets settled ahead."""
         for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
             passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
-            report(f"publishes answers again: offset {first}, up to {owed.stop}")
-            await self._publish_offsets(passed, answered, head, generation)
-        await self._publish_offsets(head.position.settled, answered, head, generation)
-        await self.answerer.give(
-            Answers(generation=generation), generation=generation, acknowledge=head.acknowledgeable()
+            report(f"publishes outcomes again: offset {first}, up to {owed.stop}")
+            await self._publish_offsets(passed, settled_versions, head, generation)
+        await self._publish_offsets(head.position.settled, settled_versions, head, generation)
+        await self.outcome_maker.publish(
+            OutcomeBatch(generation=generation), generation=generation, acknowledge=head.acknowledgeable()
         )
 
-    async def _publish_offsets(self, passed: Sequence[int], answered: Answered, head: Head, generation: int) -> None:
+    async def _publish_offsets(
+        self, passed: Sequence[int], settled_versions: SettledVersions, head: Head, generation: int
+    ) -> None:
         """Publish the outcomes of these offsets again. `passed`: ascending."""
         if not passed:
             return
         position = head.position
-        entries = await _entries(head.table, answered.between(passed[0], passed[-1]), passed, position)
+        entries = await _entries(head.table, settled_versions.between(passed[0], passed[-1]), passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             for record in await self.queue.read(chunk[0], chunk[-1] + 1):
                 if record.offset in chunk:
                     entries[record.offset] = self._without_version(record, head.marks, position.era)
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
-            answers = await self.answerer.again([entries[o] for o in chunk], position)
-            await self.answerer.give(answers, generation=generation)
+            batch = await self.outcome_maker.make_again([entries[o] for o in chunk], position)
+            await self.outcome_maker.publish(batch, generation=generation)
 
     def _without_version(
         self, record: Record, marks: Mapping[str, AppMark], era: int

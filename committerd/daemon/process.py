@@ -21,7 +21,6 @@ import anyio.lowlevel
 
 from committerd import __version__
 from committerd.committer import Committer, Pace, Parts, State
-from committerd.committer.answering import Answerer
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
@@ -29,6 +28,7 @@ from committerd.committer.forming import Former, FormingOptions, Looking
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading
 from committerd.committer.looking import Lookout
+from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
@@ -156,7 +156,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
     clock = QueueClock(around.wall_clock, around.monotonic)
     intake = Intake(around.queue, note_time=clock.note)
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
-    answerer = Answerer(
+    outcome_maker = OutcomeMaker(
         queue=around.queue,
         publisher=publisher,
         telemetry=around.telemetry,
@@ -183,13 +183,13 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         queue=around.queue,
         intake=intake,
         publisher=publisher,
-        answerer=answerer,
+        outcome_maker=outcome_maker,
         prove_store=_prove(settings, around),
         starter=Starter(
             queue=around.queue,
             clock=clock,
             intake=intake,
-            answerer=answerer,
+            outcome_maker=outcome_maker,
             new_table=lambda: Table(around.store, footprint_bytes_max=settings.memory.footprint_bytes),
             loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
             republish_max=settings.commit.republish_max,

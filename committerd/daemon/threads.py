@@ -61,23 +61,23 @@ class BudgetedThreads:
         running = _Running(call)
         running.start()
         allowed, before, given_up = self._budget.memory_bytes(size), resident_bytes(), float("inf")
-        told = ""
+        exceeded = ""
         try:
             while not running.is_over():
                 with anyio.move_on_after(_LOOK_SECONDS):
                     await running.over.wait()
-                if not told and not running.is_over():
-                    told = self._exceeded(running.cpu_seconds(), resident_bytes() - before, allowed)
-                    if told:
+                if not exceeded and not running.is_over():
+                    exceeded = self._exceeded(running.cpu_seconds(), resident_bytes() - before, allowed)
+                    if exceeded:
                         running.interrupt()
                         given_up = time.monotonic() + _GRACE_SECONDS
                 elif time.monotonic() > given_up:
-                    _log.error("record.thread_left_alone", extra={"reason": told})
-                    raise _refusal(told)
+                    _log.error("record.thread_left_alone", extra={"reason": exceeded})
+                    raise _refusal(exceeded)
         finally:
             running.interrupt()  # nobody needs the result any more; does nothing if it has ended
-        if running.interrupted and told:
-            raise _refusal(told)
+        if running.interrupted and exceeded:
+            raise _refusal(exceeded)
         return running.outcome()
 
     def _exceeded(self, cpu_seconds: float, memory_bytes: int, allowed: int) -> str:
@@ -97,9 +97,9 @@ def resident_bytes() -> int:
         return 0
 
 
-def _refusal(told: str) -> InvalidRequest:
+def _refusal(exceeded: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the work on this record takes more than {told}: commit in smaller parts", code="budget_exceeded"
+        f"the work on this record takes more than {exceeded}: commit in smaller parts", code="budget_exceeded"
     )
 
 

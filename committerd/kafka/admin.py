@@ -163,12 +163,12 @@ class TopicAdmin:
                 described = self.client.describe_metadata_quorum()
                 (partition,) = described["topics"][0]["partitions"]
                 voters = {voter["replica_id"]: voter for voter in partition["current_voters"]}
-                told = int(voters[partition["leader_id"]]["last_fetch_timestamp"])
+                fetched_ms = int(voters[partition["leader_id"]]["last_fetch_timestamp"])
             except errors.RetriableError as error:
                 raise self.failed("asking what time it is", error) from error
             except (errors.KafkaError, KeyError, IndexError, ValueError, TypeError):
                 return None
-        return told if told > 0 else None
+        return fetched_ms if fetched_ms > 0 else None
 
     def group(self, group: str) -> dict[str, Any]:
         """kafka-python's description of a consumer group; state Dead if the group does not exist."""

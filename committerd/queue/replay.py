@@ -55,10 +55,10 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
     known = dedupe(asked, since.earlier, since.marks, version=0)
     if known is not None:
         return known.message
-    return next(filter(None, (_told(letter, outcome) for outcome in since.outcomes)), "")
+    return next(filter(None, (_known(letter, outcome) for outcome in since.outcomes)), "")
 
 
-def _told(letter: Letter, outcome: Outcome) -> str:
+def _known(letter: Letter, outcome: Outcome) -> str:
     """The reason against a replay that an outcome of the same transaction gives; empty if it gives none."""
     if outcome.status in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE):
         return (

@@ -33,7 +33,7 @@ class QueueFacts:
     outcomes_are_all: bool = True
     """Whether `outcomes` holds the whole topic."""
 
-    def answered(self, era: int) -> list[int]:
+    def with_outcome(self, era: int) -> list[int]:
         """The offsets of this topic that have an outcome of this era or a later one."""
         return [o.offset for o in self.outcomes if o.topic_id == self.identity.topic_id and o.era >= era]
 
@@ -75,11 +75,11 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
             "`committerd position rewind` to judge these records again, or `committerd position adopt` to pass them",
             code="position_went_back",
         )
-    for offset in facts.answered(position.era):
+    for offset in facts.with_outcome(position.era):
         if not position.passes(offset):
             raise RefusedToRun(
-                f"the record at offset {offset} was answered, but the table's position is {position.next_offset}: the "
-                "table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost versions back, "
+                f"the record at offset {offset} has an outcome, but the table's position is {position.next_offset}: "
+                "the table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost versions back, "
                 "or use `committerd position rewind` to judge these records again, or `committerd position adopt` "
                 "to pass them",
                 code="position_went_back",
@@ -119,21 +119,23 @@ def first_owed(position: Position, facts: QueueFacts, *, republish_max: int) -> 
 
 
 def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:
-    behind, answered = facts.acknowledged(0), facts.answered(0)
-    if behind is None and not answered:
+    behind, with_outcome = facts.acknowledged(0), facts.with_outcome(0)
+    if behind is None and not with_outcome:
         return
-    told = (
-        f"the group has acknowledged offset {behind}" if behind is not None else f"offset {max(answered)} was answered"
+    proof = (
+        f"the group has acknowledged offset {behind}"
+        if behind is not None
+        else f"offset {max(with_outcome)} has an outcome"
     )
     if table_exists:
         raise RefusedToRun(
-            f"no version of the table carries a position, but {told}: its committerd keys were dropped and the "
+            f"no version of the table carries a position, but {proof}: its committerd keys were dropped and the "
             "versions with them cleaned up, or this is another table. If it is the right one, `committerd position "
             "adopt` says from where to go on",
             code="keys_missing",
         )
     raise RefusedToRun(
-        f"there is no table, but {told}: it was deleted, or the URI is wrong. Restore it; or create it anew and let "
+        f"there is no table, but {proof}: it was deleted, or the URI is wrong. Restore it; or create it anew and let "
         "`committerd position adopt` say from where to go on",
         code="table_gone",
     )

@@ -114,14 +114,14 @@ class Turns:
         Returns the uuids whose refusals are to be published now: those of the new hold; outside of holds and pauses,
         first refusals of operations for which no hold is due any more; and at any time those that have waited too long.
         """
-        told = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max * _PATIENCE)
+        due_now = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max * _PATIENCE)
         if not self._awaited and now >= self._pause_until:
-            told = dict.fromkeys((*self._begin(now), *told))
-            waiting = {due.operation for uuid, due in self._due.items() if due.again and uuid not in told}
-            told |= dict.fromkeys(uuid for uuid, due in self._due.items() if due.operation not in waiting)
-        for uuid in told:
+            due_now = dict.fromkeys((*self._begin(now), *due_now))
+            waiting = {due.operation for uuid, due in self._due.items() if due.again and uuid not in due_now}
+            due_now |= dict.fromkeys(uuid for uuid, due in self._due.items() if due.operation not in waiting)
+        for uuid in due_now:
             del self._due[uuid]
-        return list(told)
+        return list(due_now)
 
     def _begin(self, now: float) -> list[str]:
         longest = next((due for due in self._due.values() if due.again), None)

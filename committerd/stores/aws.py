@@ -120,16 +120,16 @@ class CallFailed(Exception):
     """One request failed, or its response is an error."""
 
     def __init__(
-        self, message: str, fault: Fault, *, may_have_landed: bool, answer: ErrorResponse | None = None
+        self, message: str, fault: Fault, *, may_have_landed: bool, response: ErrorResponse | None = None
     ) -> None:
         super().__init__(message)
         self.fault = fault
         self.may_have_landed = may_have_landed
         """Whether the server may have executed the request, or may still execute it."""
-        answer = answer or ErrorResponse()
-        self.status = answer.status
-        self.code = answer.code
-        self.retry_after = answer.retry_after
+        response = response or ErrorResponse()
+        self.status = response.status
+        self.code = response.code
+        self.retry_after = response.retry_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,17 +218,17 @@ class AwsClient:
         try:
             # aiohttp's own timeouts do not cover name resolution and sending.
             with anyio.fail_after(self._seconds_max(parameters.get("Body", b""))):
-                answer: dict[str, Any] = await getattr(client, operation)(**parameters)
-            stream = answer.get("Body")
+                response: dict[str, Any] = await getattr(client, operation)(**parameters)
+            stream = response.get("Body")
             if stream is not None:
                 async with stream:
-                    answer["Body"] = await stream.read()
+                    response["Body"] = await stream.read()
         except (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
             failure = self._classify(error, f"{self._service} {operation} of {where}")
             if failure.code not in _ANSWERS:
                 self._failed(failure.fault)
             raise failure from error
-        return answer
+        return response
 
     async def repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
         """As `once`, for an idempotent request: retries every failure but a refusal, up to `s3.attempts` attempts."""
@@ -266,11 +266,11 @@ class AwsClient:
             plain = self._plain_heads.get(bucket)
             if plain is None:
                 return None
-            answer = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
-        if answer is Otherwise.REFUSED:
+            response = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
+        if response is Otherwise.REFUSED:
             # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
             self._plain_heads.pop(bucket, None)
-        return answer if isinstance(answer, HeadResponse) else None
+        return response if isinstance(response, HeadResponse) else None
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.
@@ -364,8 +364,8 @@ class AwsClient:
 
     def _classify(self, error: Exception, what: str) -> CallFailed:
         if isinstance(error, ClientError):
-            return self._classify_answer(error, what)
-        message = f"{what} failed: {_cut(str(error) or 'no answer in time')}"
+            return self._classify_response(error, what)
+        message = f"{what} failed: {_cut(str(error) or 'no response in time')}"
         cause = getattr(error, "kwargs", {}).get("error")
         if isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
             return CallFailed(message, Fault.CONNECTION, may_have_landed=False)
@@ -382,22 +382,22 @@ class AwsClient:
         # botocore failed before it sent anything: no credentials, or an invalid parameter.
         return CallFailed(message, Fault.REFUSED, may_have_landed=False)
 
-    def _classify_answer(self, error: ClientError, what: str) -> CallFailed:
-        told, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
-        code, status = str(told.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
-        answer = ErrorResponse(
+    def _classify_response(self, error: ClientError, what: str) -> CallFailed:
+        details, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+        code, status = str(details.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
+        response = ErrorResponse(
             status=status, code=code, retry_after=_retry_after(metadata.get("HTTPHeaders", {}).get("retry-after"))
         )
-        said = _cut(str(told.get("Message", "")))
+        text = _cut(str(details.get("Message", "")))
         advice = self._advice.get(code)
-        message = f"{what} failed: {status} {code}: {said}" + (f"; {advice}" if advice else "")
+        message = f"{what} failed: {status} {code}: {text}" + (f"; {advice}" if advice else "")
         if code in _THROTTLED or status in (429, 503):
-            return CallFailed(message, Fault.THROTTLED, may_have_landed=status >= 500, answer=answer)
+            return CallFailed(message, Fault.THROTTLED, may_have_landed=status >= 500, response=response)
         if status == 408 or code == "RequestTimeout":
-            return CallFailed(message, Fault.TIMEOUT, may_have_landed=True, answer=answer)
+            return CallFailed(message, Fault.TIMEOUT, may_have_landed=True, response=response)
         if 400 <= status < 500 or status == 501 or 300 <= status < 400:
-            return CallFailed(message, Fault.REFUSED, may_have_landed=False, answer=answer)
-        return CallFailed(message, Fault.SERVER_ERROR, may_have_landed=True, answer=answer)
+            return CallFailed(message, Fault.REFUSED, may_have_landed=False, response=response)
+        return CallFailed(message, Fault.SERVER_ERROR, may_have_landed=True, response=response)
 
 
 @cache

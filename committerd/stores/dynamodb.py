@@ -98,13 +98,13 @@ class DynamoStore:
         self._checked = False
 
     async def get(self, version: int) -> ManifestEntry | None:
-        answer = await self._repeated("get_item", Key=self._key(version), ConsistentRead=True)
-        item = answer.get("Item")
+        response = await self._repeated("get_item", Key=self._key(version), ConsistentRead=True)
+        item = response.get("Item")
         return None if item is None else self._entry(item)
 
     async def latest(self) -> ManifestEntry | None:
         """As the port says; sends one Query, with an upper bound because detached versions have entries too."""
-        answer = await self._repeated(
+        response = await self._repeated(
             "query",
             KeyConditionExpression="base_uri = :base_uri AND version <= :version",
             ExpressionAttributeValues={":base_uri": {"S": self._base_uri}, ":version": {"N": str(VERSION_MAX)}},
@@ -112,7 +112,7 @@ class DynamoStore:
             Limit=1,
             ConsistentRead=True,
         )
-        return next((self._entry(item) for item in answer["Items"]), None)
+        return next((self._entry(item) for item in response["Items"]), None)
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         await self._check()
@@ -165,18 +165,18 @@ class DynamoStore:
             if self._checked:
                 return
             try:
-                answer = await self._client.repeated("describe_table", self._where, TableName=self._table)
+                response = await self._client.repeated("describe_table", self._where, TableName=self._table)
             except CallFailed as failure:
                 advice = ""
                 if failure.code == "ResourceNotFoundException":
                     made = _MAKE.replace("TABLE", self._table)
                     advice = f"; there is no such table in this region or at dynamodb.endpoint_url: make it with {made}"
                 raise StoreUnavailable(f"{failure}{advice}") from failure
-            found = _keys(answer["Table"])
+            found = _keys(response["Table"])
             if found != _KEYS:
-                told = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
+                listed = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
                 raise SettingsError(
-                    f"the DynamoDB table {self._table} is not a manifest store: its key is {told}; Lance needs "
+                    f"the DynamoDB table {self._table} is not a manifest store: its key is {listed}; Lance needs "
                     "base_uri (HASH, type S) and version (RANGE, type N). Name another table in ddbTableName, or "
                     f"make one with {_MAKE}"
                 )

@@ -117,10 +117,10 @@ class ExternalManifests:
         if await self._stage(staged, body):
             return await self._read_back(staged, occupied=True)
         try:
-            answer = await self._entries.put_if_absent(staged)
+            result = await self._entries.put_if_absent(staged)
         except OutcomeUnknown as lost:
             return await self._read_back(staged, lost=lost)
-        if isinstance(answer, Exists):
+        if isinstance(result, Exists):
             return await self._read_back(staged)
         await self._finish(staged)
         return Created()
@@ -140,16 +140,16 @@ class ExternalManifests:
         latest = await self._entries.latest()
         if latest is None or _place(latest) != latest.key:  # putting a staged entry again could undo a repair
             return True
-        answers: deque[Created | Exists] = deque()
+        results: deque[Created | Exists] = deque()
 
         async def put() -> None:
             try:
-                answers.append(await self._entries.put_if_absent(latest))
+                results.append(await self._entries.put_if_absent(latest))
             except OutcomeUnknown as lost:
                 raise StoreUnavailable(f"the manifest store does not reply to a put: {lost}") from lost
 
         await for_each([put] * _TRIAL_PUTS, lambda request: request())
-        return not any(isinstance(answer, Created) for answer in answers)
+        return not any(isinstance(result, Created) for result in results)
 
     async def _finished(self, key: str, read: Callable[[], Awaitable[_Found | None]]) -> _Found | None:
         """Read an object. A manifest that is still staged is first copied to its final key."""
@@ -275,11 +275,11 @@ class ExternalManifests:
         key = manifest_key(*named)
         try:
             size = await self._objects.head(key)
-            answer = await self._entries.put_if_absent(ManifestEntry(version=named.version, key=key, size=size))
+            result = await self._entries.put_if_absent(ManifestEntry(version=named.version, key=key, size=size))
         except (StoreUnavailable, OutcomeUnknown) as error:  # the next listing tries again
             _log.warning("manifest.not_registered", extra={"version": named.version, "error": str(error)})
             return
-        if isinstance(answer, Created):
+        if isinstance(result, Created):
             self._count("registered")
             _log.warning("manifest.registered", extra={"version": named.version})
 

@@ -50,7 +50,7 @@ from committerd.stores.local_files import (
     sync_folder,
     write,
 )
-from committerd.stores.port import Answer, Created, Exists, Tail
+from committerd.stores.port import Created, Exists, PutResult, Tail
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
@@ -137,18 +137,18 @@ class LocalStore:
 
     async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
         """As the port says; reads all of them in one thread."""
-        answers: dict[str, int | ObjectUnreadable | InvalidRequest | None] = {}
+        results: dict[str, int | ObjectUnreadable | InvalidRequest | None] = {}
         possible: list[str] = []
         for key in keys:
             try:
                 self._path(key)
                 possible.append(key)
             except InvalidRequest as error:
-                answers[key] = error
+                results[key] = error
         if possible:
             found = await self._within_limits(possible[0], lambda: _sizes(self._root, possible))
-            answers.update(zip(possible, found, strict=True))
-        return [answers[key] for key in keys]
+            results.update(zip(possible, found, strict=True))
+        return [results[key] for key in keys]
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; reads the whole folder, whatever the limit."""
@@ -175,7 +175,7 @@ class LocalStore:
 
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[Answer]:
+    ) -> Sequence[PutResult]:
         """As the port says; the folder is synced once, after all files that can be created have their names.
 
         If power fails before that sync, a file system that does not keep the order of changes may keep a later file and
@@ -285,20 +285,20 @@ class LocalStore:
         held = self._held_for([path])
         with _unchanged(path):
             temporary = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
-        (answer,) = self._name_in_turn([(path, temporary)], lambda: True, held)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        (result,) = self._name_in_turn([(path, temporary)], lambda: True, held)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _name_in_turn(
         self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool], held: HeldFolder | None
-    ) -> Sequence[Answer]:
+    ) -> Sequence[PutResult]:
         """Give staged files, each (path, temporary), their names in order, up to the first name that is not free."""
-        answers: list[Answer] = []
+        results: list[PutResult] = []
         try:
             for path, temporary in staged:
-                answers.append(_named(temporary, path, held))
-                if not isinstance(answers[-1], Created) or not as_long_as():
+                results.append(_named(temporary, path, held))
+                if not isinstance(results[-1], Created) or not as_long_as():
                     break
         finally:
             for _, temporary in staged:
@@ -309,10 +309,10 @@ class LocalStore:
                 try:
                     sync_folder(folder)
                 except OSError as error:
-                    return [_unsynced(error, dict(zip((path for path, _ in staged), answers, strict=False)))]
-        if held is not None and isinstance(answers[0], Created) and not held.is_in_place():
+                    return [_unsynced(error, dict(zip((path for path, _ in staged), results, strict=False)))]
+        if held is not None and isinstance(results[0], Created) and not held.is_in_place():
             return [OutcomeUnknown(f"{staged[0][0]} was created in a folder that was moved or deleted meanwhile")]
-        return tuple(answers)
+        return tuple(results)
 
     def _replace_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         folders = dict.fromkeys(os.path.dirname(path) for path, _ in objects)
@@ -459,10 +459,10 @@ def _remove(root: str, key: str) -> None:
         os.unlink(os.path.join(root, key))
 
 
-def _unsynced(error: OSError, answers: Mapping[str, Answer]) -> OutcomeUnknown:
+def _unsynced(error: OSError, results: Mapping[str, PutResult]) -> OutcomeUnknown:
     words = {Created: "was created", Exists: "was there"}
-    told = [f"{path} {words.get(type(answer), 'may be there')}" for path, answer in answers.items()]
-    unknown = OutcomeUnknown(f"{', '.join(told)}, but its folder could not be synced: {reason(error)}")
+    listed = [f"{path} {words.get(type(result), 'may be there')}" for path, result in results.items()]
+    unknown = OutcomeUnknown(f"{', '.join(listed)}, but its folder could not be synced: {reason(error)}")
     unknown.__cause__ = error
     return unknown
 
@@ -478,7 +478,7 @@ def _open_new(path: str, held: HeldFolder | None) -> FileIO:
     return open(os.path.basename(path), "xb", buffering=0, opener=opened)
 
 
-def _named(temporary: str, path: str, held: HeldFolder | None) -> Answer:
+def _named(temporary: str, path: str, held: HeldFolder | None) -> PutResult:
     try:
         return Created() if link(temporary, path, held=held) else Exists()
     except (StoreUnavailable, OutcomeUnknown) as error:

@@ -10,12 +10,12 @@ import anyio
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable, Unavailable
 from committerd.stores.port import (
-    Answer,
     Created,
     Exists,
     ManifestEntry,
     ManifestStore,
     ObjectStore,
+    PutResult,
     Tail,
     TakesParts,
     TakesSeveral,
@@ -35,69 +35,69 @@ class MeasuredStore:
         self.uri = store.uri
 
     async def get(self, key: str) -> bytes | None:
-        with self._measured("get") as answered:
+        with self._measured("get") as note:
             body = await self._store.get(key)
-            answered("absent" if body is None else "ok")
+            note("absent" if body is None else "ok")
             return body
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        with self._measured("get_range") as answered:
+        with self._measured("get_range") as note:
             body = await self._store.get_range(key, start, end)
-            answered("absent" if body is None else "ok")
+            note("absent" if body is None else "ok")
             return body
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        with self._measured("get_tail") as answered:
+        with self._measured("get_tail") as note:
             tail = await self._store.get_tail(key, size)
-            answered("absent" if tail is None else "ok")
+            note("absent" if tail is None else "ok")
             return tail
 
     async def head(self, key: str) -> int | None:
-        with self._measured("head") as answered:
+        with self._measured("head") as note:
             size = await self._store.head(key)
-            answered("absent" if size is None else "ok")
+            note("absent" if size is None else "ok")
             return size
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        with self._measured("list") as answered:
+        with self._measured("list") as note:
             keys = await self._store.list(prefix, start_after=start_after, limit=limit)
-            answered("ok")
+            note("ok")
             return keys
 
     async def put(self, key: str, body: bytes) -> None:
-        with self._measured("put") as answered:
+        with self._measured("put") as note:
             await self._store.put(key, body)
-            answered("ok")
+            note("ok")
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        with self._measured("put_if_absent") as answered:
+        with self._measured("put_if_absent") as note:
             outcome = await self._store.put_if_absent(key, body)
-            answered("exists" if isinstance(outcome, Exists) else "ok")
+            note("exists" if isinstance(outcome, Exists) else "ok")
             return outcome
 
     async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
         if not isinstance(self._store, TakesParts):
             return await self.put_if_absent(key, b"".join(parts))
-        with self._measured("put_if_absent") as answered:
+        with self._measured("put_if_absent") as note:
             outcome = await self._store.put_parts_if_absent(key, parts)
-            answered("exists" if isinstance(outcome, Exists) else "ok")
+            note("exists" if isinstance(outcome, Exists) else "ok")
             return outcome
 
     async def copy(self, source: str, target: str) -> bool:
-        with self._measured("copy") as answered:
+        with self._measured("copy") as note:
             copied = await self._store.copy(source, target)
-            answered("ok" if copied else "absent")
+            note("ok" if copied else "absent")
             return copied
 
     async def delete(self, key: str) -> None:
-        with self._measured("delete") as answered:
+        with self._measured("delete") as note:
             await self._store.delete(key)
-            answered("ok")
+            note("ok")
 
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    def _measured(self, operation: str) -> AbstractContextManager[_Answered]:
+    def _measured(self, operation: str) -> AbstractContextManager[_Note]:
         return _measured(self._telemetry.store_requests, self._telemetry.store_request_duration, operation)
 
 
@@ -113,24 +113,24 @@ class MeasuredSeveral(MeasuredStore):
         self._several = several
 
     async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        with self._measured("head") as answered:
+        with self._measured("head") as note:
             sizes = await self._several.head_several(keys)
             words = {int: "ok", type(None): "absent"}
-            answered(*(words.get(type(size), "unavailable") for size in sizes))
+            note(*(words.get(type(size), "unavailable") for size in sizes))
             return sizes
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        with self._measured("put") as answered:
+        with self._measured("put") as note:
             await self._several.put_several(objects)
-            answered(*["ok"] * len(objects))
+            note(*["ok"] * len(objects))
 
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[Answer]:
-        with self._measured("put_if_absent") as answered:
-            answers = await self._several.put_in_turn_if_absent(objects, as_long_as=as_long_as)
-            answered(*map(_status, answers))
-            return answers
+    ) -> Sequence[PutResult]:
+        with self._measured("put_if_absent") as note:
+            results = await self._several.put_in_turn_if_absent(objects, as_long_as=as_long_as)
+            note(*map(_status, results))
+            return results
 
 
 def measured(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
@@ -148,39 +148,39 @@ class MeasuredManifests:
         self._telemetry = telemetry
 
     async def get(self, version: int) -> ManifestEntry | None:
-        with self._measured("get") as answered:
+        with self._measured("get") as note:
             entry = await self._entries.get(version)
-            answered("absent" if entry is None else "ok")
+            note("absent" if entry is None else "ok")
             return entry
 
     async def latest(self) -> ManifestEntry | None:
-        with self._measured("latest") as answered:
+        with self._measured("latest") as note:
             entry = await self._entries.latest()
-            answered("absent" if entry is None else "ok")
+            note("absent" if entry is None else "ok")
             return entry
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
-        with self._measured("put_if_absent") as answered:
+        with self._measured("put_if_absent") as note:
             outcome = await self._entries.put_if_absent(entry)
-            answered("exists" if isinstance(outcome, Exists) else "ok")
+            note("exists" if isinstance(outcome, Exists) else "ok")
             return outcome
 
     async def replace(self, entry: ManifestEntry) -> bool:
-        with self._measured("replace") as answered:
+        with self._measured("replace") as note:
             replaced = await self._entries.replace(entry)
-            answered("ok" if replaced else "absent")
+            note("ok" if replaced else "absent")
             return replaced
 
     async def aclose(self) -> None:
         await self._entries.aclose()
 
-    def _measured(self, operation: str) -> AbstractContextManager[_Answered]:
+    def _measured(self, operation: str) -> AbstractContextManager[_Note]:
         requests, durations = self._telemetry.manifest_store_requests, self._telemetry.manifest_store_request_duration
         return _measured(requests, durations, operation)
 
 
-def _status(answer: Answer) -> str:
-    match answer:
+def _status(result: PutResult) -> str:
+    match result:
         case Created():
             return "ok"
         case Exists():
@@ -192,7 +192,7 @@ def _status(answer: Answer) -> str:
 
 
 @contextmanager
-def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_Answered]:
+def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_Note]:
     """Measure the requests of a block. Yields a function that takes the status of each request.
 
     An exception that leaves the block adds one more status: `unavailable`, `unknown`, `cancelled` or `failed`.
@@ -200,11 +200,11 @@ def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_A
     statuses: list[str] = []
     start = anyio.current_time()
 
-    def answered(*some: str) -> None:
+    def note(*some: str) -> None:
         statuses.extend(some)
 
     try:
-        yield answered
+        yield note
     except Unavailable:
         statuses.append("unavailable")
         raise
@@ -224,5 +224,5 @@ def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_A
             durations.observe(seconds, operation=operation, status=status)
 
 
-class _Answered(Protocol):
+class _Note(Protocol):
     def __call__(self, *statuses: str) -> None: ...

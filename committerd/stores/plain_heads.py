@@ -170,12 +170,12 @@ class PlainHeads:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=seconds_max),
             )
-            async with request as answer:
-                if answer.status == 200:
-                    return HeadResponse(int(answer.headers["Content-Length"]))
-                if answer.status == 404:
+            async with request as response:
+                if response.status == 200:
+                    return HeadResponse(int(response.headers["Content-Length"]))
+                if response.status == 404:
                     return HeadResponse(None)
-                refused = 300 <= answer.status < 500 and answer.status != 429
+                refused = 300 <= response.status < 500 and response.status != 429
                 return Otherwise.REFUSED if refused else Otherwise.FAILED
         except (BotoCoreError, aiohttp.ClientError, OSError, KeyError, ValueError):
             return Otherwise.FAILED

@@ -104,7 +104,7 @@ class TakesParts(Protocol):
         ...
 
 
-Answer = Created | Exists | StoreUnavailable | OutcomeUnknown
+PutResult = Created | Exists | StoreUnavailable | OutcomeUnknown
 """The put result of one `put_if_absent`, with its expected errors as values."""
 
 
@@ -122,7 +122,7 @@ class TakesSeveral(Protocol):
 
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[Answer]:
+    ) -> Sequence[PutResult]:
         """As `put_if_absent` of each (key, parts) in order, up to the first that is not created.
 
         Returns one put result for each object that was tried, errors included; all but the last are `Created`. Always

@@ -232,12 +232,12 @@ class _Trial:
         unknown = ""
         for _ in range(_TRIES):
             try:
-                answer = await self._store.put_if_absent(key, body)
+                result = await self._store.put_if_absent(key, body)
             except OutcomeUnknown as error:
                 unknown = str(error)
                 continue
             # Our own earlier attempt may have created it.
-            return Created() if unknown and await self._store.get(key) == body else answer
+            return Created() if unknown and await self._store.get(key) == body else result
         raise StoreUnavailable(f"the store does not reply to a put: {unknown}")
 
     def _key(self, name: str) -> str:

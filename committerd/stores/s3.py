@@ -129,14 +129,14 @@ class S3Store:
         if quick is not None:
             return quick.size
         try:
-            answer = await self._client.head(self._name(key), bucket=self._bucket, key=full)
+            response = await self._client.head(self._name(key), bucket=self._bucket, key=full)
         except CallFailed as failure:
             if failure.code in _ABSENT:
                 return None
             raise _unread(failure) from failure
-        if "ContentLength" not in answer:
+        if "ContentLength" not in response:
             raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not report the object's size")
-        return int(answer["ContentLength"])
+        return int(response["ContentLength"])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; sends one request per 1,000 keys and subfolders."""
@@ -146,7 +146,7 @@ class S3Store:
         if start_after:
             more["StartAfter"] = self._prefix + start_after
         while limit is None or len(keys) < limit:
-            answer = await self._repeated(
+            response = await self._repeated(
                 "list_objects_v2",
                 f"{self.uri}/{prefix}",
                 Prefix=folder,
@@ -154,12 +154,12 @@ class S3Store:
                 MaxKeys=_PAGE_KEYS_MAX if limit is None else min(limit - len(keys), _PAGE_KEYS_MAX),
                 **more,
             )
-            found = (entry["Key"] for entry in answer.get("Contents", ()))
+            found = (entry["Key"] for entry in response.get("Contents", ()))
             # Consoles create an object with the folder's own name to show an empty folder.
             keys += [key.removeprefix(self._prefix) for key in found if key != folder]
-            if not answer.get("IsTruncated"):
+            if not response.get("IsTruncated"):
                 break
-            more["ContinuationToken"] = answer["NextContinuationToken"]
+            more["ContinuationToken"] = response["NextContinuationToken"]
         return keys
 
     async def put(self, key: str, body: bytes) -> None:
@@ -197,7 +197,7 @@ class S3Store:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
         parameters = {"Range": span} if span else {}
         try:
-            answer = await self._client.repeated(
+            response = await self._client.repeated(
                 "get_object", self._name(key), Bucket=self._bucket, Key=self._key(key), **parameters
             )
         except CallFailed as failure:
@@ -206,11 +206,11 @@ class S3Store:
             if failure.code in _ABSENT:
                 return None
             raise _unread(failure) from failure
-        body, told = answer["Body"], answer.get("ContentRange")
-        if told is None:
+        body, content_range = response["Body"], response.get("ContentRange")
+        if content_range is None:
             return _Part(body=body, start=0, whole=len(body))
         # "bytes 3-9/10"
-        bounds, _, whole = told.removeprefix("bytes ").partition("/")
+        bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
         return _Part(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
 
     async def _repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:

@@ -480,7 +480,7 @@ def _require_base_version(file: ManifestFile | None) -> None:
 
 
 def _gap(transaction: Transaction, gap: int, latest: int, options: PrepareOptions) -> Rejected:
-    told = (
+    problem = (
         f"version {gap}, after read_version {transaction.read_version} and before the latest {latest}, can't be read "
         "(cleaned up?), so it is not known what it changed"
     )
@@ -488,13 +488,13 @@ def _gap(transaction: Transaction, gap: int, latest: int, options: PrepareOption
         return Rejected(
             status=Status.RETRYABLE,
             reason="history_gap",
-            message=f"{told}. Do the work again on version {latest}",
+            message=f"{problem}. Do the work again on version {latest}",
             conflicting_version=gap,
         )
     return Rejected(
         status=Status.UNDECIDED,
         reason="history_gap",
-        message=f"{told}, nor whether this transaction was committed before. A person has to look",
+        message=f"{problem}, nor whether this transaction was committed before. A person has to look",
         conflicting_version=gap,
     )
 
@@ -504,17 +504,17 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
     what, latest = deciding.theirs or "commit", case.latest.version
     retryable = deciding.verdict is Verdict.RETRYABLE
     blind = since.ours.files_read is None and deciding.rule in ("row", "upd") and retryable
-    told = (
+    problem = (
         f"this {case.operation.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
         f"{deciding.rule}: {reason(deciding.rule)})"
     )
     if blind:
-        told += ". Its read version is gone, so what it changed can't be told from what others did"
+        problem += ". Its read version is gone, so its changes can't be separated from those of others"
     advice = f"Read version {latest} and do the work again" if retryable else "It can't be committed"
     return Rejected(
         status=Status.RETRYABLE if retryable else Status.INCOMPATIBLE,
         reason="read_version_gone" if blind else "conflict",
-        message=f"{told}. {advice}",
+        message=f"{problem}. {advice}",
         conflicting_version=deciding.version,
         conflicting_operation=deciding.theirs or "",
         rule=deciding.rule,

@@ -106,8 +106,8 @@ def create_options(wish: Mapping[str, Any]) -> CreateOptions:
     }
     for name, value in wish.items():
         if name not in known or not isinstance(value, known[name]):
-            told = ", ".join(f"{one} ({kind.__name__})" for one, kind in known.items())
-            raise InvalidRequest(f"create option {name!r}: {value!r} is not one of {told}", code="create_options")
+            listed = ", ".join(f"{one} ({kind.__name__})" for one, kind in known.items())
+            raise InvalidRequest(f"create option {name!r}: {value!r} is not one of {listed}", code="create_options")
     options = CreateOptions(**wish)
     if options.data_storage_version not in (None, *DATA_FORMATS):
         raise InvalidRequest(

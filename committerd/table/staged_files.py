@@ -36,12 +36,12 @@ OpenStore = Callable[[str], ObjectStore]
 
 _T = TypeVar("_T")
 
-_TOLD_MAX = 10
+_NAMED_MAX = 10
 _HEADS_AT_ONCE = 256
 """HEAD requests at the same time. A store with fewer connections queues them."""
 _MANIFESTS_TRIED = 4
 """Manifests to try when checking that the table is readable: a single one may itself be unreadable."""
-_TOLD_CHARS_MAX = 200
+_NAME_CHARS_MAX = 200
 _ROWS_PER_BYTE = 16
 """Rows per byte of a data file above which its own row count is read.
 
@@ -95,7 +95,7 @@ async def read_named(
         return await read()
     except ObjectUnreadable as error:
         raise InvalidRequest(
-            f"the record names {key[:_TOLD_CHARS_MAX]!r}, which can't be read, while the table can: {error}. Use a "
+            f"the record names {key[:_NAME_CHARS_MAX]!r}, which can't be read, while the table can: {error}. Use a "
             "regular file in the table's folder that the committer may read, and stage a new transaction",
             code=code,
         ) from error
@@ -123,10 +123,10 @@ async def missing_files(store: ObjectStore, keys: Sequence[str]) -> list[str]:
 
 def missing_file(keys: Sequence[str]) -> InvalidRequest:
     """The error that names these missing files (`missing_file`)."""
-    told = ", ".join(key[:_TOLD_CHARS_MAX] for key in keys[:_TOLD_MAX])
-    more = f" and {len(keys) - _TOLD_MAX} more" if len(keys) > _TOLD_MAX else ""
+    listed = ", ".join(key[:_NAME_CHARS_MAX] for key in keys[:_NAMED_MAX])
+    more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
     return InvalidRequest(
-        f"files of the transaction are missing: {told}{more}. Were they written to another table's "
+        f"files of the transaction are missing: {listed}{more}. Were they written to another table's "
         "folder, or did a cleanup delete them? Write them again, and stage a new transaction",
         code="missing_file",
     )
@@ -289,12 +289,12 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
     if missing := [one.key for one in named if one.key not in sizes]:
         raise missing_file(missing)
     wrong = [one for one in named if not _fits(one, sizes[one.key])]
-    told = ", ".join(
-        f"{one.key[:_TOLD_CHARS_MAX]} has {sizes[one.key]} bytes, not {one.size}" for one in wrong[:_TOLD_MAX]
+    listed = ", ".join(
+        f"{one.key[:_NAME_CHARS_MAX]} has {sizes[one.key]} bytes, not {one.size}" for one in wrong[:_NAMED_MAX]
     )
-    more = f", and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
+    more = f", and {len(wrong) - _NAMED_MAX} more" if len(wrong) > _NAMED_MAX else ""
     raise InvalidRequest(
-        f"files of the transaction have other sizes than it says: {told}{more}. Were they still being "
+        f"files of the transaction have other sizes than it says: {listed}{more}. Were they still being "
         "written, or replaced? Write new files, and stage a new transaction",
         code="file_size",
     )
@@ -326,7 +326,7 @@ async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[s
         if descriptor is not None and descriptor.length < fragment.physical_rows:
             raise InvalidRequest(
                 f"fragment {fragment.id} says that it has {fragment.physical_rows} rows (physical_rows), but its file "
-                f"{key[:_TOLD_CHARS_MAX]} has {descriptor.length}. Stage what pylance says of the files that it wrote",
+                f"{key[:_NAME_CHARS_MAX]} has {descriptor.length}. Stage what pylance says of the files that it wrote",
                 code="physical_rows_too_many",
             )
 
@@ -362,7 +362,7 @@ class Allowance:
         if self.left < 0:
             raise InvalidRequest(
                 f"the deletion files that the transaction names have more than the {self._all} bytes that are allowed "
-                f"(setting commit.named_bytes_max), with {key[:_TOLD_CHARS_MAX]}: commit in smaller parts",
+                f"(setting commit.named_bytes_max), with {key[:_NAME_CHARS_MAX]}: commit in smaller parts",
                 code="named_bytes",
             )
 
@@ -557,10 +557,10 @@ def _is_uncounted(fragment: DataFragment) -> bool:
 async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
     """Return the size in bytes of each object, None for a missing one. Raises as `read_named`."""
     if isinstance(store, TakesSeveral) and len(keys) > 1:
-        answers = dict(zip(keys, await store.head_several(keys), strict=True))
+        found_sizes = dict(zip(keys, await store.head_several(keys), strict=True))
     else:
-        answers = {}
-    sizes = {key: answer for key, answer in answers.items() if answer is None or isinstance(answer, int)}
+        found_sizes = {}
+    sizes = {key: size for key, size in found_sizes.items() if size is None or isinstance(size, int)}
 
     async def look(key: str) -> None:
         sizes[key] = await read_named(store, key, lambda: store.head(key))
@@ -572,8 +572,8 @@ async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | Non
 async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
     """Return the sizes in bytes of those objects that exist and are readable."""
     if isinstance(store, TakesSeveral):
-        answers = zip(keys, await store.head_several(keys), strict=True)
-        return {key: answer for key, answer in answers if isinstance(answer, int)}
+        found_sizes = zip(keys, await store.head_several(keys), strict=True)
+        return {key: size for key, size in found_sizes if isinstance(size, int)}
     sizes: dict[str, int] = {}
 
     async def look(key: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from committerd.errors import OutcomeUnknown, StoreUnavailable
 from committerd.lance.format.manifest_file import Body
-from committerd.stores.port import Answer, Created, Exists, ObjectStore, TakesParts, TakesSeveral
+from committerd.stores.port import Created, Exists, ObjectStore, PutResult, TakesParts, TakesSeveral
 from committerd.table.prepare import Prepared
 from committerd.table.staged_files import missing_file
 from committerd.table.versions import Table
@@ -65,24 +65,26 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
 
     Raises `OutcomeUnknown` when the store did not respond, and `StoreUnavailable` when nothing was put.
     """
-    answer = await put_manifest(table.store, prepared.key, prepared.body)
-    if isinstance(answer, Created):
+    result = await put_manifest(table.store, prepared.key, prepared.body)
+    if isinstance(result, Created):
         _remember(table, prepared)
-    return answer
+    return result
 
 
-async def put_in_turn(table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]) -> Sequence[Answer]:
+async def put_in_turn(
+    table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]
+) -> Sequence[PutResult]:
     """Put versions in order, up to the first that is not created; returns one put result for each that was tried.
 
     Tries more than one only on a store that implements `TakesSeveral`, and only while `as_long_as` returns True.
     """
     if len(several) > 1 and isinstance(table.store, TakesSeveral):
         objects = [(prepared.key, prepared.body.parts) for prepared in several]
-        answers = await table.store.put_in_turn_if_absent(objects, as_long_as=as_long_as)
-        for prepared, answer in zip(several, answers, strict=False):
-            if isinstance(answer, Created):
+        results = await table.store.put_in_turn_if_absent(objects, as_long_as=as_long_as)
+        for prepared, result in zip(several, results, strict=False):
+            if isinstance(result, Created):
                 _remember(table, prepared)
-        return answers
+        return results
     try:
         return [await put(table, several[0])]
     except (StoreUnavailable, OutcomeUnknown) as error:

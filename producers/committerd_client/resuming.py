@@ -185,14 +185,14 @@ async def find_answer(
         searched = await _in_thread(lambda: search.read_backlog(since, partition), search.stop)
         if search.best is not None and search.best.status != UNDECIDED:
             return search.best
-        found, told = await _in_thread(history, search.stop)
+        found, known = await _in_thread(history, search.stop)
         if found is not None:
             return found
         await _in_thread(lambda: search.follow(until), search.stop)
     finally:
         await _in_thread(search.close, search.stop)
     if search.best is None:
-        raise not_found(search.uuid, searched, told)
+        raise not_found(search.uuid, searched, known)
     return search.best
 
 

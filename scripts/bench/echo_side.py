@@ -68,7 +68,7 @@ class Asker(_End):
         return taken
 
 
-class Answerer(_End):
+class OutcomeMaker(_End):
     """Sends each record back when a new file is in the store."""
 
     def __init__(self, *, servers: str, sends: str, takes: str, folder: Path, durable: bool) -> None:

@@ -62,9 +62,9 @@ def test_numbers_are_those_that_memory_keeps(spill: Spill) -> None:
             uuids.put(str(key), number)
             spill.uuids.put(str(key), number)
             told.put(key, said)
-            spill.told.put(key, said)
+            spill.outcome_numbers.put(key, said)
         assert spill.uuids.get(str(key)) == uuids.get(str(key))
-        assert spill.told.get(key) == told.get(key)
+        assert spill.outcome_numbers.get(key) == told.get(key)
 
 
 def test_where_no_file_can_be_made_it_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

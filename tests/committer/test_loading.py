@@ -56,21 +56,21 @@ def settled_ahead_and_79_more() -> Bucket:
 
 async def test_what_was_settled_ahead_is_found_below_versions_of_earlier_offsets() -> None:
     loaded = await loaded_from(settled_ahead_and_79_more(), lambda position: 70)
-    answered = loaded.answered
+    settled_versions = loaded.settled_versions
     assert loaded.ledger.floor > 0
     assert loaded.position is not None
     assert loaded.position.settled == (AHEAD,)
-    assert 1 in answered.between(AHEAD, AHEAD)
-    assert [*answered.between(70, 72)] == [74, 73, 72]
+    assert 1 in settled_versions.between(AHEAD, AHEAD)
+    assert [*settled_versions.between(70, 72)] == [74, 73, 72]
 
 
 async def test_history_below_everything_that_is_owed_is_not_read() -> None:
     bucket = Bucket()
     for offset in range(80):
         put(bucket, offset + 1, answers=offset, next_offset=offset + 1, settled=[])
-    answered = (await loaded_from(bucket, lambda position: 70)).answered
-    assert answered.oldest > 1
-    assert [*answered.between(70, 72)] == [73, 72, 71]
+    settled_versions = (await loaded_from(bucket, lambda position: 70)).settled_versions
+    assert settled_versions.oldest > 1
+    assert [*settled_versions.between(70, 72)] == [73, 72, 71]
 
 
 async def head_of(bucket: Bucket) -> Head:

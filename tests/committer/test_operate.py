@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from committerd.committer.loading import Answered, Loaded
-from committerd.committer.operate import Situation, adopted, unanswered_below
+from committerd.committer.loading import Loaded, SettledVersions
+from committerd.committer.operate import Situation, adopted, undecided_below
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.queue.ledger import Ledger
 from committerd.queue.port import TopicIdentity
@@ -35,7 +35,7 @@ def situation(code: str, facts: QueueFacts, carried: Position | None = None, unc
         position=carried,
         marks={},
         carried_marks={},
-        answered=Answered(),
+        settled_versions=SettledVersions(),
     )
     refusal = RefusedToRun("refused", code=code) if code else None
     return Situation(loaded=loaded, facts=facts, refusal=refusal, unchanged_below=unchanged)
@@ -61,7 +61,7 @@ def test_nothing_is_proposed_where_too_little_is_known() -> None:
     found = situation("keys_missing", facts)
     with pytest.raises(SettingsError, match="--offset"):
         adopted(found, None)
-    assert unanswered_below(found, 80) is None
+    assert undecided_below(found, 80) is None
 
 
 def test_what_the_table_passes_is_answered() -> None:
@@ -86,7 +86,7 @@ def test_what_was_settled_ahead_stays_settled_when_the_log_has_lost_records() ->
 def test_another_log_is_taken_on_from_its_start(code: str) -> None:
     found = situation(code, replace(FACTS, outcomes=outcomes(10)), start_of(TOPIC, 60))
     assert adopted(found, None) == replace(start_of(TOPIC, 10), era=1)
-    assert unanswered_below(found, 25) == 15
+    assert undecided_below(found, 25) == 15
 
 
 @pytest.mark.parametrize("code", ["position_beyond_end", "log_rewritten"])
@@ -101,15 +101,15 @@ def test_a_log_that_lost_its_end_is_taken_on_where_it_is_proven_unchanged(
     carried = replace(start_of(TOPIC, 120), settled=(130,))
     found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, unchanged)
     assert adopted(found, None) == replace(start_of(TOPIC, next_offset), era=1)
-    assert unanswered_below(found, 100) == 100 - next_offset
+    assert undecided_below(found, 100) == 100 - next_offset
 
 
 def test_an_operator_who_asks_for_more_is_told_how_many_records_that_skips() -> None:
     found = situation("keys_missing", replace(FACTS, outcomes=outcomes(50, 84)))
     assert adopted(found, 90) == replace(start_of(TOPIC, 90), era=1)
-    assert unanswered_below(found, 90) == 90 - 51 - 1
-    assert unanswered_below(found, 51) == 0
-    assert unanswered_below(found, 20) == 0
+    assert undecided_below(found, 90) == 90 - 51 - 1
+    assert undecided_below(found, 51) == 0
+    assert undecided_below(found, 20) == 0
 
 
 @pytest.mark.parametrize("offset", [9, 101])

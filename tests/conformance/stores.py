@@ -90,7 +90,7 @@ class StoreRunner:
         self._download(folder, f"{name}/table.lance/", sums)
         return answer.status.value.lower(), self.uri(name)
 
-    async def _commit(self, uri: str, staged: bytes, options: Mapping[str, Any]) -> direct.Answer:
+    async def _commit(self, uri: str, staged: bytes, options: Mapping[str, Any]) -> direct.DirectOutcome:
         try:
             return await direct.commit(
                 Table(self._stores.open(uri)),
@@ -111,7 +111,7 @@ class StoreRunner:
             )
         except RequestError as error:
             refused = refused_by(error)
-            return direct.Answer(status=refused.status, reason=refused.reason, message=refused.message)
+            return direct.DirectOutcome(status=refused.status, reason=refused.reason, message=refused.message)
 
     def _upload(self, folder: Path, prefix: str) -> dict[str, str]:
         """Every file; returns the MD5 of each by its key, which is also its ETag."""

@@ -92,7 +92,7 @@ class Ground:
         )
         return staging.append(fragments, read_version=read_version)
 
-    async def commit(self, uri: str, ids: Sequence[int], store: ObjectStore | None = None) -> direct.Answer:
+    async def commit(self, uri: str, ids: Sequence[int], store: ObjectStore | None = None) -> direct.DirectOutcome:
         return await commit(store or self.stores.open(uri), self.stage(uri, ids), self.stores)
 
     def open(self, uri: str) -> Any:
@@ -118,7 +118,7 @@ class Ground:
         return [item["path"].rpartition("/")[2] for item in items]
 
 
-async def commit(store: ObjectStore, transaction: Transaction, stores: Stores) -> direct.Answer:
+async def commit(store: ObjectStore, transaction: Transaction, stores: Stores) -> direct.DirectOutcome:
     return await direct.commit(
         Table(store), transaction, options=PrepareOptions(), world=world(stores), backoff=Backoff(random.Random(1))
     )
@@ -266,7 +266,7 @@ async def test_a_manifest_that_pylance_4_threw_away_is_told_with_the_way_out(gro
 
 async def test_two_committers_and_pylance_at_once(ground: Ground) -> None:
     uri = ground.create("raced")
-    answers: list[direct.Answer] = []
+    answers: list[direct.DirectOutcome] = []
 
     async def write(first: int) -> None:
         async with opened(ground.s3, ground.dynamodb) as stores:

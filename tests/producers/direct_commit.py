@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from committerd.committer import direct
-from committerd.committer.direct import Answer
+from committerd.committer.direct import DirectOutcome
 from committerd.stores.local import LocalStore
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import PrepareOptions, World, create_options
@@ -17,7 +17,7 @@ from committerd_client import Staged
 from committerd_common.messages import Transaction
 
 
-async def commit(uri: str | Path, given: Staged | Transaction) -> Answer:
+async def commit(uri: str | Path, given: Staged | Transaction) -> DirectOutcome:
     """What became of it; a commit is in the table."""
     rng = random.Random(0)
     options = given.create_options if isinstance(given, Staged) else {}

@@ -29,7 +29,7 @@ from committerd.committer.head import Head
 from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, Run, _Ahead
-from committerd.committer.publisher import Answers, Publisher
+from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import FormedVersion, RunLanding, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
@@ -41,7 +41,7 @@ from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
 from committerd.queue.race import Found, Race
 from committerd.queue.start import QueueFacts
-from committerd.stores.port import Answer, Created, ObjectStore
+from committerd.stores.port import Created, ObjectStore, PutResult
 from committerd.table import prepare as preparing
 from committerd.table import staged_files
 from committerd.table.prepare import Prepared
@@ -68,7 +68,7 @@ def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
 def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
     async def optimistic(
         table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[Answer]:
+    ) -> Sequence[PutResult]:
         answers = await put_in_turn(table, several, as_long_as=as_long_as)
         return [Created() if isinstance(answer, OutcomeUnknown) else answer for answer in answers]
 
@@ -117,7 +117,7 @@ def leaves_transaction_files_of_a_run_to_its_last(patch: pytest.MonkeyPatch) -> 
 def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
     publish = Publisher._publish
 
-    async def early(self: Publisher, batch: Sequence[Answers]) -> None:
+    async def early(self: Publisher, batch: Sequence[OutcomeBatch]) -> None:
         self._due = next((a for a in reversed(batch) if a.acknowledge is not None), None)
         self._acknowledge_due.set()
         await publish(self, batch)
@@ -351,9 +351,9 @@ def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
 def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
     publish_again = Starter._publish_again
 
-    async def in_order(self: Starter, answered: Any, head: Head, *arguments: Any, **named: Any) -> None:
+    async def in_order(self: Starter, with_outcomes: Any, head: Head, *arguments: Any, **named: Any) -> None:
         alone = replace(head, position=replace(head.position, settled=()))
-        await publish_again(self, answered, alone, *arguments, **named)
+        await publish_again(self, with_outcomes, alone, *arguments, **named)
 
     patch.setattr(Starter, "_publish_again", in_order)
 
@@ -391,7 +391,7 @@ def lets_refusals_wait_as_long_as_an_outage_took(patch: pytest.MonkeyPatch) -> N
 
 
 def tries_an_acknowledgement_once(patch: pytest.MonkeyPatch) -> None:
-    async def resigned(self: Publisher, due: Answers | None) -> None:
+    async def resigned(self: Publisher, due: OutcomeBatch | None) -> None:
         await anyio.lowlevel.checkpoint()
 
     patch.setattr(Publisher, "_try_again_later", resigned)
@@ -456,15 +456,15 @@ def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
 
 def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
     """So records that one settled ahead has overtaken are passed over."""
-    answered = operate.answered
+    with_outcomes = operate.with_outcomes
 
     def overtaken(situation: Situation) -> Position | None:
-        known = answered(situation)
+        known = with_outcomes(situation)
         if known is None or not known.settled:
             return known
         return replace(known, next_offset=known.settled[-1] + 1, settled=())
 
-    patch.setattr(operate, "answered", overtaken)
+    patch.setattr(operate, "with_outcomes", overtaken)
 
 
 def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
-from committerd.stores.port import Answer, Created, Exists, Tail
+from committerd.stores.port import Created, Exists, PutResult, Tail
 from committerd_common.paths import VERSIONS
 from tests.simulation.faults import Lost, Refused, Weather
 
@@ -112,15 +112,15 @@ class FakeStore:
                 self._bucket.crossing = False
 
         try:
-            answer, fate = await self._weather.journey(f"store.put_if_absent {key}", put)
+            result, fate = await self._weather.journey(f"store.put_if_absent {key}", put)
         except Refused as refused:
             raise StoreUnavailable(str(refused)) from refused
         except Lost as lost:
             given_up = True
             raise OutcomeUnknown(str(lost)) from lost
-        if isinstance(answer, StoreUnavailable):
-            raise answer
-        return Exists() if fate.ends == "doubled" else answer
+        if isinstance(result, StoreUnavailable):
+            raise result
+        return Exists() if fate.ends == "doubled" else result
 
     def _put_if_absent(self, key: str, body: bytes) -> Created | Exists | StoreUnavailable:
         return self._bucket.put_if_absent(key, body)
@@ -190,18 +190,18 @@ class SwiftStore(FakeStore):
 
     async def put_in_turn_if_absent(
         self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[Answer]:
-        answers: list[Answer] = []
+    ) -> Sequence[PutResult]:
+        results: list[PutResult] = []
         for key, parts in objects:
             try:
-                answers.append(await self.put_if_absent(key, b"".join(parts)))
+                results.append(await self.put_if_absent(key, b"".join(parts)))
             except (StoreUnavailable, OutcomeUnknown) as error:
-                answers.append(error)
-            if not isinstance(answers[-1], Created) or not as_long_as():
+                results.append(error)
+            if not isinstance(results[-1], Created) or not as_long_as():
                 break
-        if len(answers) > 1 and self._weather.rng.random() < self._weather.rates.lost:
+        if len(results) > 1 and self._weather.rng.random() < self._weather.rates.lost:
             return [OutcomeUnknown("the names could not be synced")]
-        return answers
+        return results
 
 
 def _folder(key: str) -> str:

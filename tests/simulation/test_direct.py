@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from committerd.committer import direct
-from committerd.committer.direct import Answer
+from committerd.committer.direct import DirectOutcome
 from committerd.errors import StoreUnavailable
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.outcomes import Status
@@ -32,7 +32,7 @@ EACH = 5
 @pytest.mark.parametrize("seed", range(20))
 def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
     bucket = Bucket()
-    told: dict[str, Answer | None] = {}
+    told: dict[str, DirectOutcome | None] = {}
 
     async def commit(transaction: Transaction, rng: random.Random) -> None:
         table = Table(FakeStore(bucket, Weather(rng=rng, rates=STORM)))

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from committerd.committer import direct
-from committerd.committer.direct import Answer
+from committerd.committer.direct import DirectOutcome
 from committerd.errors import StoreUnavailable
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.outcomes import Status
@@ -47,7 +47,7 @@ class Stores:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
-    scene, told = Stores(), dict[str, Answer]()
+    scene, told = Stores(), dict[str, DirectOutcome]()
     holes: list[int] = []
 
     def watch(change: Change, key: str, body: bytes) -> None:

@@ -16,7 +16,7 @@ from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
 from committerd_common.messages import Outcome
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class QueueState:
                         return record
         return None
 
-    async def _asked(self, question: Awaitable[Answer]) -> Answer | None:
+    async def _asked(self, question: Awaitable[Response]) -> Response | None:
         try:
             return await question
         except RefusedToRun as error:

@@ -7,7 +7,7 @@ from committerd.lance.checks.uuids import UUID_BYTES
 from committerd_common.paths import DATA, index_prefix, leaves_its_folder, object_name, unstorable
 
 _INDEX_FOLDER_BYTES = len(index_prefix(bytes(UUID_BYTES)))
-_TOLD_CHARS_MAX = 200
+_NAME_CHARS_MAX = 200
 """The length at which a path is cut in an error message."""
 
 
@@ -19,7 +19,7 @@ def require_data_path(path: str, room: int) -> None:
     """
     if leaves_its_folder(path):
         raise InvalidRequest(
-            f"data file {path[:_TOLD_CHARS_MAX]!r} must be the name of a file in the table's folder data/: not empty, "
+            f"data file {path[:_NAME_CHARS_MAX]!r} must be the name of a file in the table's folder data/: not empty, "
             "and without `/`, `\\`, control characters, `.` or `..`, plain or percent-encoded",
             code="path_outside",
         )
@@ -33,7 +33,7 @@ def require_index_path(path: str, room: int) -> None:
     """
     if any(leaves_its_folder(segment) for segment in path.split("/")):
         raise InvalidRequest(
-            f"index file {path[:_TOLD_CHARS_MAX]!r} must be a path below the index's folder: not empty, not absolute, "
+            f"index file {path[:_NAME_CHARS_MAX]!r} must be a path below the index's folder: not empty, not absolute, "
             "and without `\\`, control characters, `.` or `..`, plain or percent-encoded",
             code="path_outside",
         )
@@ -42,4 +42,4 @@ def require_index_path(path: str, room: int) -> None:
 
 def _require_storable(what: str, path: str, key: str, room: int) -> None:
     if fault := unstorable(key, room):
-        raise InvalidRequest(f"{what} {path[:_TOLD_CHARS_MAX]!r} can't be stored: {fault}", code="path_invalid")
+        raise InvalidRequest(f"{what} {path[:_NAME_CHARS_MAX]!r} can't be stored: {fault}", code="path_invalid")

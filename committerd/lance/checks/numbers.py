@@ -17,6 +17,6 @@ def require_in_bounds(where: str, message: Message) -> None:
     wrong = numbers_out_of_bounds(message)
     if not wrong:
         return
-    told = "; ".join(str(one) for one in wrong[:_LISTED_MAX])
+    listed = "; ".join(str(one) for one in wrong[:_LISTED_MAX])
     more = f"; and {len(wrong) - _LISTED_MAX} more" if len(wrong) > _LISTED_MAX else ""
-    raise InvalidRequest(f"{where} has numbers out of bounds: {told}{more}", code=wrong[0].code)
+    raise InvalidRequest(f"{where} has numbers out of bounds: {listed}{more}", code=wrong[0].code)

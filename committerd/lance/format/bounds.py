@@ -180,15 +180,15 @@ def _look(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBou
     for name, least, most, bounds in single:
         value = getattr(message, name)
         if not least <= value <= most:
-            found.append(OutOfBounds(_told(path, name), value, bounds))
+            found.append(OutOfBounds(_dotted(path, name), value, bounds))
     for name, least, most, bounds in many:
         values = getattr(message, name)[:]  # a list: reading the field itself several times takes longer than the copy
         if values and (min(values) < least or max(values) > most):
             value = next(one for one in values if not least <= one <= most)
-            found.append(OutOfBounds(_told(path, name), value, bounds))
+            found.append(OutOfBounds(_dotted(path, name), value, bounds))
     for name, least, most, bounds in keys:
         found += [
-            OutOfBounds(_told(path, name), key, bounds) for key in getattr(message, name) if not least <= key <= most
+            OutOfBounds(_dotted(path, name), key, bounds) for key in getattr(message, name) if not least <= key <= most
         ]
     for name, below in inner:
         if message.HasField(name):
@@ -205,10 +205,10 @@ def _look(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBou
             _look(value, below, (*path, name, key), found)
 
 
-def _told(path: tuple[Any, ...], name: str) -> str:
+def _dotted(path: tuple[Any, ...], name: str) -> str:
     """A path as text: `append.fragments[0].physical_rows`."""
-    told = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in (*path, name))
-    return told.removeprefix(".")
+    dotted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in (*path, name))
+    return dotted.removeprefix(".")
 
 
 def _plan(descriptor: Any) -> _Plan:

@@ -11,7 +11,7 @@ from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import files_of
 from committerd_common.messages import Manifest, Transaction
 
-_TOLD_MAX = 10
+_NAMED_MAX = 10
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -45,14 +45,14 @@ def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
         if above := {number for number in has if number > highest}:
             return f"its files have fields {_some(above)}, which the table does not have"
         if missing := required.keys() - has:
-            names = [required[number] for number in sorted(missing)[:_TOLD_MAX]]
+            names = [required[number] for number in sorted(missing)[:_NAMED_MAX]]
             return f"its files lack the columns {names}, which the table requires"
     return None
 
 
 def _some(numbers: Collection[int]) -> str:
-    told = ", ".join(map(str, sorted(numbers)[:_TOLD_MAX]))
-    return told if len(numbers) <= _TOLD_MAX else f"{told} and {len(numbers) - _TOLD_MAX} more"
+    listed = ", ".join(map(str, sorted(numbers)[:_NAMED_MAX]))
+    return listed if len(numbers) <= _NAMED_MAX else f"{listed} and {len(numbers) - _NAMED_MAX} more"
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:

@@ -17,7 +17,7 @@ from committerd_common.messages import DataFragment, DeletionFile, Manifest, Tra
 from committerd_common.paths import deletion_key
 
 _DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
-_ADDRESSES_TOLD_MAX = 5
+_ADDRESSES_NAMED_MAX = 5
 
 
 def require_known_type(fragment: DataFragment) -> None:
@@ -59,7 +59,7 @@ def merge_deletions(
     rebased.read_version = facts.latest_version
     by_id = {fragment.id: fragment for fragment in updated}
     files: dict[str, bytes] = {}
-    clashes, told = 0, list[str]()
+    clashes, addresses = 0, list[str]()
     for merge, deletions in facts.deletions:
         fragment_id = merge.ours.id
         if not deletions.read <= deletions.ours:
@@ -70,7 +70,7 @@ def merge_deletions(
         affected = deletions.ours - deletions.read
         both = affected & deletions.latest
         clashes += len(both)
-        told += (str(fragment_id << 32 | row) for row in islice(both, _ADDRESSES_TOLD_MAX - len(told)))
+        addresses += (str(fragment_id << 32 | row) for row in islice(both, _ADDRESSES_NAMED_MAX - len(addresses)))
         merged = affected | deletions.latest
         if len(merged) >= merge.latest.physical_rows:
             # It stays in the list of updated fragments too, as in Lance, where removal takes precedence.
@@ -87,6 +87,6 @@ def merge_deletions(
             by_id[fragment_id].deletion_file.CopyFrom(file)
             files[deletion_key(fragment_id, file, staged=True)] = encode_bitmap(merged)
     if clashes:
-        more = "" if clashes <= len(told) else f" and {clashes - len(told)} more"
-        return RowConflict(message=f"both modified rows at addresses [{', '.join(told)}]{more}")
+        more = "" if clashes <= len(addresses) else f" and {clashes - len(addresses)} more"
+        return RowConflict(message=f"both modified rows at addresses [{', '.join(addresses)}]{more}")
     return Rebased(transaction=rebased, files=files)

@@ -11,7 +11,7 @@ from committerd_common.messages import BasePath, Manifest
 from committerd_common.paths import KEY_BYTES_MAX
 from committerd_common.uris import canonical_base, is_below
 
-_TOLD_CHARS_MAX = 200
+_NAME_CHARS_MAX = 200
 """The length at which a path is cut in an error message."""
 
 
@@ -30,7 +30,7 @@ def require_allowed_base(where: str, path: str, bases: Collection[str] | None) -
     """
     if canonical_base(path) is None or len(path.encode()) > KEY_BYTES_MAX:
         raise InvalidRequest(
-            f"{where} names {path[:_TOLD_CHARS_MAX]!r}; it needs an absolute path or a URI, without `.` or `..` "
+            f"{where} names {path[:_NAME_CHARS_MAX]!r}; it needs an absolute path or a URI, without `.` or `..` "
             f"segments, plain or percent-encoded, of at most {KEY_BYTES_MAX} bytes",
             code="base_path",
         )

@@ -82,8 +82,8 @@ Violation = tuple[str, str]
 
 def _raise(violations: Sequence[Violation], version: int) -> None:
     if violations:
-        told = "; ".join(text for _, text in violations[:10])
-        raise CorruptTable(f"version {version} is not sound: {told}", code=violations[0][0])
+        listed = "; ".join(text for _, text in violations[:10])
+        raise CorruptTable(f"version {version} is not sound: {listed}", code=violations[0][0])
 
 
 def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violation]:

@@ -134,8 +134,8 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
                 code="fragments_reserved",
             )
         # With stable row ids, pylance 4.0.0 can't return `new_fragments`; it can always return the JSON.
-        told = _told(result)
-        groups.append(RewrittenGroup(_fragments(told["original_fragments"]), _fragments(told["new_fragments"])))
+        given = _as_json(result)
+        groups.append(RewrittenGroup(_fragments(given["original_fragments"]), _fragments(given["new_fragments"])))
     return Compacted(
         read_version=table.version,
         read_uuid=table.read_uuid,
@@ -145,19 +145,19 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
     )
 
 
-def _told(given: Any) -> Any:
+def _as_json(given: Any) -> Any:
     """The JSON in which pylance sends a task or a result to other processes; pylance's stubs lack `json`."""
     return json.loads(given.json())
 
 
-def _fragments(told: Iterable[Mapping[str, Any]]) -> tuple[DataFragment, ...]:
-    return tuple(fragment_of_json(one) for one in told)
+def _fragments(given: Iterable[Mapping[str, Any]]) -> tuple[DataFragment, ...]:
+    return tuple(fragment_of_json(one) for one in given)
 
 
 def _without(task: CompactionTask, done: set[int]) -> list[CompactionTask]:
     """The rest of a task without the fragments in `done`: a task for each run of neighbours that is worth rewriting."""
-    told = _told(task)
-    fragments = told["task"]["fragments"]
+    given = _as_json(task)
+    fragments = given["task"]["fragments"]
     if done.isdisjoint(one["id"] for one in fragments):
         return [task]
     parts = []
@@ -165,7 +165,7 @@ def _without(task: CompactionTask, done: set[int]) -> list[CompactionTask]:
         left = list(run)
         if not skipped and (len(left) > 1 or left[0].get("deletion_file") is not None):
             part: Any = type(task)  # its stub lacks `from_json`
-            parts.append(part.from_json(json.dumps({**told, "task": {**told["task"], "fragments": left}})))
+            parts.append(part.from_json(json.dumps({**given, "task": {**given["task"], "fragments": left}})))
     return parts
 
 

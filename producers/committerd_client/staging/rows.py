@@ -141,10 +141,10 @@ def append_if_exists(staged: Staged, open_table: Callable[[], lance.LanceDataset
         table = read_table(open_table())
         ours, theirs = _comparable(overwrite.schema), _comparable(table.manifest.fields)
         if ours != theirs:
-            told = sorted({name for _, name, *_ in {*ours} ^ {*theirs}})
+            fields = sorted({name for _, name, *_ in {*ours} ^ {*theirs}})
             raise StagingError(
                 f"the table exists by now (version {table.version}), with another schema than the data was written "
-                f"for: {', '.join(told)}. Write the data again with write_fragments(data, dataset) and append that",
+                f"for: {', '.join(fields)}. Write the data again with write_fragments(data, dataset) and append that",
                 code="schema_differs",
             )
         transaction = table.transaction(None, staged.transaction.transaction_properties)

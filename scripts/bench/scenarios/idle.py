@@ -26,7 +26,7 @@ from kafka.admin import NewTopic
 from harness.places import StorePlace
 from scripts.bench import conditional_writes
 from scripts.bench.bench import Bench, mode
-from scripts.bench.echo_side import Answerer, Asker
+from scripts.bench.echo_side import Asker, OutcomeMaker
 from scripts.bench.pool import newest_manifest, require_once
 from scripts.bench.producer_side import Producers
 from scripts.bench.written import Written
@@ -101,17 +101,17 @@ def _tell(bench: Bench, case: str) -> None:
 
 def _echoes(bench: Bench, folder: Path, size: int, *, durable: bool) -> list[float]:
     """How long each record takes there, into a file of so many bytes, and back, in seconds."""
-    asker, answerer = bench.workers(2)
+    asker, outcome_maker = bench.workers(2)
     record, times = bench.pool.staged(0).SerializeToString(), bench.plan.idle_commits
     with _new_topics(bench.kafka, "asked", "answered") as (asked, answered):
         asker.make(Asker, servers=bench.kafka, sends=asked, takes=answered)
-        answerer.make(
-            Answerer, servers=bench.kafka, sends=answered, takes=asked, folder=folder / "_echo", durable=durable
+        outcome_maker.make(
+            OutcomeMaker, servers=bench.kafka, sends=answered, takes=asked, folder=folder / "_echo", durable=durable
         )
-        answerer.start("answer", body=secrets.token_bytes(size), times=times)
+        outcome_maker.start("answer", body=secrets.token_bytes(size), times=times)
         taken: list[float] = asker.call("ask", record=record, times=times)
-        answerer.result()
-        for worker in (asker, answerer):
+        outcome_maker.result()
+        for worker in (asker, outcome_maker):
             worker.call("close")
     return taken
 

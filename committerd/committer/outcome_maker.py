@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from committerd.committer.publisher import Answers, Publisher
+from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
@@ -25,7 +25,7 @@ _LETTER_OVERHEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answerer:
+class OutcomeMaker:
     """Makes outcomes and dead letters, and hands them to the publisher."""
 
     queue: Queue
@@ -35,9 +35,9 @@ class Answerer:
     log_all: bool = False
     letter_bytes_max: int = 1024 * 1024
 
-    async def give(
+    async def publish(
         self,
-        answers: Answers,
+        batch: OutcomeBatch,
         *,
         generation: int,
         acknowledge: tuple[Position, int] | None = None,
@@ -50,7 +50,7 @@ class Answerer:
         """
         await self.publisher.give(
             replace(
-                answers,
+                batch,
                 generation=generation,
                 acknowledge=acknowledge[0].next_offset if acknowledge else None,
                 metadata=self.acknowledgement(*acknowledge) if acknowledge else "",
@@ -59,7 +59,7 @@ class Answerer:
             )
         )
 
-    async def again(self, entries: Sequence[Entry], position: Position) -> Answers:
+    async def make_again(self, entries: Sequence[Entry], position: Position) -> OutcomeBatch:
         """Make the outcomes of entries again, from the table alone.
 
         Dead letters need the record, which is read from the log again; those whose record the log has lost are left
@@ -69,10 +69,10 @@ class Answerer:
         records = {}
         if bad:
             records = {r.offset: r for r in await self.queue.read(min(bad), max(bad) + 1) if r.offset in set(bad)}
-        self.telemetry.republished_answers.add(len(entries))
-        return self.answers(entries, position, records=records, first_time=False)
+        self.telemetry.republished_outcomes.add(len(entries))
+        return self.make(entries, position, records=records, first_time=False)
 
-    def answers(
+    def make(
         self,
         entries: Iterable[Entry],
         position: Position,
@@ -80,13 +80,13 @@ class Answerer:
         records: Mapping[int, Record],
         timings: Mapping[int, Timings] | None = None,
         first_time: bool = True,
-    ) -> Answers:
+    ) -> OutcomeBatch:
         """Make the outcomes of records that versions settle.
 
         `records`: the records that may become dead letters, by offset. `first_time` False: the outcomes were published
         before, so they are not counted and logged.
         """
-        told, outcomes, letters = [], [], []
+        made, outcomes, letters = [], [], []
         topic, timings = position.topic.encode(), timings or {}
         for settled, entry in entries:
             timing = timings.get(entry.offset)
@@ -94,7 +94,7 @@ class Answerer:
                 outcome = committed(entry, settled, position, timing)
             else:
                 outcome = refused(entry, position, timing)
-            told.append(outcome)
+            made.append(outcome)
             outcomes.append(
                 Publication(
                     key=outcome.uuid.encode(),
@@ -113,8 +113,8 @@ class Answerer:
                 else:
                     letters.append(self._letter(record, outcome))
         if first_time:
-            self._count(told)
-        return Answers(generation=0, outcomes=outcomes, letters=letters)
+            self._count(made)
+        return OutcomeBatch(generation=0, outcomes=outcomes, letters=letters)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
         """Make the dead letter: the record with the reason in headers; without its value if it would not fit."""
@@ -129,12 +129,12 @@ class Answerer:
         return letter_of(record, reasons, room=self.letter_bytes_max - _LETTER_OVERHEAD_BYTES)
 
     def _count(self, outcomes: Iterable[Outcome]) -> None:
-        answered: Counter[tuple[str, int]] = Counter()
+        counted: Counter[tuple[str, int]] = Counter()
         for outcome in outcomes:
-            answered[outcome.operation, outcome.status] += 1
+            counted[outcome.operation, outcome.status] += 1
             if outcome.status != COMMITTED or self.log_all:
                 self._count_other(outcome)
-        for (operation, number), count in answered.items():
+        for (operation, number), count in counted.items():
             self.telemetry.transactions.add(count, operation=operation, outcome=Status.of_number(number).value.lower())
 
     def _count_other(self, outcome: Outcome) -> None:
