@@ -46,7 +46,7 @@ async def for_each(
         raise errors[0]
 
 
-class Beside(Generic[_Own]):
+class Concurrently(Generic[_Own]):
     """A call that runs concurrently with another one. Its error does not cancel the other call."""
 
     def __init__(self, call: Callable[[], Awaitable[_Own]]) -> None:

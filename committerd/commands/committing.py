@@ -38,7 +38,7 @@ def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
 
 
 @asynccontextmanager
-async def looking(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]]:
+async def stores_and_queue(settings: Settings) -> AsyncIterator[tuple[Stores, KafkaQueue]]:
     """Stores and queue for a command that only reads: it neither joins the group nor creates topics."""
     async with (
         stores_of(settings) as stores,

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import looking, world
+from committerd.commands.committing import stores_and_queue, world
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import monotonic, stores_of
 from committerd.committer import operate
@@ -96,7 +96,7 @@ async def _show(configured: Settings, as_json: bool) -> None:
         except RefusedToRun as gone:
             await _show_without_topic(configured, gone, as_json=as_json)
             return
-    async with _looked(configured) as (_, found):
+    async with _situation(configured) as (_, found):
         _print(found, as_json)
 
 
@@ -133,7 +133,7 @@ def _print(found: Situation, as_json: bool) -> None:
 
 
 async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
-    async with _looked(configured) as (stores, found):
+    async with _situation(configured) as (stores, found):
         if not found.loaded.version:
             raise SettingsError(
                 f"there is no table at {found.loaded.table.uri}: create it first, then set its position"
@@ -177,9 +177,9 @@ def _print_change(found: Situation, target: Position, version: int | None, *, as
 
 
 @asynccontextmanager
-async def _looked(configured: Settings) -> AsyncIterator[tuple[Stores, Situation]]:
+async def _situation(configured: Settings) -> AsyncIterator[tuple[Stores, Situation]]:
     """The stores, and the state of table and queue; both stay open during the block."""
-    async with looking(configured) as (stores, queue):
+    async with stores_and_queue(configured) as (stores, queue):
         store = stores.open(configured.dataset.uri)
         yield stores, await operate.look(queue, Table(store), Loading(monotonic=monotonic))
 

@@ -16,11 +16,11 @@ from datetime import datetime
 
 import anyio
 
+from committerd.committer.file_checks import FileChecker
 from committerd.committer.forming import Former
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
-from committerd.committer.looking import Lookout
 from committerd.committer.outcome_maker import Entry, OutcomeMaker
 from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.publisher import OutcomeBatch, Publisher
@@ -92,7 +92,7 @@ class Parts:
     """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
     starter: Starter
     former: Former
-    lookout: Lookout
+    file_checker: FileChecker
     putter: Putter
     telemetry: Telemetry
     backoff: Callable[[], Backoff]
@@ -131,7 +131,7 @@ class Committer:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._parts.intake.run)
             tasks.start_soon(self._parts.publisher.run)
-            tasks.start_soon(self._parts.lookout.run)
+            tasks.start_soon(self._parts.file_checker.run)
             while not self._stopping:
                 generation = self._parts.intake.generation
                 if generation is None:
@@ -179,12 +179,12 @@ class Committer:
                 vet(view.head.manifest)
                 if view.head.version:
                     self._holding.note_settled(None)
-                    self._parts.lookout.switch(on=True)
+                    self._parts.file_checker.switch(on=True)
                     try:
                         async with self._pipeline.open():
                             await self._commit_groups(generation, view)
                     finally:
-                        self._parts.lookout.switch(on=False)
+                        self._parts.file_checker.switch(on=False)
                         await self._publish_held_back(self._holding.end(), generation)
                 else:
                     await self._wait_for_table(generation, view)

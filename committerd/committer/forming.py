@@ -50,7 +50,7 @@ from committerd.table.prepare import (
     judge,
 )
 from committerd.table.refusals import INTERNAL_ERROR
-from committerd.table.staged_files import FileLimits, look_at_several
+from committerd.table.staged_files import FileLimits, check_files_of_several
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Member, Refusal, Transaction
@@ -63,17 +63,17 @@ _AT_ONCE = 64
 _CULPRITS_MAX = 4
 """Most records that one attempt to form a version may refuse because a group with them can't be built."""
 _TURNS = 4
-"""Iterations of the event loop to wait for the lookout to begin with a record that has just arrived."""
-_LOOKED_SECONDS_MAX = 300.0
+"""Iterations of the event loop to wait for the file checker to begin with a record that has just arrived."""
+_CHECKED_SECONDS_MAX = 300.0
 """How long the result of a file check is valid."""
 STALE_MS = 5 * 24 * 3600 * 1000
 """Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 
 
-Looking = Literal["early", "together", "alone"]
+FileCheckTiming = Literal["early", "together", "alone"]
 """When the files of records are checked.
 
-early: while the records wait (`Lookout`), for a store with a round trip. together: all files of a version in one go
+early: while the records wait (`FileChecker`), for a store with a round trip. together: all files of a version in one go
 when it is formed, for a local store. alone: the files of each record when it is judged.
 """
 
@@ -149,7 +149,7 @@ class Former:
     telemetry: Telemetry
     containment: Containment
     caution: _Caution = field(default_factory=_Caution)
-    looking: Looking = "alone"
+    file_check_timing: FileCheckTiming = "alone"
     """When the files of records are checked, if they are."""
 
     async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> FormedVersion | None:
@@ -166,8 +166,8 @@ class Former:
         retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
         turns = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
         held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
-        if self.looking == "together":
-            await self._look_at_all(turns, head)
+        if self.file_check_timing == "together":
+            await self._check_files_of_all(turns, head)
         while True:
             started = anyio.current_time()
             forming = await self._gather(head, turns, unbuildable=unbuildable, held=held)
@@ -256,7 +256,7 @@ class Former:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
             if len(forming.requests) + len(forming.refusals) >= limits.records:
                 break
-            if self.looking == "early" and not await self._looked(pending, forming, full=full):
+            if self.file_check_timing == "early" and not await self._are_files_checked(pending, forming, full=full):
                 break
             request = await self.decoder.decode(pending, head.table)
             if isinstance(request, Refused):
@@ -274,7 +274,7 @@ class Former:
                 self._refuse(forming, pending, decision)
         return forming
 
-    async def _look_at_all(self, turns: Sequence[Pending], head: Head) -> None:
+    async def _check_files_of_all(self, turns: Sequence[Pending], head: Head) -> None:
         """Check the files of all records that may join the version, in one go.
 
         Refuses nothing: an error shows again when its record is judged.
@@ -283,33 +283,33 @@ class Former:
         wanted = [
             one
             for one in turns
-            if one.looked is None
+            if one.checked_files is None
             and not one.is_claim
             and self.options.verifies(age_ms=now_ms - one.record.timestamp_ms)
         ]
         if not wanted:
             return
         try:
-            await look_at(wanted, head.table, decoder=self.decoder, limits=self.options.file_limits)
+            await check_files(wanted, head.table, decoder=self.decoder, limits=self.options.file_limits)
         except Exception as error:  # noqa: BLE001  # judging the record raises it again
-            _log.debug("files.not_looked_at", extra={"error": repr(error)})
+            _log.debug("files.not_checked", extra={"error": repr(error)})
 
-    async def _looked(self, pending: Pending, forming: _Forming, *, full: bool) -> bool:
+    async def _are_files_checked(self, pending: Pending, forming: _Forming, *, full: bool) -> bool:
         """Whether a record can be judged now: its files were checked, or won't be. False: it joins a later version.
 
         Waits for the check only if the version would otherwise be empty, or is going to be full.
         """
         is_first = not forming.requests and not forming.refusals
         for _ in range(_TURNS):
-            if pending.looking is not None or not is_first:
+            if pending.file_check is not None or not is_first:
                 break
-            await anyio.lowlevel.checkpoint()  # it has just arrived: lets the lookout begin with it
-        if pending.looking is None:
+            await anyio.lowlevel.checkpoint()  # it has just arrived: lets the file checker begin with it
+        if pending.file_check is None:
             return is_first
-        if not pending.looking.is_set():
+        if not pending.file_check.is_set():
             if not is_first and not full:
                 return False
-            await pending.looking.wait()
+            await pending.file_check.wait()
         return True
 
     async def _judge(self, request: Request, pending: Pending, forming: _Forming, head: Head) -> Judged | Refused:
@@ -351,13 +351,13 @@ class Former:
 
     def _prepare_options(self, request: Request, pending: Pending, now_ms: int) -> PrepareOptions:
         options, envelope = self.options, request.envelope
-        if pending.looked is not None and anyio.current_time() - pending.looked.at > _LOOKED_SECONDS_MAX:
-            pending.looked = None
+        if pending.checked_files is not None and anyio.current_time() - pending.checked_files.at > _CHECKED_SECONDS_MAX:
+            pending.checked_files = None
         return PrepareOptions(
             allowed=options.allowed,
             verify_files=options.verifies(age_ms=now_ms - pending.record.timestamp_ms),
             file_limits=options.file_limits,
-            looked=pending.looked,
+            checked_files=pending.checked_files,
             rules_out_duplicate=envelope.app is not None,
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,
@@ -542,7 +542,7 @@ async def _in_turn(
     return [*first, *(p for p in waiting if p.offset not in ahead)]
 
 
-async def look_at(records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits) -> None:
+async def check_files(records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits) -> None:
     """Check the files of records, all at once, and keep the result with each record. Raises `StoreUnavailable`."""
     requests: list[tuple[Pending, Request]] = []
     for number, pending in enumerate(records, start=1):
@@ -551,6 +551,6 @@ async def look_at(records: Sequence[Pending], table: Table, *, decoder: Decoder,
         request = await decoder.decode(pending, table)
         if isinstance(request, Request):
             requests.append((pending, request))
-    found = await look_at_several(table.store, [request.transaction for _, request in requests], limits)
-    for (pending, _), looked in zip(requests, found, strict=True):
-        pending.looked = looked
+    found = await check_files_of_several(table.store, [request.transaction for _, request in requests], limits)
+    for (pending, _), checked_files in zip(requests, found, strict=True):
+        pending.checked_files = checked_files

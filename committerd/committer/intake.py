@@ -23,7 +23,7 @@ from committerd.queue.ledger import Refused
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256, record_size
-from committerd.table.staged_files import LookedAt
+from committerd.table.staged_files import CheckedFiles
 from committerd_common.request import Request
 
 
@@ -42,9 +42,9 @@ class Pending:
     """None = not decoded yet."""
     is_claim: bool = False
     """Whether it is a claim check (header `transaction-file`): its transaction, which may be large, is a file."""
-    looking: anyio.Event | None = None
+    file_check: anyio.Event | None = None
     """Set once its files were checked ahead of judging; None = the check has not begun."""
-    looked: LookedAt | None = None
+    checked_files: CheckedFiles | None = None
     """Its files that the check found."""
 
     @property
@@ -213,7 +213,7 @@ class Intake:
         some = islice(self.pending, *self._span(count, behind))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
-    def not_looked_at(self, *, most: int, bytes_max: int) -> list[Pending]:
+    def unchecked(self, *, most: int, bytes_max: int) -> list[Pending]:
         """Return the first records whose files have not begun to be checked: at most `most`.
 
         Considers only the first `bytes_max` bytes of waiting records, but at least one record. Leaves out claim checks,
@@ -225,7 +225,7 @@ class Intake:
             size += pending.size
             if len(found) == most or (size > bytes_max and pending is not self.pending[0]):
                 break
-            if pending.looking is None and not pending.is_claim:
+            if pending.file_check is None and not pending.is_claim:
                 found.append(pending)
         return found
 

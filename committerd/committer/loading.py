@@ -25,7 +25,7 @@ from committerd.queue.outcomes import Settled, settled_by
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
 from committerd.queue.race import Found
 from committerd.table.history import History
-from committerd.table.versions import Standing, Table
+from committerd.table.versions import Table, VersionState
 
 _log = logging.getLogger(__name__)
 
@@ -191,11 +191,11 @@ async def position_of(table: Table, version: int) -> Position | None:
     return read.found.position if read is not None else None
 
 
-def require_same(base: int, standing: Standing) -> None:
+def require_same(base: int, standing: VersionState) -> None:
     """Raise `StartAgain` unless version `base` is unchanged."""
-    if standing is Standing.SAME:
+    if standing is VersionState.SAME:
         return
-    what = "is gone" if standing is Standing.GONE else "is another one now"
+    what = "is gone" if standing is VersionState.GONE else "is another one now"
     raise StartAgain(f"version {base}, which was to be built on, {what}: was the table deleted or made again?")
 
 

@@ -144,7 +144,7 @@ class OutcomeMaker:
         if status.is_dead_letter:
             self.telemetry.dead_letters.add(reason=outcome.reason)
         _log.info(
-            "transaction.answered",
+            "transaction.settled",
             extra={
                 "uuid": outcome.uuid,
                 "status": status.value,

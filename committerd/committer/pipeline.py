@@ -27,7 +27,7 @@ from committerd.committer.head import Head
 from committerd.committer.intake import Intake
 from committerd.committer.putting import FormedVersion, Putter, Settlement
 from committerd.committer.view import View
-from committerd.concurrency import Beside
+from committerd.concurrency import Concurrently
 from committerd.queue.port import TopicIdentity
 from committerd.stores.port import TakesSeveral
 from committerd.table.versions import Table
@@ -165,7 +165,7 @@ class Pipeline:
         if self._known_of(self._newest_expected(head, held_for)) is not None:
             draft = await forming()
         else:
-            arrived, asked = self._intake.arrived, Beside(self._identity)
+            arrived, asked = self._intake.arrived, Concurrently(self._identity)
             draft = await asked.of(forming)
             if draft is None:
                 return None

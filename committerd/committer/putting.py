@@ -20,7 +20,7 @@ from itertools import islice
 
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.view import View
-from committerd.concurrency import Beside
+from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
 from committerd.lance.format.manifest_file import TAIL_BYTES
 from committerd.queue.grouping import Group
@@ -31,7 +31,7 @@ from committerd.stores.port import Created, Exists, ExternallyDecided, PutResult
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
 from committerd.table.prepare import Prepared
-from committerd.table.versions import Standing, Table
+from committerd.table.versions import Table, VersionState
 from committerd.table.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
 from committerd.telemetry import STARTED_AGAIN, Telemetry
 from committerd_common.paths import data_key
@@ -200,8 +200,8 @@ class RunLanding:
         """
         view, drafts, sent_at = self._view, self._left, self._view.monotonic()
         table, base, prepared = view.table, view.head.version, [draft.prepared for draft in drafts]
-        transaction = Beside(partial(write_transaction, table, prepared[-1]))
-        look = Beside(partial(table.standing, base))
+        transaction = Concurrently(partial(write_transaction, table, prepared[-1]))
+        look = Concurrently(partial(table.standing, base))
         put = partial(
             put_in_turn, table, prepared, as_long_as=lambda: view.monotonic() - sent_at < self._recheck_seconds
         )
@@ -212,7 +212,7 @@ class RunLanding:
         if count and base:
             at_once = look.done and view.monotonic() - sent_at <= _AT_ONCE_SECONDS
             standing = look.result if at_once else await self._standing()
-            if standing is not Standing.SAME:
+            if standing is not VersionState.SAME:
                 await self._withdraw(drafts[:count], standing)
             view.require_same(standing)
         for draft in drafts[:count]:
@@ -224,9 +224,9 @@ class RunLanding:
             await self._write(partial(write_transaction, table, prepared[-1]))
         return results[-1]
 
-    async def _standing(self) -> Standing:
+    async def _standing(self) -> VersionState:
         """Return the standing of the version that we built on. Retries until the store responds."""
-        found: list[Standing] = []
+        found: list[VersionState] = []
 
         async def look() -> None:
             found.append(await self._view.table.standing(self._view.head.version))
@@ -237,7 +237,7 @@ class RunLanding:
     async def _withdraw_what_landed(self, drafts: Sequence[FormedVersion]) -> None:
         """As `_withdraw`, for those of these versions that exist, when the put result is unknown."""
         standing = await self._standing()
-        if standing is Standing.SAME:
+        if standing is VersionState.SAME:
             return
         landed: list[FormedVersion] = []
 
@@ -248,7 +248,7 @@ class RunLanding:
         if landed:
             await self._withdraw(landed, standing)
 
-    async def _withdraw(self, drafts: Sequence[FormedVersion], standing: Standing) -> None:
+    async def _withdraw(self, drafts: Sequence[FormedVersion], standing: VersionState) -> None:
         """Delete versions that landed in a table other than the one they were built on: readers can't open them.
 
         Deletes them only if that is certain: the version below is another one, or it is deleted together with its data,
@@ -265,7 +265,7 @@ class RunLanding:
                 self._tell(error)
                 await backoff.wait()
         _log.error(
-            "commit.astray",
+            "commit.on_another_table",
             extra={
                 "version": made[0].version,
                 "versions": len(made),
@@ -275,13 +275,13 @@ class RunLanding:
             },
         )
 
-    async def _taken_out(self, made: Sequence[Prepared], standing: Standing) -> bool:
+    async def _taken_out(self, made: Sequence[Prepared], standing: VersionState) -> bool:
         """Delete those of these versions that exist, if that is certain and no writer has built on them; else False."""
         table = self._view.table
         if isinstance(table.store, ExternallyDecided):
             return False
         if not (
-            standing is Standing.REPLACED
+            standing is VersionState.REPLACED
             or await self._data_is_gone()
             or await table.is_another_below(self._view.head.version)  # that version may have had no data
         ):
@@ -321,7 +321,7 @@ class RunLanding:
 
         known = [draft.identity for draft in drafts]
         if ask or None in known:
-            written = Beside(write)
+            written = Concurrently(write)
             known = [await written.of(self._queue.identity)]
             if written.failed is not None:
                 raise written.failed

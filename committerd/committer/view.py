@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.loading import News, read_new, require_same
-from committerd.table.versions import Standing, Table
+from committerd.table.versions import Table, VersionState
 
 
 @dataclass(slots=True)
@@ -68,6 +68,6 @@ class View:
         self.require_same(await self.table.standing(self.head.version))
         self.confirmed_at = asked_at
 
-    def require_same(self, standing: Standing) -> None:
+    def require_same(self, standing: VersionState) -> None:
         """Raise `StartAgain` unless the head's version is unchanged."""
         require_same(self.head.version, standing)

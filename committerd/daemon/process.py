@@ -24,10 +24,10 @@ from committerd.committer import Committer, Pace, Parts, State
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
-from committerd.committer.forming import Former, FormingOptions, Looking
+from committerd.committer.file_checks import FileChecker
+from committerd.committer.forming import FileCheckTiming, Former, FormingOptions
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading
-from committerd.committer.looking import Lookout
 from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
@@ -139,7 +139,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
     )
 
 
-def _looking(options: FormingOptions, store: ObjectStore) -> Looking:
+def _file_check_timing(options: FormingOptions, store: ObjectStore) -> FileCheckTiming:
     if options.verify_files == "never":
         return "alone"
     return "together" if isinstance(store, TakesSeveral) else "early"
@@ -202,14 +202,14 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             world=world,
             telemetry=around.telemetry,
             containment=containment,
-            looking=_looking(options, around.store),
+            file_check_timing=_file_check_timing(options, around.store),
         ),
-        lookout=Lookout(
+        file_checker=FileChecker(
             intake,
             decoder,
             Table(around.store),
             options=options,
-            looking=_looking(options, around.store),
+            file_check_timing=_file_check_timing(options, around.store),
             wall_clock=around.wall_clock,
         ),
         putter=Putter(

@@ -246,7 +246,7 @@ class GroupMember:
         if isinstance(error, errors.RetriableError):
             if time.monotonic() - self._warned_at >= _WARNING_AGE_SECONDS:
                 self._warned_at = time.monotonic()
-                _log.warning("kafka.unanswered", extra={"error": in_words(error)})
+                _log.warning("kafka.no_response", extra={"error": in_words(error)})
             self._stopping.wait(_POLL_MS / 1000)
             return True
         if isinstance(error, _UNREADABLE):

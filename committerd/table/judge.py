@@ -45,9 +45,9 @@ from committerd.table.history import History
 from committerd.table.refusals import Rejected, refused_by
 from committerd.table.staged_files import (
     Allowance,
+    CheckedFiles,
     Copy,
     FileLimits,
-    LookedAt,
     OpenStore,
     Places,
     copies_of,
@@ -75,7 +75,7 @@ class PrepareOptions:
     verify_files: bool = False
     """Check that the staged files exist."""
     file_limits: FileLimits = field(default_factory=FileLimits)
-    looked: LookedAt | None = None
+    checked_files: CheckedFiles | None = None
     """Staged files that were found already; those found now are added to it."""
     rules_out_duplicate: bool = False
     """Something other than the history proves that the transaction was not committed before."""
@@ -401,7 +401,7 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
     """Check the staged `files`, and read the facts that building the operation needs. Raises `RequestError`."""
     latest, table, needs = case.latest, case.table, case.operation.needs
     found = await case.do(partial(_require_fits, judged.transaction, files, latest, case.options.create))
-    looked = case.options.looked or LookedAt()
+    checked_files = case.options.checked_files or CheckedFiles()
     if case.options.verify_files:
         await require_files(
             case.readable_places(judged.transaction),
@@ -409,11 +409,11 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
             files,
             current=found,
             written=judged.files,
-            looked=looked,
+            checked_files=checked_files,
             limits=case.options.file_limits,
         )
     limits = case.options.file_limits
-    transaction = await with_known_sizes(table.store, judged.transaction, files, looked, limits=limits)
+    transaction = await with_known_sizes(table.store, judged.transaction, files, checked_files, limits=limits)
     if transaction is not judged.transaction:
         judged = replace(judged, transaction=transaction)
     if not needs:

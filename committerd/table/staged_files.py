@@ -185,7 +185,7 @@ def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataF
 
 
 @dataclass(slots=True)
-class LookedAt:
+class CheckedFiles:
     """The files of a transaction that were found. A missing file is not noted, as it may still appear."""
 
     at: float = float("-inf")
@@ -196,31 +196,31 @@ class LookedAt:
     """By key of a deletion file: its fragment's `physical_rows` and `deletion_file`, and the number of deleted rows."""
 
 
-async def look_at_several(
+async def check_files_of_several(
     store: ObjectStore, transactions: Sequence[Transaction], limits: FileLimits
-) -> list[LookedAt]:
+) -> list[CheckedFiles]:
     """Check ahead of judging which files of these transactions exist in the table's own folder.
 
     Refuses nothing: a missing or unreadable file is just not noted. Returns one result per transaction, in their order.
     Raises `StoreUnavailable`.
     """
     files_by = [new_files(transaction) for transaction in transactions]
-    found = [LookedAt(at=anyio.current_time()) for _ in transactions]
+    found = [CheckedFiles(at=anyio.current_time()) for _ in transactions]
     keys: list[list[str]] = []
     for transaction, files in zip(transactions, files_by, strict=True):
         named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
         keys.append([one.key for one in named if one.base_id is None] if len(named) <= limits.files else [])
     sizes = await _sizes_found(store, [key for some in keys for key in some])
-    for looked, some in zip(found, keys, strict=True):
-        looked.sizes = {key: sizes[key] for key in some if key in sizes}
+    for checked_files, some in zip(found, keys, strict=True):
+        checked_files.sizes = {key: sizes[key] for key in some if key in sizes}
 
-    async def read(one: tuple[StagedFiles, LookedAt]) -> None:
-        files, looked = one
+    async def read(one: tuple[StagedFiles, CheckedFiles]) -> None:
+        files, checked_files = one
         allowance = Allowance(limits)
         for fragment in staged_deletions(files, None):
             if not fragment.deletion_file.HasField("base_id"):
                 with suppress(InvalidRequest):
-                    await _look_at_deletions(Places(store=store), fragment, looked, allowance)
+                    await _check_deletions(Places(store=store), fragment, checked_files, allowance)
 
     with_deletions = [
         one for one in zip(files_by, found, strict=True) if any(f.HasField("deletion_file") for f in one[0].fragments)
@@ -237,14 +237,14 @@ async def require_files(
     *,
     current: Manifest | None,
     written: Container[str],
-    looked: LookedAt,
+    checked_files: CheckedFiles,
     limits: FileLimits,
 ) -> None:
     """Return if the staged `files` exist, have the sizes that the transaction gives, and delete as many rows.
 
     `current`: an excerpt of the latest version, whose files are taken to exist. `written`: keys that are written before
-    the version. Files that `looked` has are not checked again; those found now are added to it. Files in a base path
-    are checked as far as `places` can read it.
+    the version. Files that `checked_files` has are not checked again; those found now are added to it. Files in a base
+    path are checked as far as `places` can read it.
 
     Raises `InvalidRequest` (`too_many_files`, `missing_file`, `file_size`, `physical_rows_too_many`, `deletion_file`,
     `named_bytes`, `file_unreadable`), and `StoreUnavailable`.
@@ -254,10 +254,10 @@ async def require_files(
     own = [one for one in named if one.base_id is None]
     if len(own) < len(named):
         await _require_in_bases(places, [one for one in named if one.base_id is not None])
-    sizes = await _sizes(places.store, [one.key for one in own if not _fits(one, looked.sizes.get(one.key))])
-    looked.sizes.update((key, size) for key, size in sizes.items() if size is not None)
-    _require_sizes(own, looked.sizes)
-    await _require_rows(places.store, files, looked.sizes)
+    sizes = await _sizes(places.store, [one.key for one in own if not _fits(one, checked_files.sizes.get(one.key))])
+    checked_files.sizes.update((key, size) for key, size in sizes.items() if size is not None)
+    _require_sizes(own, checked_files.sizes)
+    await _require_rows(places.store, files, checked_files.sizes)
     allowance = Allowance(limits)
     for fragment in staged_deletions(files, current):
         file = fragment.deletion_file
@@ -266,7 +266,7 @@ async def require_files(
         if file.HasField("base_id"):
             await _read_in_base(places, fragment, allowance)
         else:
-            await _look_at_deletions(places, fragment, looked, allowance)
+            await _check_deletions(places, fragment, checked_files, allowance)
 
 
 def _require_few(named: Sequence[Named], limits: FileLimits) -> None:
@@ -367,14 +367,16 @@ class Allowance:
             )
 
 
-async def _look_at_deletions(places: Places, fragment: DataFragment, looked: LookedAt, allowance: Allowance) -> None:
-    """Read a staged deletion file, unless `looked` has it for the same description of the fragment."""
+async def _check_deletions(
+    places: Places, fragment: DataFragment, checked_files: CheckedFiles, allowance: Allowance
+) -> None:
+    """Read a staged deletion file, unless `checked_files` has it for the same description of the fragment."""
     key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
     described = DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
-    known = looked.deletions.get(key)
+    known = checked_files.deletions.get(key)
     if known is None or known[0] != described:
         rows = await read_deletions(places, fragment, staged=True, allowance=allowance)
-        looked.deletions[key] = described, len(rows)
+        checked_files.deletions[key] = described, len(rows)
 
 
 async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allowance) -> None:
@@ -388,12 +390,14 @@ async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allow
 
 
 async def with_known_sizes(
-    store: ObjectStore, transaction: Transaction, files: StagedFiles, looked: LookedAt, *, limits: FileLimits
+    store: ObjectStore, transaction: Transaction, files: StagedFiles, checked_files: CheckedFiles, *, limits: FileLimits
 ) -> Transaction:
     """Fill in the sizes of data files and the numbers of deleted rows that the writer left out.
 
-    Returns the same object when nothing is missing. Lance fills them in too (`migrate_manifest`). Facts that `looked`
-    has are not read again. Raises `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`, `file_unreadable`).
+    Returns the same object when nothing is missing. Lance fills them in too (`migrate_manifest`). Facts that
+    `checked_files` has are not read again.
+
+    Raises `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`, `file_unreadable`).
     """
     sizeless = [
         data_key(file.path) for file in files.data_files if not file.file_size_bytes and not file.HasField("base_id")
@@ -403,7 +407,7 @@ async def with_known_sizes(
         return transaction
     filled = Transaction()
     filled.CopyFrom(transaction)
-    sizes = looked.sizes | await _sizes(store, [key for key in sizeless if key not in looked.sizes])
+    sizes = checked_files.sizes | await _sizes(store, [key for key in sizeless if key not in checked_files.sizes])
     if missing := [key for key in sizeless if sizes[key] is None]:
         raise missing_file(missing)
     files, places, allowance = staged_files(filled), Places(store=store), Allowance(limits)
@@ -413,7 +417,7 @@ async def with_known_sizes(
     for fragment in files.fragments:
         if _is_uncounted(fragment):
             key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
-            known = looked.deletions.get(key)
+            known = checked_files.deletions.get(key)
             rows = known[1] if known else len(await read_deletions(places, fragment, staged=True, allowance=allowance))
             fragment.deletion_file.num_deleted_rows = rows
             if not rows:

@@ -87,7 +87,7 @@ highest, however many versions below it are read.
 """
 
 
-class Standing(Enum):
+class VersionState(Enum):
     """State of a version that was read or created before, as the store has it now."""
 
     SAME = "same"
@@ -235,19 +235,19 @@ class Table:
         except CorruptTable:
             return None
 
-    async def standing(self, version: int) -> Standing:
+    async def standing(self, version: int) -> VersionState:
         """Check whether a version that this table has read or created still exists and is the same. Costs one read.
 
         A table that was deleted and created again has other versions under the same numbers.
         """
         tail = await self.store.get_tail(self._key(version), _END_BYTES)
         if tail is None:
-            return Standing.GONE
-        return Standing.SAME if self._ends.get(version) == _end(tail) else Standing.REPLACED
+            return VersionState.GONE
+        return VersionState.SAME if self._ends.get(version) == _end(tail) else VersionState.REPLACED
 
     async def is_gone(self, version: int) -> bool:
         """Whether a version no longer exists. Costs one read, unless `is_known_gone` is True."""
-        if not self.is_known_gone(version) and await self.standing(version) is Standing.GONE:
+        if not self.is_known_gone(version) and await self.standing(version) is VersionState.GONE:
             self._gone = version
         return self.is_known_gone(version)
 
@@ -261,7 +261,7 @@ class Table:
         Known means listed now, and read or created here before. False when there is no such version.
         """
         known = [number for number in await self.versions() if number < version and number in self._ends]
-        return bool(known) and await self.standing(known[-1]) is Standing.REPLACED
+        return bool(known) and await self.standing(known[-1]) is VersionState.REPLACED
 
     async def transaction(self, file: ManifestFile) -> Transaction | None:
         """Return the transaction that created a version, inline or from its file; None when neither is readable."""

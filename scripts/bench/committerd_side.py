@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio.from_thread
 
-from committerd.concurrency import Beside
+from committerd.concurrency import Concurrently
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
@@ -53,7 +53,7 @@ class OneTable:
         assert isinstance(judged, Judged), f"refused: {judged}"
         prepared = await build_version(self.table, self.latest, judged, world=WORLD)
         await write_referenced(self.table, prepared)
-        written = Beside(partial(write_transaction, self.table, prepared))
+        written = Concurrently(partial(write_transaction, self.table, prepared))
         answer = await written.of(partial(put, self.table, prepared))
         assert written.done, f"the transaction file was not written: {written.failed}"
         assert isinstance(answer, Created), "another has written to this table"

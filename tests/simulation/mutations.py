@@ -45,7 +45,7 @@ from committerd.stores.port import Created, ObjectStore, PutResult
 from committerd.table import prepare as preparing
 from committerd.table import staged_files
 from committerd.table.prepare import Prepared
-from committerd.table.versions import Standing, Table
+from committerd.table.versions import Table, VersionState
 from committerd.table.writing import put_in_turn
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
@@ -222,23 +222,23 @@ def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_look_at_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
-    async def believed(self: Table, version: int) -> Standing:
+    async def believed(self: Table, version: int) -> VersionState:
         await anyio.lowlevel.checkpoint()
-        return Standing.SAME
+        return VersionState.SAME
 
     patch.setattr(Table, "standing", believed)
 
 
 def looks_at_what_it_builds_on_before_it_puts_only(patch: pytest.MonkeyPatch) -> None:
-    async def believed(self: RunLanding) -> Standing:
+    async def believed(self: RunLanding) -> VersionState:
         await anyio.lowlevel.checkpoint()
-        return Standing.SAME
+        return VersionState.SAME
 
     patch.setattr(RunLanding, "_standing", believed)
 
 
 def leaves_what_went_astray(patch: pytest.MonkeyPatch) -> None:
-    async def left(self: RunLanding, drafts: Sequence[FormedVersion], standing: Standing) -> None:
+    async def left(self: RunLanding, drafts: Sequence[FormedVersion], standing: VersionState) -> None:
         await anyio.lowlevel.checkpoint()
 
     patch.setattr(RunLanding, "_withdraw", left)

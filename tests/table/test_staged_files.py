@@ -15,7 +15,7 @@ from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore
 from committerd.table.prepare import ANYTHING, Allowed, Prepared, Rejected, prepare
-from committerd.table.staged_files import FileLimits, LookedAt, look_at_several
+from committerd.table.staged_files import CheckedFiles, FileLimits, check_files_of_several
 from committerd.table.versions import Table
 from committerd.table.writing import write_files
 from committerd_common.messages import Transaction
@@ -310,20 +310,22 @@ class TestLookedAt:
     def counting(self, scene: Scene) -> Counting:
         return Counting(scene.root)
 
-    async def prepared(self, store: Counting, staged: Transaction, looked: LookedAt) -> Prepared | Rejected:
+    async def prepared(self, store: Counting, staged: Transaction, checked_files: CheckedFiles) -> Prepared | Rejected:
         table = Table(store)
         latest = await table.latest()
         store.asked.clear()
-        return await prepare(table, latest, staged, options=replace(VERIFYING, looked=looked), world=world())
+        return await prepare(
+            table, latest, staged, options=replace(VERIFYING, checked_files=checked_files), world=world()
+        )
 
     async def test_files_are_found_once(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
         made = fragment(0, name="new", deleted=2)
         scene.write_files(made)
-        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
-        assert looked.sizes == {"data/new.lance": 100}
+        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
+        assert checked_files.sizes == {"data/new.lance": 100}
         assert sorted(counting.asked) == ["_deletions/0-1-2.bin", "data/new.lance"]
-        assert isinstance(await self.prepared(counting, append(1, made), looked), Prepared)
+        assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
         assert counting.asked == []
 
     async def test_what_its_writer_did_not_know_is_known_from_it(self, scene: Scene, counting: Counting) -> None:
@@ -331,8 +333,8 @@ class TestLookedAt:
         made = fragment(0, name="new", deleted=2)
         scene.write_files(made)
         made.files[0].file_size_bytes = made.deletion_file.num_deleted_rows = 0
-        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
-        prepared = await self.prepared(counting, append(1, made), looked)
+        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
+        prepared = await self.prepared(counting, append(1, made), checked_files)
         assert isinstance(prepared, Prepared)
         assert counting.asked == []
         (_, added) = prepared.manifest.fragments
@@ -341,10 +343,10 @@ class TestLookedAt:
     async def test_what_came_later_is_found_when_it_is_judged(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
         made = fragment(0, name="new", deleted=2)
-        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
-        assert (looked.sizes, looked.deletions) == ({}, {})
+        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
+        assert (checked_files.sizes, checked_files.deletions) == ({}, {})
         scene.write_files(made)
-        assert isinstance(await self.prepared(counting, append(1, made), looked), Prepared)
+        assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
 
     async def test_a_file_that_was_still_being_written_is_looked_at_again(
         self, scene: Scene, counting: Counting
@@ -352,10 +354,10 @@ class TestLookedAt:
         scene.write_versions(1)
         made = fragment(0, name="new")
         scene.path("data/new.lance").write_bytes(bytes(50))
-        (looked,) = await look_at_several(counting, [append(1, made)], FileLimits())
-        assert looked.sizes == {"data/new.lance": 50}
+        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
+        assert checked_files.sizes == {"data/new.lance": 50}
         scene.path("data/new.lance").write_bytes(bytes(100))
-        assert isinstance(await self.prepared(counting, append(1, made), looked), Prepared)
+        assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
 
     async def test_files_of_fragments_that_the_table_has_wait_until_they_are_judged(
         self, scene: Scene, counting: Counting
@@ -365,7 +367,7 @@ class TestLookedAt:
         scene.write_files(changed, new)
         merge = transaction(1, merge=Transaction.Merge(fragments=[changed]))
         staged = [read_at(delete(changed), 1), read_at(update(changed, new_fragments=[new]), 1), merge]
-        deleted, updated, merged = await look_at_several(counting, staged, FileLimits())
+        deleted, updated, merged = await check_files_of_several(counting, staged, FileLimits())
         assert counting.asked.count("data/f0.lance") == 0
         assert (deleted.sizes, list(deleted.deletions)) == ({}, ["_deletions/0-1-1.bin"])
         assert (updated.sizes, list(updated.deletions)) == ({"data/new.lance": 100}, ["_deletions/0-1-1.bin"])
@@ -384,9 +386,9 @@ class TestLookedAt:
         far = fragment(0, name="far", deleted=1)
         far.files[0].base_id = far.deletion_file.base_id = 3
         staged = [append(1, fragment(0, name="link")), odd, deleting, many, append(1, far), append(1, good)]
-        *others, looked = await look_at_several(counting, staged, FileLimits(files=3))
-        assert looked.sizes == {"data/good.lance": 100}
-        assert list(looked.deletions) == ["_deletions/0-1-1.bin"]
+        *others, checked_files = await check_files_of_several(counting, staged, FileLimits(files=3))
+        assert checked_files.sizes == {"data/good.lance": 100}
+        assert list(checked_files.deletions) == ["_deletions/0-1-1.bin"]
         assert not [one for one in others if one.sizes or one.deletions]
 
 

@@ -17,7 +17,7 @@ from committerd.queue.outcomes import encode_settled
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, Tail
 from committerd.table import versions as table_module
-from committerd.table.versions import Standing, Table, committed_by
+from committerd.table.versions import Table, VersionState, committed_by
 from committerd.table.writing import put_manifest
 from committerd_common.messages import IndexMetadata, Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
@@ -437,4 +437,4 @@ async def test_the_latest_version_is_known_again_however_many_others_were_read_s
     table = scene.table()
     assert await table.latest() is not None
     await history(table, 0, 299)
-    assert await table.standing(300) is Standing.SAME
+    assert await table.standing(300) is VersionState.SAME

@@ -143,7 +143,7 @@ def numbers_out_of_bounds(message: Message) -> list[OutOfBounds]:
     The message is a transaction, or the details of a system index.
     """
     found: list[OutOfBounds] = []
-    _look(message, _PLANS[message.DESCRIPTOR.full_name], (), found)
+    _check(message, _PLANS[message.DESCRIPTOR.full_name], (), found)
     return found
 
 
@@ -175,7 +175,7 @@ class _Plan(NamedTuple):
     """Maps with messages as values."""
 
 
-def _look(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBounds]) -> None:
+def _check(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBounds]) -> None:
     single, many, keys, inner, choices, inners, maps = plan
     for name, least, most, bounds in single:
         value = getattr(message, name)
@@ -192,17 +192,17 @@ def _look(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBou
         ]
     for name, below in inner:
         if message.HasField(name):
-            _look(getattr(message, name), below, (*path, name), found)
+            _check(getattr(message, name), below, (*path, name), found)
     for oneof, plans in choices:
         chosen = message.WhichOneof(oneof)
         if chosen in plans:
-            _look(getattr(message, chosen), plans[chosen], (*path, chosen), found)
+            _check(getattr(message, chosen), plans[chosen], (*path, chosen), found)
     for name, below in inners:
         for place, value in enumerate(getattr(message, name)):
-            _look(value, below, (*path, name, place), found)
+            _check(value, below, (*path, name, place), found)
     for name, below in maps:
         for key, value in getattr(message, name).items():
-            _look(value, below, (*path, name, key), found)
+            _check(value, below, (*path, name, key), found)
 
 
 def _dotted(path: tuple[Any, ...], name: str) -> str:

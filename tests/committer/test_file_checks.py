@@ -14,20 +14,20 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import looking
+from committerd.committer import file_checks
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
-from committerd.committer.forming import STALE_MS, Former, FormingOptions, Looking
+from committerd.committer.file_checks import FileChecker
+from committerd.committer.forming import STALE_MS, FileCheckTiming, Former, FormingOptions
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.loading import Loading, load
-from committerd.committer.looking import Lookout
 from committerd.errors import StoreUnavailable
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue, Record
 from committerd.queue.position import Position
 from committerd.stores.local import LocalStore
-from committerd.table.staged_files import LookedAt
+from committerd.table.staged_files import CheckedFiles
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Transaction
@@ -77,14 +77,21 @@ def staged(name: str) -> Transaction:
 class Bench:
     """What forms versions, and what looks at files for it."""
 
-    def __init__(self, scene: Scene, options: FormingOptions | None = None, looking: Looking = "early") -> None:
+    def __init__(
+        self, scene: Scene, options: FormingOptions | None = None, file_check_timing: FileCheckTiming = "early"
+    ) -> None:
         self.scene = scene
         self.store = SlowStore(scene.root)
         self.options = options or FormingOptions()
         self.intake = Intake(cast(Queue, None))
         decoder, telemetry = Decoder(), Telemetry(CollectorRegistry())
-        self.lookout = Lookout(
-            self.intake, decoder, Table(self.store), options=self.options, looking=looking, wall_clock=lambda: NOW
+        self.file_checker = FileChecker(
+            self.intake,
+            decoder,
+            Table(self.store),
+            options=self.options,
+            file_check_timing=file_check_timing,
+            wall_clock=lambda: NOW,
         )
         self.former = Former(
             options=self.options,
@@ -92,7 +99,7 @@ class Bench:
             world=world(random=random.Random(0)),
             telemetry=telemetry,
             containment=Containment(telemetry),
-            looking=looking,
+            file_check_timing=file_check_timing,
         )
         self.next_offset = 0
 
@@ -119,20 +126,20 @@ class Bench:
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.lookout.run)
-            self.lookout.switch(on=True)
+            tasks.start_soon(self.file_checker.run)
+            self.file_checker.switch(on=True)
             yield
             tasks.cancel_scope.cancel()
 
-    async def looked_at(self, pending: Pending) -> LookedAt | None:
+    async def looked_at(self, pending: Pending) -> CheckedFiles | None:
         with anyio.fail_after(5):
             for _ in range(1000):
-                if pending.looking is not None:
+                if pending.file_check is not None:
                     break
                 await anyio.sleep(0.001)
-            assert pending.looking is not None
-            await pending.looking.wait()
-        return pending.looked
+            assert pending.file_check is not None
+            await pending.file_check.wait()
+        return pending.checked_files
 
 
 @pytest.fixture
@@ -151,8 +158,8 @@ def bench(scene: Scene) -> Bench:
 async def test_files_of_all_records_that_wait_are_looked_at_together(bench: Bench) -> None:
     bench.arrive_staged("a", "b", "nothing")
     async with bench.looking():
-        looked = [await bench.looked_at(pending) for pending in bench.intake.pending]
-        assert [one and one.sizes for one in looked] == [{"data/a.lance": 100}, {"data/b.lance": 100}, {}]
+        checked_files = [await bench.looked_at(pending) for pending in bench.intake.pending]
+        assert [one and one.sizes for one in checked_files] == [{"data/a.lance": 100}, {"data/b.lance": 100}, {}]
         asked = list(bench.store.asked)
         assert asked == ["data/a.lance", "data/b.lance", "data/nothing.lance"]
         assert await bench.formed() == ([0, 1], ["missing_file"])
@@ -164,12 +171,12 @@ async def test_further_records_are_looked_at_as_those_before_them_are_settled(
 ) -> None:
     """Without anything new from Kafka, which delivers nothing while too much waits."""
     bench.arrive_staged("a", "b", "c")
-    monkeypatch.setattr(looking, "_BYTES_AHEAD", 2 * bench.intake.pending[0].size)
+    monkeypatch.setattr(file_checks, "_BYTES_AHEAD", 2 * bench.intake.pending[0].size)
     async with bench.looking():
         last = bench.intake.pending[2]
         await bench.looked_at(bench.intake.pending[1])
         await anyio.sleep(0.01)
-        assert last.looking is None
+        assert last.file_check is None
         bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=1))
         assert await bench.looked_at(last) is not None
 
@@ -223,9 +230,9 @@ async def test_a_version_that_will_be_full_waits_for_the_files_of_all(scene: Sce
 async def test_a_file_that_comes_while_its_record_waits_is_found(bench: Bench) -> None:
     bench.arrive_staged("late")
     async with bench.looking():
-        looked = await bench.looked_at(bench.intake.pending[0])
-        assert looked is not None
-        assert looked.sizes == {}
+        checked_files = await bench.looked_at(bench.intake.pending[0])
+        assert checked_files is not None
+        assert checked_files.sizes == {}
         bench.scene.write_files(fragment(0, name="late"))
         assert await bench.formed() == ([0], [])
 
@@ -233,9 +240,9 @@ async def test_a_file_that_comes_while_its_record_waits_is_found(bench: Bench) -
 async def test_what_was_found_long_ago_is_looked_at_again(bench: Bench) -> None:
     bench.arrive_staged("a")
     async with bench.looking():
-        looked = await bench.looked_at(bench.intake.pending[0])
-        assert looked is not None
-        looked.at -= 301
+        checked_files = await bench.looked_at(bench.intake.pending[0])
+        assert checked_files is not None
+        checked_files.at -= 301
         bench.scene.path("data/a.lance").unlink()
         assert await bench.formed() == ([], ["missing_file"])
 
@@ -260,17 +267,17 @@ async def test_claim_checks_are_not_read_ahead(bench: Bench) -> None:
     async with bench.looking():
         await bench.looked_at(bench.intake.pending[0])
         await anyio.sleep(0.01)
-        assert bench.intake.pending[1].looking is None
+        assert bench.intake.pending[1].file_check is None
         assert await bench.formed() == ([0], [])
 
 
 async def test_nobody_looks_while_there_is_no_table(bench: Bench) -> None:
     async with bench.looking():
-        bench.lookout.switch(on=False)
+        bench.file_checker.switch(on=False)
         bench.arrive_staged("a")
         await anyio.sleep(0.01)
-        assert bench.intake.pending[0].looking is None
-        bench.lookout.switch(on=True)
+        assert bench.intake.pending[0].file_check is None
+        bench.file_checker.switch(on=True)
         await bench.looked_at(bench.intake.pending[0])
 
 
@@ -286,7 +293,7 @@ async def test_only_stale_records_are_looked_at_where_the_operator_says_so(scene
 async def test_none_are_looked_at_where_the_operator_says_never(scene: Scene) -> None:
     bench = Bench(scene, FormingOptions(verify_files="never"), "alone")
     bench.arrive_staged("nothing")
-    await bench.lookout.run()
+    await bench.file_checker.run()
     assert await bench.formed() == ([0], [])
     assert bench.store.asked == []
 
@@ -295,12 +302,12 @@ async def test_no_more_is_decoded_ahead_than_fits(bench: Bench) -> None:
     bench.arrive_staged("a", "b", "c")
     for pending in bench.intake.pending:
         pending.size = 10
-    first, *_ = bench.intake.not_looked_at(most=10, bytes_max=5)
+    first, *_ = bench.intake.unchecked(most=10, bytes_max=5)
     assert first.offset == 0
-    assert [one.offset for one in bench.intake.not_looked_at(most=10, bytes_max=20)] == [0, 1]
-    assert [one.offset for one in bench.intake.not_looked_at(most=2, bytes_max=100)] == [0, 1]
-    first.looking = anyio.Event()
-    assert [one.offset for one in bench.intake.not_looked_at(most=2, bytes_max=100)] == [1, 2]
+    assert [one.offset for one in bench.intake.unchecked(most=10, bytes_max=20)] == [0, 1]
+    assert [one.offset for one in bench.intake.unchecked(most=2, bytes_max=100)] == [0, 1]
+    first.file_check = anyio.Event()
+    assert [one.offset for one in bench.intake.unchecked(most=2, bytes_max=100)] == [1, 2]
 
 
 async def test_what_is_judged_before_it_was_looked_at_is_looked_at_then(bench: Bench) -> None:
@@ -314,10 +321,10 @@ class TestAStoreThatAnswersAtOnce:
 
     @pytest.fixture
     def bench(self, scene: Scene) -> Bench:
-        return Bench(scene, looking="together")
+        return Bench(scene, file_check_timing="together")
 
     async def test_is_asked_once_for_a_version(self, bench: Bench) -> None:
-        await bench.lookout.run()
+        await bench.file_checker.run()
         bench.arrive_staged("a", "nothing", "b")
         bench.store.batches.clear()
         assert await bench.formed() == ([0, 2], ["missing_file"])

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from committerd.committer.decoding import Decoder
-from committerd.committer.forming import FormingOptions, Looking, look_at
+from committerd.committer.forming import FileCheckTiming, FormingOptions, check_files
 from committerd.committer.intake import Intake, Pending
 from committerd.table.versions import Table
 
@@ -28,7 +28,7 @@ _BYTES_AHEAD = 32 * 1024 * 1024
 """Most bytes of records in checks. A check decodes its records, which takes several times as much memory."""
 
 
-class Lookout:
+class FileChecker:
     """Checks the files of records as they arrive."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Lookout:
         table: Table,
         *,
         options: FormingOptions,
-        looking: Looking,
+        file_check_timing: FileCheckTiming,
         wall_clock: Callable[[], datetime],
     ) -> None:
         """`table`: a `Table` for these checks only, on the same store as the committer's table."""
@@ -46,7 +46,7 @@ class Lookout:
         self._decoder = decoder
         self._table = table
         self._options = options
-        self._looking = looking
+        self._file_check_timing = file_check_timing
         self._wall_clock = wall_clock
         self._on = False
 
@@ -56,21 +56,21 @@ class Lookout:
         self._intake.notify()
 
     async def run(self) -> None:
-        """Check files until cancelled; returns at once unless `looking` is "early"."""
-        if self._looking != "early":
+        """Check files until cancelled; returns at once unless `file_check_timing` is "early"."""
+        if self._file_check_timing != "early":
             return
         batches = anyio.Semaphore(_BATCHES_AT_ONCE)
         async with anyio.create_task_group() as tasks:
             while True:
                 await batches.acquire()
                 moment = self._intake.moment()
-                batch = self._intake.not_looked_at(most=_RECORDS_AT_ONCE, bytes_max=_BYTES_AHEAD) if self._on else []
+                batch = self._intake.unchecked(most=_RECORDS_AT_ONCE, bytes_max=_BYTES_AHEAD) if self._on else []
                 if not batch:
                     batches.release()
                     await self._intake.changed(since=moment)
                     continue
                 for pending in batch:
-                    pending.looking = anyio.Event()
+                    pending.file_check = anyio.Event()
                 tasks.start_soon(self._look, batch, batches)
                 await anyio.lowlevel.checkpoint()
 
@@ -78,14 +78,14 @@ class Lookout:
         try:
             await self._look_at(batch)
         except Exception as error:  # noqa: BLE001  # judging the record raises it again
-            _log.debug("files.not_looked_at", extra={"error": f"{type(error).__name__}: {error}"})
+            _log.debug("files.not_checked", extra={"error": f"{type(error).__name__}: {error}"})
         finally:
             batches.release()
             for pending in batch:
-                assert pending.looking is not None
-                pending.looking.set()
+                assert pending.file_check is not None
+                pending.file_check.set()
 
     async def _look_at(self, batch: Sequence[Pending]) -> None:
         now_ms = int(self._wall_clock().timestamp() * 1000)
         wanted = [one for one in batch if self._options.verifies(age_ms=now_ms - one.record.timestamp_ms)]
-        await look_at(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits)
+        await check_files(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits)
