@@ -100,7 +100,7 @@ class Parts:
 
 
 class Committer:
-    """The loop. `run` runs the intake, the publisher and the lookout as tasks."""
+    """The loop. `run` runs the intake, the publisher and the file checker as tasks."""
 
     def __init__(self, parts: Parts, pace: Pace) -> None:
         self._parts = parts

@@ -102,7 +102,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         "writers": runs * (races + 2 * (levels * start + appended)),
         "no_coalescing": runs * (plan.race_seconds + 5 + 2 * (start + plan.uncoalesced / 300)),
         "fragments": 15 + sum(per_fragment * size * (times + 4) for size, times in plan.fragments.items()),
-        "s3": plan.s3_runs * (sum(plan.s3_seconds.values()) + 30 + 2 * sum(plan.s3_race_seconds.values()) + 30),
+        "s3": plan.s3_runs * (2 * sum(plan.s3_seconds.values()) + 30 + 2 * sum(plan.s3_race_seconds.values()) + 30),
         "mixed": runs * (2 * start + plan.mixed_writers * plan.mixed_rounds * 10 / 25),
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),

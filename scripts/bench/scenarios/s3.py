@@ -5,8 +5,9 @@ throttle connections is measured before: raw `put_if_absent`, one at a time and 
 
 committerd: 256 commits in flight for 30 s (15 s where nothing is added); the daemon, Kafka and the producers are as in
 `writers`. pylance: 32 writers for a shorter time; a call that has begun is waited for. The data files are in the
-bucket, and the daemon looks at each before it commits it. pylance looks afterwards whether each is named in the table
-once.
+bucket, and the daemon checks each before it commits it. With 60 ms added a second run does without this check
+(`commit.verify_files = never`), which shows what the check costs. pylance looks afterwards whether each is named in the
+table once.
 """
 
 from __future__ import annotations
@@ -40,24 +41,25 @@ def _measure(bench: Bench, s3: ProxiedS3, milliseconds: int, *, race_seconds: fl
     _note_requests(bench, s3, milliseconds)
     rate = race(bench, s3.new_table(bench.pool), writers=plan.writers_most, seconds=race_seconds)
     rate.note(bench, NAME, case(milliseconds), "pylance")
-    place = s3.new_table(bench.pool)
-    with bench.daemon(place, durable=True) as daemon:
-        daemon.wait_ready(text="active")
-        rate = through_queue(
-            bench,
-            place,
-            daemon,
-            producers=plan.writers_most,
-            appends=bench.pool.count,
-            seconds=plan.s3_seconds[milliseconds],
-        )
-        daemon.stop()
-    rate.note(bench, NAME, case(milliseconds), "committerd")
+    for verify_files in ("always", "never") if milliseconds else ("always",):
+        place = s3.new_table(bench.pool)
+        with bench.daemon(place, durable=True, COMMIT__VERIFY_FILES=verify_files) as daemon:
+            daemon.wait_ready(text="active")
+            rate = through_queue(
+                bench,
+                place,
+                daemon,
+                producers=plan.writers_most,
+                appends=bench.pool.count,
+                seconds=plan.s3_seconds[milliseconds],
+            )
+            daemon.stop()
+        rate.note(bench, NAME, case(milliseconds, verify_files), "committerd")
 
 
-def case(milliseconds: int) -> str:
+def case(milliseconds: int, verify_files: str = "always") -> str:
     """As it is called in the results."""
-    return f"{milliseconds} ms added"
+    return f"{milliseconds} ms added" + ("" if verify_files == "always" else ", files not checked")
 
 
 def _note_requests(bench: Bench, s3: ProxiedS3, milliseconds: int) -> None:
