@@ -26,7 +26,7 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 @dataclass(slots=True)
-class _Said:
+class _Written:
     since: float
     left_out: int = 0
     last: logging.LogRecord | None = None
@@ -38,7 +38,7 @@ class Repeats:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._said: OrderedDict[Hashable, _Said] = OrderedDict()
+        self._written: OrderedDict[Hashable, _Written] = OrderedDict()
         """Oldest line first."""
         self._guard = threading.Lock()
 
@@ -50,34 +50,34 @@ class Repeats:
             return
         with self._guard:
             due = self._due(now)
-            said = self._said.get(key)
-            if said is not None:
-                said.left_out, said.last = said.left_out + 1, record
+            written = self._written.get(key)
+            if written is not None:
+                written.left_out, written.last = written.left_out + 1, record
             else:
-                self._said[key] = _Said(now)
+                self._written[key] = _Written(now)
         yield from due
-        if said is None:
+        if written is None:
             yield record
 
     def rest(self) -> list[logging.LogRecord]:
         """A summary of each line that was left out and not written since, for the end of the process."""
         with self._guard:
-            said, self._said = self._said, OrderedDict()
-        return [_counted(one) for one in said.values() if one.left_out]
+            written, self._written = self._written, OrderedDict()
+        return [_counted(one) for one in written.values() if one.left_out]
 
     def _due(self, now: float) -> list[logging.LogRecord]:
         """Forget the lines older than `SECONDS`; return a summary of each of them that was repeated."""
         due: list[logging.LogRecord] = []
-        while self._said:
-            key, oldest = next(iter(self._said.items()))
+        while self._written:
+            key, oldest = next(iter(self._written.items()))
             old = now - oldest.since >= SECONDS
-            if not old and len(self._said) < _LINES_MAX:
+            if not old and len(self._written) < _LINES_MAX:
                 break
-            del self._said[key]
+            del self._written[key]
             if oldest.left_out:
                 due.append(_counted(oldest))
                 if old:
-                    self._said[key] = _Said(now)
+                    self._written[key] = _Written(now)
         return due
 
 
@@ -89,7 +89,7 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._concerns = concerns
         self._clock = clock
-        self._said: OrderedDict[Hashable, _Said] = OrderedDict()
+        self._written: OrderedDict[Hashable, _Written] = OrderedDict()
         self._guard = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -99,23 +99,23 @@ class RepeatFilter(logging.Filter):
         if key is None:
             return True
         with self._guard:
-            said = self._said.get(key)
-            if said is not None and now - said.since < SECONDS:
-                said.left_out += 1
+            written = self._written.get(key)
+            if written is not None and now - written.since < SECONDS:
+                written.left_out += 1
                 return False
-            self._said.pop(key, None)
-            self._said[key] = _Said(now)
-            while len(self._said) > _LINES_MAX:
-                self._said.popitem(last=False)
-        if said is not None and said.left_out:
-            record.msg, record.args = f"{record.getMessage()} (and {said.left_out} times more before)", ()
+            self._written.pop(key, None)
+            self._written[key] = _Written(now)
+            while len(self._written) > _LINES_MAX:
+                self._written.popitem(last=False)
+        if written is not None and written.left_out:
+            record.msg, record.args = f"{record.getMessage()} (and {written.left_out} times more before)", ()
         return True
 
 
-def _counted(said: _Said) -> logging.LogRecord:
-    assert said.last is not None
-    record = copy.copy(said.last)
-    setattr(record, _COUNTED, said.left_out - 1)  # this one is written
+def _counted(written: _Written) -> logging.LogRecord:
+    assert written.last is not None
+    record = copy.copy(written.last)
+    setattr(record, _COUNTED, written.left_out - 1)  # this one is written
     return record
 
 

@@ -240,7 +240,7 @@ def test_a_flood_of_different_lines_takes_no_memory_without_bound() -> None:
         word = "".join(chr(97 + int(digit)) for digit in str(number))
         list(said.admit(warning(word)))
         list(said.admit(warning(word)))
-    assert len(said._said) <= 1000
+    assert len(said._written) <= 1000
 
 
 def test_the_daemons_log_holds_a_repeated_line_once_and_the_count_at_its_end() -> None:
