@@ -166,7 +166,7 @@ def test_a_table_that_was_put_back_is_refused_and_rewinding_commits_the_lost_rec
     assert "committerd position adopt" in said
     assert scene.table.version == early
     if running:
-        assert "not behind" in scene.command("position", "rewind", "--offset", "5", good=False)
+        assert "is not below" in scene.command("position", "rewind", "--offset", "5", good=False)
         assert "Nothing was written" in scene.command("position", "rewind", "--offset", "2")
         assert "--reason" in scene.command("position", "rewind", "--offset", "2", "--apply", good=False)
         assert scene.table.version == early
