@@ -50,6 +50,7 @@ from committerd.stores.local import LocalStore
 from committerd.audit.spill import Spill
 from committerd.audit.history import AuditedHistory
 from committerd.table.versions import Table
+audit.return_large_blocks()
 with Spill() as spill:
     history = AuditedHistory(entries=spill.entries, uuids=spill.uuids)
     anyio.run(audit._read_history, Table(LocalStore(pathlib.Path(sys.argv[1]))), None, history)

@@ -16,8 +16,8 @@ from committerd.audit.history import Entry
 from committerd.errors import CommitterError
 from committerd_common.messages import Status as StatusNumber
 
-_CACHE_KIB = 4 * 1024
-_WRITTEN_AT_ONCE = 4000
+_CACHE_KIB = 1024
+_WRITTEN_AT_ONCE = 1000
 """The number of rows that are collected in memory, to be written in the order of their keys."""
 
 _SCHEMA = """

@@ -15,6 +15,7 @@ from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.files import HeldFiles
 from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
+from committerd.commands.memory import return_large_blocks
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import Progress, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
@@ -58,6 +59,7 @@ def audit(versions: int | None, as_json: bool) -> None:
 
     The exit code is 1 if anything was found.
     """
+    return_large_blocks()
     report = anyio.run(_audit, settings(), versions)
     _print(report, as_json=as_json)
     sys.exit(1 if report.findings else 0)

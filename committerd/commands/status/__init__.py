@@ -11,11 +11,13 @@ from typing import Any
 import anyio
 import click
 
+from committerd.commands.memory import return_large_blocks
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableState, VersionState, look_at_table
 from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.settings.load import Settings
@@ -54,6 +56,7 @@ def status(versions: int, as_json: bool) -> None:
     The exit code is 0 if everything was found out and nothing is wrong, else 1. It is wrong if no committer runs, if
     one would refuse to run, or if settings of the topics are wrong.
     """
+    return_large_blocks()
     found = anyio.run(_look, settings(), versions)
     if as_json:
         click.echo(json.dumps(_json(found), indent=2))
@@ -77,18 +80,24 @@ async def _look(configured: Settings, versions: int) -> _Status:
             problems.append(str(error))
         stores = await stack.enter_async_context(stores_of(configured))
         store = stores.open(configured.dataset.uri)
+        queue_part = Concurrently(queue.look_then if queue is not None else _nothing)
         try:
-            table = await look_at_table(Table(store), versions)
+            table = await queue_part.of(lambda: look_at_table(Table(store), versions))
             problems += table.damaged
         except CommitterError as error:
             problems.append(f"{store.uri}: {error.code}: {error}")
+        if queue_part.failed is not None:
+            raise queue_part.failed
         if queue is not None:
-            await queue.look_then()
             if table is not None:
                 await queue.compare(table.position, table_exists=bool(table.versions))
             problems += queue.problems
     now_ms = int(wall_clock().timestamp() * 1000)
     return _Status(name=configured.dataset.name, now_ms=now_ms, table=table, queue=queue, problems=problems)
+
+
+async def _nothing() -> None:
+    """Stands for the queue when Kafka does not respond."""
 
 
 def _json(found: _Status) -> dict[str, Any]:
