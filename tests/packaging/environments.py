@@ -8,6 +8,7 @@ pyenv's, and those that COMMITTERD_TEST_PYTHONS names (paths, separated as in PA
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import itertools
 import json
 import os
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from packaging.requirements import Requirement
 
 from harness import cache_folder
 
@@ -118,6 +121,26 @@ def make_environment(
     pinned = _pinned(python, requirements, resolution)
     _uv("pip", "install", "--quiet", "--python", made.python, "--no-deps", "--requirement", pinned, *wheels)
     return made
+
+
+def add_pyspark(environment: Environment, resolution: Resolution) -> None:
+    """Install PySpark, which comes without wheels: the lowest version that the client allows, or the one used here.
+
+    The latter is linked, since it takes 450 MB.
+    """
+    if resolution == "highest":
+        (target,) = environment.folder.glob("lib/python3.*/site-packages")
+        for package in ("pyspark", "py4j"):
+            found = importlib.util.find_spec(package)
+            assert found is not None
+            assert found.origin is not None
+            (target / package).symlink_to(Path(found.origin).parent)
+        return
+    (asked,) = (
+        one for one in map(Requirement, project(CLIENT)["optional-dependencies"]["spark"]) if one.name == "pyspark"
+    )
+    (lowest,) = (one.version for one in asked.specifier if one.operator == ">=")
+    _uv("pip", "install", "--quiet", "--python", environment.python, f"pyspark=={lowest}")
 
 
 def _pinned(python: Path, requirements: Sequence[str], resolution: Resolution) -> Path:

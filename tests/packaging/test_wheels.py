@@ -20,15 +20,19 @@ from tests.packaging.environments import (
     CLIENT,
     COMMITTER,
     Resolution,
+    add_pyspark,
     interpreters,
     make_environment,
     project,
 )
 
 COMMIT = Path(__file__).parent / "programs" / "commit.py"
+STREAM = Path(__file__).parent / "programs" / "stream.py"
 RESOLUTIONS: tuple[Resolution, ...] = ("lowest-direct", "highest")
 OF_PYARROW = "numpy<2; python_version < '3.13'"
 """pyarrow before 16 is built for numpy 1 and does not ask for it by itself. Python 3.13 has newer ones only."""
+OF_PYSPARK = "pandas>=2.0.0"
+"""What `pyspark[sql]` 4.0 asks for besides pyarrow."""
 OLDEST, *_, NEWEST = [*interpreters()] * 2
 OF_THE_COMMITTER = {"aiobotocore", "aiohttp", "click", "prometheus_client", "pydantic", "pydantic_settings"}
 
@@ -101,6 +105,36 @@ def test_the_client_with_pylance_changes_rows(
     done = made.run(*queue.arguments(f"rows-{resolution}-{version}"), "--pylance")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["numbers"] == [1, 3, 12]
+
+
+@pytest.mark.pylance
+@pytest.mark.spark
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+def test_the_spark_writer_streams_each_file_once(
+    kafka: KafkaBroker | RunningKafka, dataset: str, client_wheel: Path, tmp_path: Path, resolution: Resolution
+) -> None:
+    about = project(CLIENT)
+    extra = about["optional-dependencies"]
+    made = make_environment(
+        tmp_path / "environment",
+        Path(sys.executable),
+        wheels=[client_wheel],
+        requirements=[
+            *about["dependencies"],
+            *extra["lance"],
+            *(one for one in extra["spark"] if not one.startswith(("committerd-client", "pyspark"))),
+            OF_PYSPARK,
+        ],
+        resolution=resolution,
+    )
+    add_pyspark(made, resolution)
+    uri = str(tmp_path / "table.lance")
+    with Daemon(name=dataset, uri=uri, kafka=kafka.bootstrap_servers, settings=QUICK, log=tmp_path / "committerd.log"):
+        done = made.run(STREAM, kafka.bootstrap_servers, dataset, uri, tmp_path / "stream")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["pyspark"].startswith("4.0." if resolution == "lowest-direct" else "4.")
+    assert said["ids"] == [0, 1, 2, 10, 11, 12]
 
 
 @pytest.mark.s3
