@@ -93,11 +93,11 @@ class Audit:
             return
         entry = self.history.entry(outcome.topic_id, outcome.offset)
         if entry is not None:
-            said = disagreement(entry, outcome)
-            if said and entry.era < outcome.era and self.history.is_gone(outcome.topic_id, outcome.offset):
+            problem = disagreement(entry, outcome)
+            if problem and entry.era < outcome.era and self.history.is_gone(outcome.topic_id, outcome.offset):
                 self._unchecked["outcomes whose version was not read"] += 1
-            elif said:
-                self._false("outcome_false", outcome, said)
+            elif problem:
+                self._false("outcome_false", outcome, problem)
         elif present and not self._passes(outcome.offset):
             self._false("outcome_beyond_position", outcome, "the table's position has not passed that record")
         elif outcome.status == StatusNumber.COMMITTED and outcome.version in self.history.read:
@@ -185,10 +185,10 @@ class Audit:
         """Compare the outcomes of one record with each other, as the version that settled it was not read."""
         if not present:
             return
-        said = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
+        number = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
         before = self.outcome_numbers.get(outcome.offset)
-        self.outcome_numbers.put(outcome.offset, said)
-        if before not in (0, said):
+        self.outcome_numbers.put(outcome.offset, number)
+        if before not in (0, number):
             self._false("outcomes_differ", outcome, "another outcome says something else")
 
     def _without_entry(self, offset: int) -> None:
@@ -267,8 +267,8 @@ class Audit:
 
 def disagreement(entry: Entry, outcome: Outcome) -> str:
     """The difference between a version's entry and an outcome of the same record, as text; empty if they agree."""
-    said = (entry.status, entry.version, entry.reason, entry.uuid)
-    if said == (outcome.status, outcome.version, outcome.reason, outcome.uuid):
+    of_entry = (entry.status, entry.version, entry.reason, entry.uuid)
+    if of_entry == (outcome.status, outcome.version, outcome.reason, outcome.uuid):
         return ""
     if entry.status == StatusNumber.COMMITTED:
         return f"version {entry.at} has committed {'it' if entry.uuid == outcome.uuid else entry.uuid}"

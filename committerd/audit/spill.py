@@ -163,9 +163,9 @@ class OutcomeNumbers:
         row = self._database.execute("SELECT value FROM outcomes WHERE key = ?", (offset,)).fetchone()
         return None if row is None else int(row[0])
 
-    def put(self, offset: int, said: int) -> None:
+    def put(self, offset: int, value: int) -> None:
         """Set the number of this offset, in place of an earlier one."""
-        self._waiting[offset] = said
+        self._waiting[offset] = value
         if len(self._waiting) >= _WRITTEN_AT_ONCE:
             self._database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", sorted(self._waiting.items()))
             self._waiting.clear()

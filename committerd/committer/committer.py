@@ -230,10 +230,10 @@ class Committer:
             await anyio.sleep(wait)
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
         await self._publish_held_back(turn.publish, generation)
-        run = await self._pipeline.take(view.head) if not turn.promised and not intake.waiting_retries() else None
+        run = await self._pipeline.take(view.head) if not turn.held_for and not intake.waiting_retries() else None
         if run is None:
-            run = await self._pipeline.form(view.head, held_for=turn.promised or None)
-        if run is None and turn.promised:
+            run = await self._pipeline.form(view.head, held_for=turn.held_for or None)
+        if run is None and turn.held_for:
             await intake.changed(since=moment, timeout=turn.seconds)
             return None
         if run is None:
@@ -243,7 +243,7 @@ class Committer:
             return None
         group = run[0].group
         few = group.settles < self._parts.former.options.limits.records
-        if few and not group.members and not turn.promised:
+        if few and not group.members and not turn.held_for:
             wait = self._last_refusals + self._refusal_interval - anyio.current_time()
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends.
@@ -343,7 +343,7 @@ class Committer:
         parts.telemetry.waiting_for_table.set(1)
         creates = _Creates()
         first_offset: int | None = None
-        waiting, said, looked = 0, float("-inf"), anyio.current_time()
+        waiting, logged_at, looked_at = 0, float("-inf"), anyio.current_time()
         try:
             while self._goes_on(generation):
                 if parts.intake.fetch_failure is not None:
@@ -361,8 +361,8 @@ class Committer:
                     "waiting_for_table",
                     f"{waiting} records wait: there is no table at {view.table.uri}",
                 )
-                if waiting and anyio.current_time() - said > _WAITING_LOG_SECONDS:
-                    said = anyio.current_time()
+                if waiting and anyio.current_time() - logged_at > _WAITING_LOG_SECONDS:
+                    logged_at = anyio.current_time()
                     _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
                 for create in [*creates.due(), *fresh]:
                     draft = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
@@ -373,8 +373,8 @@ class Committer:
                     creates.keep(create)
                 if creates.read_again():
                     raise StartAgain("there were more creates than can be kept in memory")
-                if anyio.current_time() - looked >= self._pace.recheck:
-                    looked = anyio.current_time()
+                if anyio.current_time() - looked_at >= self._pace.recheck:
+                    looked_at = anyio.current_time()
                     await view.peek()
                 await parts.intake.changed(timeout=_LOOK_FOR_CREATES_SECONDS)
         finally:

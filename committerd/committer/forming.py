@@ -34,7 +34,7 @@ from committerd.queue.grouping import (
     refusal_of,
     sole,
 )
-from committerd.queue.ledger import NOT_SEEN, Asked, Refused, dedupe
+from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
 from committerd.queue.race import Found
@@ -315,18 +315,18 @@ class Former:
     async def _judge(self, request: Request, pending: Pending, forming: _Forming, head: Head) -> Judged | Refused:
         """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict."""
         envelope, version = request.envelope, head.version + 1
-        asked = Asked(
+        candidate = Candidate(
             uuid=request.uuid,
             read_version=request.transaction.read_version,
             app=envelope.app,
             is_replay=envelope.replay_of is not None,
         )
         earlier = NOT_SEEN
-        if not head.ledger.rules_out(asked.uuid, asked.read_version):
-            earlier = await head.earlier(asked.uuid, asked.read_version)
+        if not head.ledger.rules_out(candidate.uuid, candidate.read_version):
+            earlier = await head.earlier(candidate.uuid, candidate.read_version)
             self.telemetry.ledger_lookups.add(found=earlier.found)
         decision = dedupe(
-            asked,
+            candidate,
             earlier,
             forming.marks,
             version=version,

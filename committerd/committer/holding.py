@@ -27,7 +27,7 @@ class Turn:
 
     publish: Sequence[OutcomeBatch]
     """Held-back outcomes to publish first."""
-    promised: frozenset[str]
+    held_for: frozenset[str]
     """Uuids of the refused transactions whose re-executions alone may be committed; empty = no hold."""
     seconds: float
     """How long to wait for those re-executions; 0 = do not wait for more."""
@@ -47,7 +47,7 @@ class Holding:
         self._settled: tuple[Position, int] | None = None
         """The argument of the last `note_settled`."""
         self._left: frozenset[str] = frozenset()
-        """Uuids promised in a hold that is over, whose re-executions have arrived and are not committed yet."""
+        """Uuids of a hold that is over, whose re-executions have arrived and are not committed yet."""
 
     def note_settled(self, upto: tuple[Position, int] | None) -> None:
         """Note that all outcomes below this position are given to the publisher or held back here.
@@ -87,22 +87,22 @@ class Holding:
     def turn(self, retries: Collection[str]) -> Turn:
         """Return the next turn.
 
-        `retries`: uuids of the refused transactions whose re-executions have arrived. When the promised ones have all
+        `retries`: uuids of the refused transactions whose re-executions have arrived. When those of the hold have all
         arrived, the hold ends, but they keep the turn until they are committed, in several groups if necessary. Other
         re-executions, which may have arrived earlier, still wait.
         """
-        held, seconds = frozenset(self._turns.promised), self._seconds_left(retries)
+        held, seconds = frozenset(self._turns.held_for), self._seconds_left(retries)
         if seconds:
-            return Turn(publish=(), promised=held, seconds=seconds)
+            return Turn(publish=(), held_for=held, seconds=seconds)
         before, self._left = self._left, (held or self._left) & frozenset(retries)
         if self._left and self._left != before:
-            return Turn(publish=(), promised=self._left, seconds=0.0)
+            return Turn(publish=(), held_for=self._left, seconds=0.0)
         if before:
             self._turns.pause(anyio.current_time())
         self._left = frozenset()
         uuids = self._turns.begin(anyio.current_time())
         due = [batch for uuid in uuids for _, batch in self._held_back.pop(uuid, ())]
-        return Turn(publish=due, promised=frozenset(self._turns.promised), seconds=self._seconds_left(retries))
+        return Turn(publish=due, held_for=frozenset(self._turns.held_for), seconds=self._seconds_left(retries))
 
     def _seconds_left(self, retries: Iterable[str]) -> float:
         now = anyio.current_time()

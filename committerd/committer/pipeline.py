@@ -165,13 +165,13 @@ class Pipeline:
         if self._known_of(self._newest_expected(head, held_for)) is not None:
             draft = await forming()
         else:
-            arrived, asked = self._intake.arrived, Concurrently(self._identity)
-            draft = await asked.of(forming)
+            arrived, request = self._intake.arrived, Concurrently(self._identity)
+            draft = await request.of(forming)
             if draft is None:
                 return None
-            if asked.failed is not None:
-                raise asked.failed
-            self._known = arrived, asked.result
+            if request.failed is not None:
+                raise request.failed
+            self._known = arrived, request.result
         return None if draft is None else replace(draft, identity=self._known_of(draft.newest))
 
     async def _form_ahead(self, ahead: _Ahead) -> None:

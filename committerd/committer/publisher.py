@@ -60,7 +60,7 @@ class Publisher:
         self._unsent = 0
         self._idle = anyio.Event()
         self._idle.set()
-        self._due: OutcomeBatch | None = None
+        self._unacknowledged: OutcomeBatch | None = None
         self._acknowledge_due = anyio.Event()
         self._draining = anyio.Event()
 
@@ -117,7 +117,7 @@ class Publisher:
                 await self._queue.done(batch.generation, batch.records, batch.bytes)
         last = next((a for a in reversed(batches) if a.acknowledge is not None), None)
         if last is not None:
-            self._due = last
+            self._unacknowledged = last
             self._acknowledge_due.set()
 
     async def _acknowledge_all(self) -> None:
@@ -129,11 +129,11 @@ class Publisher:
             with anyio.move_on_after(acknowledged_at + _ACKNOWLEDGE_SECONDS - anyio.current_time()):
                 await self._draining.wait()
             acknowledged_at = anyio.current_time()
-            due, failed = self._due, False
+            due, failed = self._unacknowledged, False
             if due is not None and due.acknowledge is not None:
                 failed = not await self._acknowledge(due.generation, due.acknowledge, due.metadata)
-            if due is self._due:
-                self._due = None
+            if due is self._unacknowledged:
+                self._unacknowledged = None
             self._note_idle()
             if failed:
                 await self._try_again_later(due)
@@ -142,12 +142,12 @@ class Publisher:
         """Make a failed acknowledgement due again after a delay, unless a later one is due first."""
         with anyio.move_on_after(_BACKOFF_SECONDS_MAX):
             await self._acknowledge_due.wait()
-        if self._due is None:
-            self._due = due
+        if self._unacknowledged is None:
+            self._unacknowledged = due
             self._acknowledge_due.set()
 
     def _note_idle(self) -> None:
-        if not self._unsent and self._due is None:
+        if not self._unsent and self._unacknowledged is None:
             self._idle.set()
 
     async def _acknowledge(self, generation: int, offset: int, metadata: str) -> bool:

@@ -152,12 +152,12 @@ class RunLanding:
         self._recheck_seconds = recheck_seconds
         self._sent_at = view.monotonic()
         """When the last put was sent, in monotonic seconds."""
-        self._asked = False
+        self._topic_checked = False
         """Whether an earlier attempt has checked the topic."""
 
     async def put(self) -> Settlement | None:
         """Put the versions that are left; None when the number of the first one left after that is taken."""
-        again, self._asked = self._asked, True
+        again, self._topic_checked = self._topic_checked, True
         await self._ready(ask=again)
         self._tried, self._sent_at = self._left, self._view.monotonic()
         result: PutResult = Exists()

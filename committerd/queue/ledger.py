@@ -360,7 +360,7 @@ class _Older:
         return max(len(self.committed), len(self.refused)) >= _RUN_ENTRIES_MAX
 
 
-class Asked(NamedTuple):
+class Candidate(NamedTuple):
     """The parts of a record that `dedupe` looks at."""
 
     uuid: str
@@ -371,7 +371,7 @@ class Asked(NamedTuple):
 
 
 def dedupe(
-    asked: Asked,
+    candidate: Candidate,
     earlier: Earlier,
     marks: Mapping[str, AppMark],
     *,
@@ -385,22 +385,24 @@ def dedupe(
     which becomes `version`; `marks` include the group's marks.
     """
     seen = earlier.committed
-    if seen is None and asked.uuid in members:
+    if seen is None and candidate.uuid in members:
         seen = version
     if seen is not None:
-        return _duplicate("uuid_seen", f"transaction {asked.uuid} is in the table at version {seen}", seen)
-    marked = _marked(asked.app, marks.get(asked.app.app_id)) if asked.app is not None else None
+        return _duplicate("uuid_seen", f"transaction {candidate.uuid} is in the table at version {seen}", seen)
+    marked = _marked(candidate.app, marks.get(candidate.app.app_id)) if candidate.app is not None else None
     if marked is not None and marked.status is Status.DUPLICATE:
         return marked
     refusal = None
-    if not asked.is_replay:
-        refusal = earlier.refusal or next((r for r in refusals if r.uuid == asked.uuid and r.status != DUPLICATE), None)
+    if not candidate.is_replay:
+        refusal = earlier.refusal or next(
+            (r for r in refusals if r.uuid == candidate.uuid and r.status != DUPLICATE), None
+        )
     if refusal is not None:
         return again(refusal)
     if marked is not None:
         return marked
-    if earlier.unknown_at is not None and asked.app is None:
-        return _undecided(asked, earlier.unknown_at)
+    if earlier.unknown_at is not None and candidate.app is None:
+        return _undecided(candidate, earlier.unknown_at)
     return None
 
 
@@ -426,13 +428,13 @@ def refusal_in(settled: Settled, uuid: str) -> Refusal | None:
     return next((r for r in settled.refusals if r.uuid == uuid and r.status != DUPLICATE), None)
 
 
-def _undecided(asked: Asked, version: int) -> Refused:
+def _undecided(candidate: Candidate, version: int) -> Refused:
     return Refused(
         status=Status.UNDECIDED,
         reason="history_gap",
-        message=f"version {version}, after read_version {asked.read_version}, may hold this transaction: the committer "
-        "has dropped that version from memory, or can't read it. Check whether the data is in the table. To avoid "
-        "this, stage with the version that you have read, or with an app-id, or raise memory.ledger_bytes",
+        message=f"version {version}, after read_version {candidate.read_version}, may hold this transaction: the "
+        "committer has dropped that version from memory, or can't read it. Check whether the data is in the table. To "
+        "avoid this, stage with the version that you have read, or with an app-id, or raise memory.ledger_bytes",
         conflicting_version=version,
     )
 

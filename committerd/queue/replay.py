@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from committerd.queue.dead_letter import Letter
-from committerd.queue.ledger import Asked, Earlier, Refused, dedupe
+from committerd.queue.ledger import Candidate, Earlier, Refused, dedupe
 from committerd.queue.position import Marks
 from committerd_common.messages import Outcome
 from committerd_common.messages import Status as StatusNumber
@@ -51,8 +51,8 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
         return "its producer no longer wants it: header deadline-ms has passed"
     if letter.place in since.waiting:
         return f"it is staged again already, at offset {since.waiting[letter.place]}, and not answered yet"
-    asked = Asked(uuid=decoded.uuid, read_version=0, app=decoded.envelope.app, is_replay=True)
-    known = dedupe(asked, since.earlier, since.marks, version=0)
+    candidate = Candidate(uuid=decoded.uuid, read_version=0, app=decoded.envelope.app, is_replay=True)
+    known = dedupe(candidate, since.earlier, since.marks, version=0)
     if known is not None:
         return known.message
     return next(filter(None, (_known(letter, outcome) for outcome in since.outcomes)), "")

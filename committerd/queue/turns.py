@@ -33,7 +33,7 @@ HELD_SHARE = 0.25
 """The largest share of the time that holds take, in the long run."""
 ATTEMPT_TO_HOLD_FOR = 2
 """The lowest attempt whose refusal leads to a hold. A first refusal is normal under load, and costs one more try."""
-DUE_MAX = 1000
+WAITING_MAX = 1000
 """The largest number of refusals that wait to be published; any further one is published at once."""
 _TOGETHER_FIRST = 8
 """The largest number of records in an operation's first hold."""
@@ -52,7 +52,7 @@ class HoldEnding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class _WaitingRefusal:
     refused_at: float
     operation: str
     again: bool
@@ -66,9 +66,9 @@ class Turns:
     """The holds of one committer. Times are in seconds, on a monotonic clock."""
 
     hold_max: float
-    promised: set[str] = field(default_factory=set)
+    held_for: set[str] = field(default_factory=set)
     """The refused uuids whose next tries may be committed during the present hold."""
-    _due: dict[str, _Due] = field(default_factory=dict)
+    _waiting: dict[str, _WaitingRefusal] = field(default_factory=dict)
     """The refusals that wait to be published, by uuid, in the order of refusal."""
     _awaited: set[str] = field(default_factory=set)
     """The refused uuids whose next tries the present hold waits for; empty if there is no hold."""
@@ -90,19 +90,19 @@ class Turns:
         again = attempt >= ATTEMPT_TO_HOLD_FOR
         if self.hold_max <= 0 or not (again or self._would_be_late(operation, now)):
             return False
-        if again and self._awaited and operation == self._operation and len(self.promised) < self._most(operation):
+        if again and self._awaited and operation == self._operation and len(self.held_for) < self._most(operation):
             self._awaited.add(uuid)
-            self.promised.add(uuid)
+            self.held_for.add(uuid)
             return False
-        if len(self._due) >= DUE_MAX:
+        if len(self._waiting) >= WAITING_MAX:
             return False
-        self._due[uuid] = _Due(refused_at=now, operation=operation, again=again)
+        self._waiting[uuid] = _WaitingRefusal(refused_at=now, operation=operation, again=again)
         return True
 
     def _would_be_late(self, operation: str, now: float) -> bool:
         """Whether a second try that starts now would be refused in a pause, or come after the hold that is due."""
         return (operation in self._together and now < self._pause_until) or any(
-            due.again and due.operation == operation for due in self._due.values()
+            refusal.again and refusal.operation == operation for refusal in self._waiting.values()
         )
 
     def _most(self, operation: str) -> int:
@@ -114,32 +114,40 @@ class Turns:
         Returns the uuids whose refusals are to be published now: those of the new hold; outside of holds and pauses,
         first refusals of operations for which no hold is due any more; and at any time those that have waited too long.
         """
-        due_now = dict.fromkeys(u for u, due in self._due.items() if now - due.refused_at > self.hold_max * _PATIENCE)
+        publish_now = dict.fromkeys(
+            u for u, refusal in self._waiting.items() if now - refusal.refused_at > self.hold_max * _PATIENCE
+        )
         if not self._awaited and now >= self._pause_until:
-            due_now = dict.fromkeys((*self._begin(now), *due_now))
-            waiting = {due.operation for uuid, due in self._due.items() if due.again and uuid not in due_now}
-            due_now |= dict.fromkeys(uuid for uuid, due in self._due.items() if due.operation not in waiting)
-        for uuid in due_now:
-            del self._due[uuid]
-        return list(due_now)
+            publish_now = dict.fromkeys((*self._begin(now), *publish_now))
+            waiting = {
+                refusal.operation
+                for uuid, refusal in self._waiting.items()
+                if refusal.again and uuid not in publish_now
+            }
+            publish_now |= dict.fromkeys(
+                uuid for uuid, refusal in self._waiting.items() if refusal.operation not in waiting
+            )
+        for uuid in publish_now:
+            del self._waiting[uuid]
+        return list(publish_now)
 
     def _begin(self, now: float) -> list[str]:
-        longest = next((due for due in self._due.values() if due.again), None)
+        longest = next((refusal for refusal in self._waiting.values() if refusal.again), None)
         if longest is None:
             return []
         self._operation = longest.operation
-        others = [uuid for uuid, due in self._due.items() if due.operation == self._operation]
-        first = sorted(others, key=lambda uuid: not self._due[uuid].again)[: self._most(self._operation)]
+        others = [uuid for uuid, refusal in self._waiting.items() if refusal.operation == self._operation]
+        first = sorted(others, key=lambda uuid: not self._waiting[uuid].again)[: self._most(self._operation)]
         self._since, self._until = now, now + self.hold_max
-        self._awaited.update(uuid for uuid in first if self._due[uuid].again)
-        self.promised.update(first)
+        self._awaited.update(uuid for uuid in first if self._waiting[uuid].again)
+        self.held_for.update(first)
         return first
 
     def seconds_until(self, now: float) -> float | None:
         """Seconds until `begin` may return a uuid; None if no refusal waits."""
-        if not self._due:
+        if not self._waiting:
             return None
-        patience = next(iter(self._due.values())).refused_at + self.hold_max * _PATIENCE - now
+        patience = next(iter(self._waiting.values())).refused_at + self.hold_max * _PATIENCE - now
         return max(patience if self._awaited else min(patience, self._pause_until - now), 0.0)
 
     def seconds_left(self, now: float) -> float:
@@ -163,9 +171,9 @@ class Turns:
         if arrived:
             self._together[self._operation] = min(self._most(self._operation) + 1, _TOGETHER_MAX)
         else:
-            self._together[self._operation] = max(len(self.promised) // 2, 1)
+            self._together[self._operation] = max(len(self.held_for) // 2, 1)
         self._awaited.clear()
-        self.promised.clear()
+        self.held_for.clear()
         return (HoldEnding.ARRIVED if arrived else HoldEnding.EXPIRED), self._held
 
     def pause(self, now: float) -> None:
@@ -177,9 +185,9 @@ class Turns:
 
     def forget(self) -> None:
         """Drop all holds and all waiting refusals, because the assignment is over. A pause stays in force."""
-        self._due.clear()
+        self._waiting.clear()
         self._awaited.clear()
-        self.promised.clear()
+        self.held_for.clear()
 
 
 def goes_ahead(earlier: Refusal | None, position: Position, *, ahead: int) -> bool:

@@ -12,7 +12,7 @@ from committerd.queue import ledger as module
 from committerd.queue.ledger import (
     LEDGER_BYTES,
     NOT_SEEN,
-    Asked,
+    Candidate,
     Earlier,
     Ledger,
     OlderVersions,
@@ -28,8 +28,8 @@ from committerd_common.request import AppUnit
 MARKS = {"spark": AppMark(run="q1", version=7, uuid="u7", table_version=40, used_ms=0)}
 
 
-def asked(uuid: str = "u", read_version: int = 1, **more: object) -> Asked:
-    return Asked(uuid=uuid, read_version=read_version, **more)  # type: ignore[arg-type]  # test shorthand
+def asked(uuid: str = "u", read_version: int = 1, **more: object) -> Candidate:
+    return Candidate(uuid=uuid, read_version=read_version, **more)  # type: ignore[arg-type]  # test shorthand
 
 
 BAD = Refusal(offset=2, uuid="bad", status=INVALID, reason="path_invalid", message="m", conflicting_version=3)

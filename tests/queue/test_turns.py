@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import start_of
-from committerd.queue.turns import AHEAD_MAX, DUE_MAX, HoldEnding, Turns, goes_ahead
+from committerd.queue.turns import AHEAD_MAX, WAITING_MAX, HoldEnding, Turns, goes_ahead
 from committerd_common.messages import INVALID, RETRYABLE, Refusal
 
 START = start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
@@ -50,10 +50,10 @@ def test_a_hold_waits_for_all_that_were_refused_meanwhile() -> None:
     assert not turns.refused("first", operation="update", attempt=1, now=10.1)
     assert turns.begin(10.1) == []
     assert turns.end(["a"], 10.5) is None
-    assert turns.promised == {"a", "b"}, "a may be committed although b is still missing"
+    assert turns.held_for == {"a", "b"}, "a may be committed although b is still missing"
     assert turns.seconds_left(10.5) == 1.5
     assert turns.end(["b"], 11.0) == (HoldEnding.ARRIVED, 1.0)
-    assert not turns.promised
+    assert not turns.held_for
 
 
 def test_a_hold_ends_when_its_time_is_over() -> None:
@@ -95,7 +95,7 @@ def test_a_first_refusal_waits_for_the_end_of_a_pause_where_its_operation_has_ne
     assert turns.seconds_until(2.0) == 2.0
     assert turns.begin(3.9) == []
     assert turns.begin(4.0) == ["first"], "refused again, it has its hold at once"
-    assert not turns.promised
+    assert not turns.held_for
     assert not turns.refused("later", operation="update", attempt=1, now=4.1)
 
 
@@ -108,14 +108,14 @@ def test_a_first_refusal_waits_with_those_that_wait_for_a_hold() -> None:
     assert turns.refused("first", operation="update", attempt=1, now=9.0), "its next try would come too late as well"
     assert turns.begin(10.0) == ["b", "first"]
     assert not turns.refused("during", operation="update", attempt=1, now=10.1)
-    assert turns.promised == {"b", "first"}
+    assert turns.held_for == {"b", "first"}
     assert turns.end(["b"], 11.0) == (HoldEnding.ARRIVED, 1.0), "a first try's next is welcome, and not waited for"
 
 
 def test_half_as_many_get_their_turn_after_a_hold_that_ran_out_and_one_more_after_another() -> None:
     turns, many = Turns(hold_max=2.0), [str(number) for number in range(20)]
     held_for(turns, *many[:8], now=0.0)
-    assert turns.promised == set(many[:8])
+    assert turns.held_for == set(many[:8])
     assert turns.end([], 2.0) == (HoldEnding.EXPIRED, 2.0)
     second = held_for(turns, *many[8:], now=10.0)
     assert second == many[8:12], "in the order of their refusals"
@@ -132,7 +132,7 @@ def test_who_has_waited_for_as_long_as_two_holds_and_their_pauses_take_is_told_w
     assert turns.refused("c", operation="update", attempt=2, now=3.0)
     assert turns.begin(18.5) == ["b"], "one at a time now"
     assert turns.begin(19.1) == ["c"], "16 s are over, and the hold is another's"
-    assert turns.promised == {"b"}
+    assert turns.held_for == {"b"}
     assert turns.refused("d", operation="update", attempt=2, now=19.5)
     assert turns.seconds_until(19.5) == 16.0
 
@@ -157,7 +157,7 @@ def test_without_time_to_hold_nothing_is_held_and_all_is_told() -> None:
 
 def test_no_more_than_so_many_refusals_wait() -> None:
     turns = Turns(hold_max=2.0)
-    assert all(turns.refused(str(number), operation="update", attempt=2, now=0.0) for number in range(DUE_MAX))
+    assert all(turns.refused(str(number), operation="update", attempt=2, now=0.0) for number in range(WAITING_MAX))
     assert not turns.refused("one more", operation="update", attempt=2, now=0.0)
 
 
@@ -169,7 +169,7 @@ def test_held_is_at_most_a_quarter_of_the_time_and_one_hold(steps: list[tuple[fl
         turns.begin(now)
         assert turns.seconds_left(now) <= 2.0 + 1e-9
         now += wait
-        ended = turns.end(list(turns.promised) if arrives else [], now)
+        ended = turns.end(list(turns.held_for) if arrives else [], now)
         held += ended[1] if ended else 0.0
     assert held <= 0.25 * now + 2.0 + 1e-6
 
@@ -209,10 +209,10 @@ def test_those_that_wait_together_are_of_one_operation() -> None:
     assert not turns.refused("first upsert", operation="update", attempt=1, now=0.1), "nobody waits that it could join"
     assert turns.refused("upsert", operation="update", attempt=2, now=0.2)
     assert turns.begin(1.0) == ["compaction"]
-    assert turns.promised == {"compaction"}
+    assert turns.held_for == {"compaction"}
     assert turns.refused("another upsert", operation="update", attempt=2, now=1.1)
     assert not turns.refused("another compaction", operation="rewrite", attempt=2, now=1.2)
-    assert turns.promised == {"compaction", "another compaction"}
+    assert turns.held_for == {"compaction", "another compaction"}
     turns.end(["compaction", "another compaction"], 1.5)
     assert turns.begin(100.0) == ["upsert", "another upsert"]
 
@@ -237,7 +237,7 @@ def test_first_refusals_are_told_when_nobody_waits_any_more_whom_they_could_join
     assert turns.refused("a", operation="update", attempt=2, now=0.0)
     assert all(turns.refused(uuid, operation="update", attempt=1, now=0.0) for uuid in firsts)
     assert turns.begin(0.0) == ["a", *firsts], "seven have their turn with it; the last would wait for nobody"
-    assert turns.promised == {"a", *firsts[:7]}
+    assert turns.held_for == {"a", *firsts[:7]}
     assert turns.seconds_until(0.0) is None
 
 

@@ -46,7 +46,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Candidate:
     """A staged record, as far as it can be read."""
 
     envelope: Envelope | None
@@ -77,7 +77,7 @@ class Auditor:
     """What the table says of each record, and in which version."""
     answers: dict[Place, Outcome] = field(default_factory=dict)
     """What was published of each record first; UNDECIDED counts only as long as there is nothing else."""
-    asked: dict[Place, Asked] = field(default_factory=dict)
+    asked: dict[Place, Candidate] = field(default_factory=dict)
     position: Position | None = None
     """The highest that any version carried."""
     taken_from: int = 0
@@ -136,7 +136,7 @@ class Auditor:
         except RequestError:
             pass
         assert self.broker.topic_id is not None
-        self.asked[self.broker.topic_id, record.offset] = Asked(
+        self.asked[self.broker.topic_id, record.offset] = Candidate(
             envelope=envelope, transaction=transaction, staged_ms=record.timestamp_ms
         )
 
@@ -370,7 +370,7 @@ class Auditor:
         if member.app_id and mark is not None and member.app_version <= mark.version:
             self.fail(f"version {version} commits app {member.app_id} version {member.app_version} twice")
 
-    def _brings(self, asked: Asked, member: Member, version: int) -> None:
+    def _brings(self, asked: Candidate, member: Member, version: int) -> None:
         """The files that it brings were there at some time since it was staged."""
         if asked.transaction is None or not self.verifies_files:
             return
@@ -426,7 +426,7 @@ class Auditor:
         version, refusal = self._refused.get(uuid, (0, None))
         return refusal if uuid and self._known(version) else None
 
-    def _in_group(self, asked: Asked, version: int) -> bool:
+    def _in_group(self, asked: Candidate, version: int) -> bool:
         members = [entry for at, entry in self.entries.values() if at == version and isinstance(entry, Member)]
         app = asked.app
         return app is not None and any(m.app_id == app.app_id and m.app_version >= app.version for m in members)

@@ -118,7 +118,7 @@ def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
     publish = Publisher._publish
 
     async def early(self: Publisher, batch: Sequence[OutcomeBatch]) -> None:
-        self._due = next((a for a in reversed(batch) if a.acknowledge is not None), None)
+        self._unacknowledged = next((a for a in reversed(batch) if a.acknowledge is not None), None)
         self._acknowledge_due.set()
         await publish(self, batch)
 
