@@ -155,3 +155,36 @@ def test_row_ids_kept_in_a_column_are_refused(tmp_path: Path) -> None:
     fragment.row_id_meta = row_id_meta.from_json('"Column"')
     with pytest.raises(ValueError, match="fragment 0 keeps its row_ids in a way"):
         staging.fragment(fragment)
+
+
+@pytest.mark.parametrize("by_offset", [True, False], ids=["delete_rows", "pylance 4.0.0"])
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "scanned"])
+def test_a_delete_opens_the_fragments_that_have_its_rows_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_offset: bool, indexed: bool
+) -> None:
+    dataset = lance.write_dataset(pa.table({"id": range(3000)}), tmp_path, max_rows_per_file=10)
+    if indexed:
+        dataset.create_scalar_index("id", "ZONEMAP")  # it answers inexactly, and does not know the rows added below
+    dataset = lance.write_dataset(pa.table({"id": range(3000, 3010)}), tmp_path, mode="append")
+    dataset.delete("id = 75")
+    name = "delete_rows" if by_offset else "delete"
+    if not by_offset:
+        monkeypatch.delattr(lance.LanceFragment, "delete_rows")
+    real, opened = getattr(lance.LanceFragment, name), []
+
+    def noted(one: lance.LanceFragment, argument: Any) -> Any:
+        opened.append(one.fragment_id)
+        return real(one, argument)
+
+    monkeypatch.setattr(lance.LanceFragment, name, noted)
+    few = staging.delete(dataset, "id in (75, 77, 1234) or id between 20 and 29").transaction.delete
+    assert opened == [2, 7, 123]
+    assert list(few.deleted_fragment_ids) == [2]
+    assert [(one.id, one.deletion_file.num_deleted_rows) for one in few.updated_fragments] == [(7, 2), (123, 1)]
+    opened.clear()
+    many = staging.delete(dataset, "id % 20 = 5").transaction.delete
+    assert opened == list(range(0, 301, 2))
+    assert [one.id for one in many.updated_fragments] == opened
+    opened.clear()
+    assert not staging.delete(dataset, "id = -1").transaction.delete.updated_fragments
+    assert not opened

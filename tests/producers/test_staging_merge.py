@@ -17,6 +17,7 @@ from lance.fragment import write_fragments
 from committerd.lance.conflicts.key_filter import key_filter
 from committerd.queue.outcomes import Status
 from committerd_client import Staged, staging
+from committerd_client.staging.errors import StagingError
 from committerd_client.staging.keys import KeyHashes
 from tests.producers import staging_oracle
 from tests.producers.direct_commit import commit
@@ -63,6 +64,39 @@ def test_a_key_is_hashed_as_documented(kind: pa.DataType, values: list[Any], byt
     made = hashes(pa.table({"k": pa.array([*values, None], plain).cast(kind)}), pa.field("k", kind))
     assert list(made.field_ids) == [3]
     assert set(made.exact.key_hashes) == {hashed(value) for value in (*bytes_of_values, None)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [*range(700), None]),
+        (pa.utf8(), [*map(str, range(700)), None]),
+        (pa.float64(), [*map(float, range(700)), float("nan"), 0.0, -0.0, None]),
+        (pa.decimal128(9, 2), [*map(Decimal, range(700)), None]),
+        (pa.dictionary(pa.int16(), pa.utf8()), [*map(str, range(700)), None]),
+        (pa.bool_(), [True, False, None]),
+    ],
+    ids=str,
+)
+def test_keys_that_many_rows_repeat_are_hashed_like_those_of_few(kind: pa.DataType, values: list[Any]) -> None:
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    few = pa.table({"k": pa.array(values, plain).cast(kind), "other": range(len(values))})
+    many = pa.concat_tables([few] * (5000 // len(values) + 1)).unify_dictionaries().combine_chunks()
+    made = KeyHashes([(3, pa.field("k", kind))], most=1000)
+    made.add_all(many.slice(1))
+    assert made.filter() == hashes(few, pa.field("k", kind))
+
+
+def test_rows_beyond_the_first_part_of_a_batch_are_hashed() -> None:
+    made = KeyHashes([(3, pa.field("k", pa.int64()))], most=1000)
+    made.add_all(pa.table({"k": [7] * 200_000 + [8]}))
+    assert set(made.filter().exact.key_hashes) == {hashed(one.to_bytes(8, "little")) for one in (7, 8)}
+
+
+def test_too_many_keys_of_a_type_that_can_not_be_compared_are_refused() -> None:
+    made = KeyHashes([(3, pa.field("k", pa.int64()))], most=1000)
+    with pytest.raises(StagingError, match="the rows have string"):
+        made.add_all(pa.table({"k": [f"x{number}" for number in range(5000)]}))
 
 
 def test_a_sliced_column_has_its_own_values() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
 
 from committerd_client.headers import Staged
 from committerd_client.staging.fragments import fragment
-from committerd_client.staging.transactions import read_table
+from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import DataFragment
 
 if TYPE_CHECKING:
     import lance
+    import pyarrow as pa
+
+_FEW_FRAGMENTS = 100
+"""Up to this number pylance is asked for each fragment by id, and does not have to wrap all of them for Python."""
 
 
 def delete(
@@ -29,20 +36,71 @@ def delete(
     transaction = table.transaction(uuid, properties)
     operation = transaction.delete
     operation.predicate = predicate
-    changed, removed = delete_from_fragments(dataset, predicate)
+    found = RowOffsets()
+    for batch in dataset.scanner(columns=[], filter=predicate, with_row_address=True).to_reader():
+        found.add(batch.column("_rowaddr"))
+    changed, removed = delete_rows(dataset, table, found, predicate)
     operation.updated_fragments.extend(changed)
     operation.deleted_fragment_ids.extend(removed)
     return table.staged(transaction)
 
 
-def delete_from_fragments(dataset: lance.LanceDataset, predicate: str) -> tuple[list[DataFragment], list[int]]:
-    """(fragments with new deletion files, ids of the fragments without rows left); unchanged ones are in neither."""
+class RowOffsets:
+    """Rows of a table, as offsets in their fragments; a few bytes for each row."""
+
+    def __init__(self) -> None:
+        self._of_fragment: dict[int, BitMap] = {}
+
+    def add(self, addresses: pa.UInt64Array) -> None:
+        """Add the rows with these row addresses: the fragment's id in the upper 32 bits, the offset in the lower."""
+        import numpy as np
+
+        values = addresses.to_numpy()
+        ids, offsets = values >> 32, values.astype(np.uint32)
+        # A scan yields the rows fragment by fragment, so there are few runs.
+        starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] + 1)) if len(ids) else ids
+        for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+            run = array("I", offsets[start:end].tobytes())
+            self._of_fragment.setdefault(int(ids[start]), BitMap()).update(run)
+
+    def counts(self) -> dict[int, int]:
+        """The number of rows by fragment id."""
+        return {id: len(offsets) for id, offsets in self._of_fragment.items()}
+
+    def of(self, fragment_id: int) -> list[int]:
+        """The offsets of a fragment's rows, ascending."""
+        return list(self._of_fragment[fragment_id])
+
+
+def delete_rows(
+    dataset: lance.LanceDataset, table: ReadTable, rows: RowOffsets, predicate: str
+) -> tuple[list[DataFragment], list[int]]:
+    """Delete these rows, which are those for which the predicate is true.
+
+    Returns the fragments with new deletion files, and the ids of the fragments without rows left. Only fragments that
+    have such rows are opened. A pylance that can delete only by predicate (4.0.0) evaluates it once more for them.
+    """
+    from lance.fragment import LanceFragment
+
+    by_offset = hasattr(LanceFragment, "delete_rows")
     changed: list[DataFragment] = []
     removed: list[int] = []
-    for one in dataset.get_fragments():
-        before, after = one.metadata, one.delete(predicate)
+    for one in _fragments(dataset, table, rows.counts()):
+        after = one.delete_rows(rows.of(one.fragment_id)) if by_offset else one.delete(predicate)
         if after is None:
             removed.append(one.fragment_id)
-        elif after.num_deletions != before.num_deletions:
+        elif by_offset or after.num_deletions != one.num_deletions:  # a random predicate may leave all rows
             changed.append(fragment(after))
     return changed, removed
+
+
+def _fragments(dataset: lance.LanceDataset, table: ReadTable, ids: Mapping[int, int]) -> Iterator[lance.LanceFragment]:
+    """The fragments with these ids, in the order of the manifest."""
+    if len(ids) > _FEW_FRAGMENTS:
+        yield from (one for one in dataset.get_fragments() if one.fragment_id in ids)
+        return
+    for one in table.manifest.fragments:
+        if one.id in ids:
+            found = dataset.get_fragment(one.id)
+            assert found is not None, "it is in the manifest of the same version"
+            yield found

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 KEYS_MAX = 100_000
 """Default of the number of keys in a filter: about 1 MB in each version that a merge makes."""
 
+_ROWS_AT_ONCE = 131_072
+_FEW_ROWS = 1000
+"""Below this number of rows hashing all of them takes no longer than grouping them."""
+
 # Lance: inserted_rows.rs. Lance can compare only filters of the same size as pylance's.
 _BLOOM_ITEMS, _BLOOM_PROBABILITY, _BLOOM_BYTES = 8192, 0.00057, 32768
 _FLOAT_TYPES = {"halffloat": "<e", "float": "<f", "double": "<d"}
@@ -53,12 +57,30 @@ class KeyHashes:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the keys of the rows. Raises `StagingError` for a column that can't be cast to the table's type."""
         self.nulls = self.nulls or any(batch.column(field.name).null_count for _, field in self._columns)
+        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            if self.too_many:
+                break
+            keys = self._distinct(batch.slice(start, _ROWS_AT_ONCE))
+            self.too_many = keys.num_rows > self._most
+            # Too many need no hashes; one of them shows whether keys of this type can be compared.
+            self._hashes.update(self._of(keys.slice(0, 1) if self.too_many else keys))
+            self.too_many = self.too_many or len(self._hashes) > self._most
         if self.too_many:
-            return
-        self._hashes.update(self._of(batch))
-        if len(self._hashes) > self._most:
-            self.too_many = True
             self._hashes.clear()
+
+    def _distinct(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The key columns of some rows; of many rows without those that repeat a key, where Arrow can group by it."""
+        import pyarrow as pa
+
+        names = [field.name for _, field in self._columns]
+        keys = pa.RecordBatch.from_arrays([batch.column(name) for name in names], names=names)
+        if keys.num_rows < _FEW_ROWS:
+            return keys
+        try:
+            grouped = pa.Table.from_batches([keys]).group_by(names).aggregate([])
+        except pa.ArrowException:  # no grouping for the type
+            return keys
+        return grouped.select(names).combine_chunks().to_batches()[0]
 
     def add_all(self, source: pa.Table | pa.RecordBatch) -> None:
         """Add the keys of all rows; as `add` otherwise."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from committerd_client.headers import Staged
-from committerd_client.staging.deletion import delete_from_fragments
+from committerd_client.staging.deletion import RowOffsets, delete_rows
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.streams import Stream
@@ -61,11 +61,11 @@ def update(
 
 
 class _Read:
-    """Row ids and row addresses of the updated rows, in the order in which they are read."""
+    """The updated rows, and their row ids in the order in which they are read."""
 
     def __init__(self) -> None:
         self.ids = array("Q")
-        self.addresses = array("Q")
+        self.rows = RowOffsets()
 
 
 def _new_rows(
@@ -76,7 +76,7 @@ def _new_rows(
     where: str | None,
     read: _Read,
 ) -> Iterator[pa.RecordBatch]:
-    """The updated rows; collects their ids and addresses in `read`, in the same order."""
+    """The updated rows; collects them in `read`."""
     import pyarrow as pa
 
     schema = dataset.schema
@@ -84,7 +84,7 @@ def _new_rows(
     rows = dataset.scanner(columns=columns, filter=where, with_row_id=True, with_row_address=True).to_reader()
     for batch in rows:
         read.ids.frombytes(batch.column("_rowid").to_numpy().tobytes())
-        read.addresses.frombytes(batch.column("_rowaddr").to_numpy().tobytes())
+        read.rows.add(batch.column("_rowaddr"))
         yield pa.RecordBatch.from_arrays([_cast(batch.column(field.name), field) for field in schema], schema=schema)
 
 
@@ -125,21 +125,9 @@ def _delete_rows(
     """Delete the rows in `read`: (fragments with new deletion files, ids of the fragments without rows left)."""
     from lance.fragment import LanceFragment
 
-    offsets: dict[int, list[int]] = {}
-    for address in read.addresses:
-        offsets.setdefault(address >> 32, []).append(address & 0xFFFFFFFF)
+    changed, removed = delete_rows(dataset, table, read.rows, where)
     if not hasattr(LanceFragment, "delete_rows"):
-        changed, removed = delete_from_fragments(dataset, where)
-        _check_rows(table, {id: len(rows) for id, rows in offsets.items()}, changed=changed, removed=removed)
-        return changed, removed
-    changed, removed = [], []
-    for one in dataset.get_fragments():
-        if one.fragment_id in offsets:
-            after = one.delete_rows(offsets[one.fragment_id])
-            if after is None:
-                removed.append(one.fragment_id)
-            else:
-                changed.append(fragment(after))
+        _check_rows(table, read.rows.counts(), changed=changed, removed=removed)
     return changed, removed
 
 
