@@ -20,7 +20,7 @@ from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
-from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions
+from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions, VersionHashes, hashes_of
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
 from committerd.queue.race import Found
@@ -30,8 +30,16 @@ from committerd.table.versions import Table, VersionState
 _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 5.0
-_READ_AT_ONCE = 32
-"""Versions to read concurrently; enough that the slowest read delays the others little."""
+_FIRST_BATCH = 32
+_BATCH_MAX = 256
+"""Versions to read before the next decision whether to go on. The batches grow, so that the slowest read of each delays
+the others little.
+"""
+_READ_AT_ONCE = 64
+"""Versions to read concurrently, so that a distant store is kept busy. Each read takes 64 KiB of memory at least."""
+_WHOLE_AT_ONCE = 16
+_SMALL_BYTES = 1024 * 1024
+"""Manifests up to this size are read several at once, with all their fragments."""
 _KEPT_AT_START = 64
 """Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
 _NEW_MAX = 1000
@@ -48,13 +56,11 @@ class SettledVersions:
         self._first = array("q")
         self._last = array("q")
 
-    def add(self, settled: Settled) -> None:
-        """Add a version; ignores versions of other writers, which settle nothing."""
-        offsets = [entry.offset for entry in settled.entries()]
-        if settled.ours and offsets:
-            self._versions.append(settled.version)
-            self._first.append(min(offsets))
-            self._last.append(max(offsets))
+    def add(self, version: int, first: int, last: int) -> None:
+        """Add a version that settles offsets from `first` to `last` inclusive."""
+        self._versions.append(version)
+        self._first.append(first)
+        self._last.append(last)
 
     @property
     def oldest(self) -> int:
@@ -218,6 +224,14 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
         return None
 
 
+class _Brief(NamedTuple):
+    """The queue entries of a version, as briefly as Start keeps them."""
+
+    hashes: VersionHashes
+    offsets: tuple[int, int] | None
+    """The lowest and the highest offset that the version settles; None when it settles none."""
+
+
 class _Downwards:
     """Reads the history from the latest version down."""
 
@@ -241,19 +255,25 @@ class _Downwards:
             return self._loaded(versions[-1], None, [], 0)
         carrying, newest_ours, position = list[Found](), 0, None
         reported, read, gap = how.monotonic(), 0, False
+        size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
         while version in there:
             # The newest version of ours carries the highest position and all marks so far. Of the versions below it
-            # only the queue entries are read, several at once.
-            if not newest_ours:
-                one = latest if version == latest.found.settled.version else await _read_old(self._table, version)
-                batch = [one.found if one is not None else None]
+            # only the queue entries are read, many at once.
+            below = list(takewhile(there.__contains__, range(version, version - size, -1)))
+            if newest_ours:
+                for brief in await _read_briefs(self._table, below, keep_above=versions[-1] - _KEPT_AT_START):
+                    if brief is not None:
+                        self._take(brief)
             else:
-                below = takewhile(there.__contains__, range(version, version - _READ_AT_ONCE, -1))
-                batch = await _read_settled(self._table, list(below), keep=read < _KEPT_AT_START)
-            carries = not newest_ours
-            for found in filter(None, batch):
-                self._take(found.settled)
-                if carries:
+                known = {latest.found.settled.version: latest}
+                for found in await _read_whole(self._table, below, known):
+                    if found is not None:
+                        self._take(_brief(found.settled))
+                    if newest_ours:
+                        continue
+                    if found is None:
+                        gap = True
+                        continue
                     # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
                     # unreadable version between may be ours.
                     if found.settled.ours and found.position is not None and not gap:
@@ -262,8 +282,8 @@ class _Downwards:
                         carrying.append(found)
                     if found.settled.ours:
                         newest_ours = found.settled.version
-            gap = gap or batch[0] is None
-            version, read = version - len(batch), read + len(batch)
+                        size, size_max = _FIRST_BATCH // 2, _BATCH_MAX
+            version, read, size = version - len(below), read + len(below), min(2 * size, size_max)
             position = highest(one.position for one in carrying if one.position is not None)
             if self._full and newest_ours and (position is None or await self._reaches(how.owed_from(position))):
                 break
@@ -284,9 +304,10 @@ class _Downwards:
         position = await position_of(self._table, version) if version else None
         return position is not None and position.next_offset <= owed and all(o < owed for o in position.settled)
 
-    def _take(self, settled: Settled) -> None:
-        self._full = not self._older.add(settled)
-        self._settled_versions.add(settled)
+    def _take(self, brief: _Brief) -> None:
+        self._full = not self._older.add(brief.hashes)
+        if brief.offsets is not None:
+            self._settled_versions.add(brief.hashes.version, *brief.offsets)
 
     def _loaded(self, version: int, latest: _Read | None, carrying: Sequence[Found], newest_ours: int) -> Loaded:
         marks: dict[str, AppMark] = {}
@@ -307,16 +328,36 @@ class _Downwards:
         )
 
 
-async def _read_settled(table: Table, versions: Sequence[int], *, keep: bool) -> list[Found | None]:
-    """Read the queue entries of these versions, without position and marks; None for an unreadable version."""
+async def _read_whole(table: Table, versions: Sequence[int], known: Mapping[int, _Read]) -> list[Found | None]:
+    """Read these versions with position and marks; None for an unreadable version. `known`: those read before."""
     found: dict[int, Found | None] = {}
 
     async def read(version: int) -> None:
-        settled = await table.settled(version, keep=keep)
-        found[version] = None if settled is None else Found(settled=settled, position=None)
+        one = known.get(version) or await _read_old(table, version)
+        found[version] = None if one is None else one.found
 
     await for_each(versions, read)
     return [found[version] for version in versions]
+
+
+async def _read_briefs(table: Table, versions: Sequence[int], *, keep_above: int) -> list[_Brief | None]:
+    """Read the queue entries of these versions, without position and marks; None for an unreadable version.
+
+    Caches those of the versions above `keep_above`.
+    """
+    found: dict[int, _Brief | None] = {}
+
+    async def read(version: int) -> None:
+        settled = await table.settled(version, keep=version > keep_above)
+        found[version] = None if settled is None else _brief(settled)
+
+    await for_each(versions, read, at_once=_READ_AT_ONCE)
+    return [found[version] for version in versions]
+
+
+def _brief(settled: Settled) -> _Brief:
+    offsets = [entry.offset for entry in settled.entries()] if settled.ours else []
+    return _Brief(hashes_of(settled), (min(offsets), max(offsets)) if offsets else None)
 
 
 def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:

@@ -300,6 +300,22 @@ def _with_refusals(layers: tuple[_Refusals, ...], newest: _Refusals, bytes_max: 
     return some[first:]
 
 
+class VersionHashes(NamedTuple):
+    """The uuids of one version, as hashes: eight bytes for each."""
+
+    version: int
+    committed: array[int]
+    refused: array[int]
+
+
+def hashes_of(settled: Settled) -> VersionHashes:
+    """The uuids that a version commits and refuses, as `OlderVersions` takes them."""
+    version = settled.version
+    committed = array("Q", [_entry(uuid, version) for uuid in _uuids(settled)])
+    refused = array("Q", [_entry(r.uuid, version) for r in settled.refusals if r.uuid and r.status != DUPLICATE])
+    return VersionHashes(version, committed, refused)
+
+
 class OlderVersions:
     """Builds a ledger at Start from the versions of the history, from the newest down."""
 
@@ -307,19 +323,17 @@ class OlderVersions:
         self._ledger = Ledger.empty(bytes_max)
         self._run = _Older()
 
-    def add(self, settled: Settled) -> bool:
+    def add(self, hashes: VersionHashes) -> bool:
         """Add a version below all others.
 
         Returns False if the ledger is full. Then it adds nothing, and drops this version and those below it.
         """
-        version = settled.version
+        version, committed, refusals = hashes
         if version <= self._ledger.floor:
             return False
         if self._run.high - version >= _VERSIONS_MAX or self._run.is_full:
             self._end_run()
         run, index, refused = self._run, self._ledger._index, self._ledger._refused
-        committed = [_entry(uuid, version) for uuid in _uuids(settled)]
-        refusals = [_entry(r.uuid, version) for r in settled.refusals if r.uuid and r.status != DUPLICATE]
         if index.is_full(len(run.committed) + len(committed)) or refused.is_full(len(run.refused) + len(refusals)):
             self._end_run()
             self._ledger = replace(self._ledger, _index=self._ledger._index.without(version))

@@ -26,7 +26,7 @@ class ProxiedS3:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             server = stack.enter_context(Versitygw())
-            self._direct, self._data = server.endpoint, server.data
+            self._direct, self.data = server.endpoint, server.data
             self._proxy = stack.enter_context(Toxiproxy()).proxy(self._direct.url)
             self._through = self._direct.through(self._proxy.url)
             self._stack = stack.pop_all()
@@ -54,7 +54,7 @@ class ProxiedS3:
         """
         place = s3_place(self._direct, proxy=self._proxy.url)
         lance.write_dataset(rows([]), place.uri, storage_options=dict(place.storage_options))
-        (self._data / place.uri.partition("://")[2] / "data").symlink_to(pool.folder)
+        (self.data / place.uri.partition("://")[2] / "data").symlink_to(pool.folder)
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def new_folder(self) -> str:

@@ -17,6 +17,7 @@ from committerd.queue.ledger import (
     Ledger,
     OlderVersions,
     dedupe,
+    hashes_of,
     names,
     refusal_in,
 )
@@ -164,7 +165,7 @@ def loaded(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
     """As Start does it: the newest first."""
     older = OlderVersions(bytes_max=bytes_max)
     for one in reversed(settled):
-        older.add(one)
+        older.add(hashes_of(one))
     return older.ledger()
 
 
@@ -283,9 +284,9 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
 
 def test_once_it_is_full_nothing_older_is_taken_in() -> None:
     older = OlderVersions(bytes_max=160)
-    assert older.add(version_of(9, ["i"]))
-    assert not older.add(version_of(8, [str(n) for n in range(40)]))
-    assert not older.add(version_of(7, ["g"]))
+    assert older.add(hashes_of(version_of(9, ["i"])))
+    assert not older.add(hashes_of(version_of(8, [str(n) for n in range(40)])))
+    assert not older.add(hashes_of(version_of(7, ["g"])))
     known = older.ledger()
     assert known.floor == 8
     assert possible(known, "i", 8) == [9]
@@ -303,7 +304,7 @@ def test_ten_million_records_take_eight_bytes_each() -> None:
     """At a hundredth of the size."""
     older = OlderVersions()
     for number in range(100, 0, -1):
-        older.add(version_of(number, [f"{number} {place}" for place in range(1000)]))
+        older.add(hashes_of(version_of(number, [f"{number} {place}" for place in range(1000)])))
     known = older.ledger()
     assert known.bytes == 8 * 100_000
     assert known.committed_at("50 7", 0) == (None, [50])
