@@ -92,6 +92,12 @@ class TestOlderForms:
                 normalised(transaction(update_config=both))
             assert error.value.code == "mixed_update_config"
 
+    def test_of_update_config_of_a_field_that_no_table_can_have(self) -> None:
+        old = Transaction.UpdateConfig(field_metadata={2**31: Transaction.UpdateConfig.FieldMetadataUpdate()})
+        with pytest.raises(InvalidRequest, match="names field 2147483648") as error:
+            normalised(transaction(update_config=old))
+        assert error.value.code == "unknown_field"
+
     def test_of_rewrite(self) -> None:
         old = Transaction.Rewrite(old_fragments=[fragment(1), fragment(2)], new_fragments=[fragment(9)])
         made = normalised(transaction(rewrite=old)).rewrite

@@ -5,16 +5,27 @@ from __future__ import annotations
 import time
 
 import pytest
+from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
 from committerd.lance.versions.lineage import (
     assign_row_ids,
     require_free_row_ids,
     require_known_row_ids,
+    require_rows_live_in,
     require_same_rows,
     require_unchanged_row_ids,
+    stamp_changed_offsets,
+    stamp_moved_rows,
 )
-from committerd_common.row_ids import count_row_ids, decode_row_ids
+from committerd_common.row_ids import (
+    ROW_ID_MAX,
+    VersionRun,
+    count_row_ids,
+    decode_row_ids,
+    decode_versions,
+    encode_versions,
+)
 from tests.lance.samples import fragment, with_row_ids
 
 
@@ -109,3 +120,41 @@ def test_fragments_are_served_in_order() -> None:
         *range(500, 520),
         *range(1030, 1035),
     ]
+
+
+def test_a_table_that_has_given_out_all_ids_is_refused() -> None:
+    assert assign_row_ids([fragment(0, rows=10)], ROW_ID_MAX - 10) == ROW_ID_MAX
+    with pytest.raises(InvalidRequest, match="has given out all row ids") as refused:
+        assign_row_ids([fragment(0, rows=10)], ROW_ID_MAX - 9)
+    assert refused.value.code == "row_ids"
+
+
+def test_rows_that_move_are_in_a_fragment_that_loses_rows() -> None:
+    newest_first = [with_row_ids(fragment(number), [range(10 * number, 10 * number + 10)]) for number in (1, 0)]
+    moved = [fragment(3), with_row_ids(fragment(2, rows=2), [range(10, 12)])]
+    require_rows_live_in({1}, moved, newest_first)
+    with pytest.raises(InvalidRequest, match="the new fragments have 2 rows, such as the one with id 10") as refused:
+        require_rows_live_in({0}, moved, newest_first)
+    assert refused.value.code == "row_ids"
+
+
+def test_rows_keep_the_version_that_created_them() -> None:
+    existing = [with_row_ids(fragment(number), [range(10 * number, 10 * number + 10)]) for number in (0, 1)]
+    for number, one in enumerate(existing):
+        one.inline_created_at_versions = encode_versions([VersionRun(10, number + 5)])
+    moved = with_row_ids(fragment(2, rows=3), [range(12, 14), range(30, 31)])
+    stamp_moved_rows([moved], existing, 9)
+    created = decode_versions(moved.inline_created_at_versions, fragment=2, staged=False)
+    assert created == [VersionRun(2, 6), VersionRun(1, 9)]
+
+
+def test_changed_offsets_need_a_version_for_each_row() -> None:
+    made = fragment(0, rows=10)
+    made.inline_last_updated_at_versions = encode_versions([VersionRun(10, 3)])
+    stamp_changed_offsets(made, BitMap([9]), 4)
+    changed = decode_versions(made.inline_last_updated_at_versions, fragment=0, staged=False)
+    assert changed == [VersionRun(9, 3), VersionRun(1, 4)]
+    made.inline_last_updated_at_versions = encode_versions([VersionRun(9, 3)])
+    with pytest.raises(InvalidRequest, match="has versions for 9 rows, and 10 rows") as refused:
+        stamp_changed_offsets(made, BitMap([8]), 4)
+    assert refused.value.code == "row_versions"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pytest
+from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
 from committerd.lance.format.feature_flags import FeatureFlag
@@ -361,6 +362,7 @@ def test_a_probability_is_one(probability: float) -> None:
         (delete(fragment(2**40)), "unknown_fragment"),
         (create_index(samples.index(1, version=2**63)), "number_out_of_bounds"),
         (create_index(samples.index(1, fields=[2**31 - 1])), "number_out_of_bounds"),
+        (create_index(samples.index(1, fragments=range(1_000_001))), "index_bitmap"),
         (reserving(2**20), ""),
         (reserving(2**20 + 1), "fragment_ids_exhausted"),
         (
@@ -407,6 +409,20 @@ LONG = "x" * 1025
 )
 def test_texts_that_stay_in_the_table_have_bounds(staged: Transaction) -> None:
     assert refusal(staged) == "text_invalid"
+
+
+def test_a_deletion_file_has_a_type_that_lance_knows() -> None:
+    staged = delete(fragment(1, deleted=3))
+    assert refusal(staged) == ""
+    staged.delete.updated_fragments[0].deletion_file.file_type = 7  # type: ignore[assignment]
+    assert refusal(staged) == "deletion_file_type"
+
+
+def test_offsets_of_updated_rows_are_a_bitmap() -> None:
+    staged = update(updated_fragment_offset_bitmaps={1: BitMap([1, 2]).serialize()})
+    assert refusal(staged) == ""
+    staged.update.updated_fragment_offset_bitmaps[1] = b"no bitmap"
+    assert refusal(staged) == "updated_offsets"
 
 
 def test_a_region_has_an_id() -> None:

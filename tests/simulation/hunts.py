@@ -205,7 +205,7 @@ FEW_MARKS = Hunt(
     ),
     prepare=_units_of_two,
 )
-MADE_UP = Hunt(scenario=Scenario(records=60, seconds=60.0, rates=Rates(latency=0.01), foreign_seconds=0.3))
+MADE_UP = Hunt(scenario=Scenario(records=60, seconds=60.0, rates=Rates(latency=0.01), foreign_seconds=0.1))
 SWAPPED = Hunt(
     scenario=Scenario(
         records=60,
