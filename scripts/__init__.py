@@ -1,1 +1,1 @@
-"""Programs for people who work on committerd: set up, test, measure, generate. None of them is installed."""
+"""Programs for developers of committerd: set up, test, measure, generate. None of them is installed."""

@@ -1,7 +1,7 @@
-"""Make all that `make demo` and `make test` need: `.venv`, a Python with pylance 4.0.0, Kafka, S3 servers.
+"""Install all that `make demo` and `make test` need: `.venv`, a Python with pylance 4.0.0, Kafka, S3 servers.
 
-Works from an empty clone, twice at once, and after an interruption; what is there already is not downloaded again.
-Called by `setup.sh`, which has checked the machine. Uses the standard library only: nothing is installed yet.
+It works from an empty clone, twice at the same time, and after an interruption, and downloads only what is missing.
+`setup.sh` calls it after checking the machine. It uses the standard library only, because nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 CLIENT = "producers"
-"""The folder of the other distribution, on which the committer depends."""
+"""The folder of the client's distribution, on which the committer depends."""
 STAMP = ENVIRONMENT / "committerd-setup.json"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 OLD_PYLANCE = ROOT / "requirements" / "pylance-4.txt"
@@ -46,7 +46,7 @@ def pip(python: Path, *arguments: str | Path) -> None:
 
 @contextlib.contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Wait for other setups; the kernel gives the lock back when its holder ends, however it ends."""
+    """Wait for other setups. The kernel releases the lock when its holder ends, in whatever way."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:
@@ -58,7 +58,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def wanted() -> dict[str, str]:
-    """What the environment depends on; any difference means to install again."""
+    """The facts that the environment depends on; if one differs, it is installed again."""
     projects = [tomllib.loads((ROOT / name / "pyproject.toml").read_text(encoding="utf-8")) for name in ("", CLIENT)]
     tables = [one.get(name) for one in projects for name in ("build-system", "project", "dependency-groups")]
     requirements = json.dumps(tables, sort_keys=True) + CONSTRAINTS.read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def wanted() -> dict[str, str]:
 
 
 def found() -> dict[str, str]:
-    """The same of what is there; without a stamp it was not finished, or made by hand."""
+    """The same facts about the existing environment; None of them if it is unfinished, or was made by hand."""
     try:
         stamp: dict[str, str] = json.loads(STAMP.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def found() -> dict[str, str]:
 
 
 def described(python: Path) -> str:
-    """Version and machine, empty when it does not start or has no pip: its base may be gone, or it is half made."""
+    """Version and machine of an interpreter; empty if it does not start or has no pip, as when half installed."""
     script = "import pip, platform, sys; print(sys.version, platform.machine())"
     with contextlib.suppress(OSError):
         done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
@@ -112,14 +112,14 @@ def cache_folder() -> Path:
 
 
 def old_pylance() -> Path:
-    """The interpreter of the second environment; it need not exist yet."""
+    """The interpreter of the second environment; it may not exist yet."""
     digest = hashlib.sha256(OLD_PYLANCE.read_bytes()).hexdigest()[:8]
     name = f"pylance-4.0.0-py{platform.python_version()}-{platform.machine()}-{digest}"
     return cache_folder() / name / "bin" / "python"
 
 
 def make_old_pylance() -> None:
-    """Tests read and write the same tables with the oldest pylance that is supported, in processes of its own."""
+    """Install the oldest supported pylance; tests read and write the same tables with it, in separate processes."""
     given = os.environ.get("COMMITTERD_PYLANCE_4")
     if given:
         say(f"pylance 4.0.0 is that of {given}")
@@ -130,7 +130,7 @@ def make_old_pylance() -> None:
     say(f"pylance 4.0.0 into {cache_folder()} (about 150 MB to download, once)")
     target = python.parent.parent
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Made under another name: half an environment is never taken for one.
+    # Made under another name, so that half an environment is never used.
     with tempfile.TemporaryDirectory(prefix=".pylance-", dir=target.parent) as scratch:
         made = Path(scratch, "environment")
         run(sys.executable, "-m", "venv", made)
@@ -140,7 +140,7 @@ def make_old_pylance() -> None:
 
 
 def make_kafka() -> None:
-    """Kafka's jars, by way of Maven; nothing is fetched where those of the wanted version are there."""
+    """Fetch Kafka's jars with Maven, unless those of the wanted version exist."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         return
     if not any(cache_folder().glob("kafka-*")):
@@ -150,7 +150,7 @@ def make_kafka() -> None:
 
 
 def make_stores() -> None:
-    """S3 servers, DynamoDB Local and toxiproxy; what can't be had is named, and its tests will be skipped."""
+    """Install S3 servers, DynamoDB Local and toxiproxy. Names any that can't be installed; its tests are skipped."""
     run(PYTHON, "-m", "harness.fetch")
 
 

@@ -1,9 +1,10 @@
-"""The main job on real brokers of several versions: the oldest that docs/operating.md names, the newest, and others.
+"""The main job on real brokers of several versions: the oldest one that docs/operating.md names, the newest, and
+others.
 
-Maven fetches each version once, and each runs in KRaft mode. Arguments are versions, and after `--` pytest's.
+Maven fetches each version once, and each runs in KRaft mode. Arguments are versions, and after `--` those of pytest.
 
-    python -m scripts.brokers                    all versions
-    python -m scripts.brokers 3.3.2 -- -k main   one version, some tests
+    python -m scripts.brokers                     all versions
+    python -m scripts.brokers 3.3.2 -- -k main    one version, some tests
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TESTS = (
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests on each version; ends with a line for each, and with 1 where one failed."""
+    """Run the tests on each version and print a line for each; the exit code is 1 if one failed."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     versions, chosen = arguments[:split] or list(VERSIONS), arguments[split + 1 :]
     os.chdir(ROOT)

@@ -1,7 +1,7 @@
-"""What the dashboard shows: rows of panels, each with its queries. `scripts/generate_dashboard.py` lays them out.
+"""The content of the dashboard: rows of panels, each with its queries. `scripts/generate_dashboard.py` arranges them.
 
-Every query is aggregated over the members of a dataset; gauges of the table, which a former active member keeps, are
-taken from the one that is active.
+Every query aggregates over the members of a dataset. Gauges of the table are taken from the active member, because a
+former one keeps its last values.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CHOSEN = 'namespace=~"$namespace",dataset=~"$dataset"'
-"""With the variables at All (`.*`) this matches targets without these labels too."""
+"""If the variables are at All (`.*`), this also matches targets without these labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One query and what its series are called."""
+    """One query, and the name of its series."""
 
     expr: str
     legend: str = "{{dataset}}"
@@ -28,13 +28,13 @@ class Panel:
     title: str
     queries: Sequence[Query]
     unit: str = "short"
-    """As Grafana names units."""
+    """The unit, by Grafana's name."""
     description: str = ""
     stat: bool = False
     red_from: float | None = None
-    """A number from which on it is red; only of a `stat`."""
+    """The number from which on a `stat` is red."""
     red_below: float | None = None
-    """A number below which it is red."""
+    """The number below which a `stat` is red."""
     stacked: bool = False
 
 
@@ -47,12 +47,12 @@ class Row:
 
 
 def metric(name: str, *matchers: str) -> str:
-    """The series of a metric that the variables choose."""
+    """The series of a metric that the variables select."""
     return f"{name}{{{','.join((CHOSEN, *matchers))}}}"
 
 
 def rate(name: str, *matchers: str, by: str = "") -> str:
-    """How much of a counter a second, by dataset and more labels."""
+    """The rate of a counter per second, by dataset and further labels."""
     return f"sum by (dataset{by and ', '}{by}) (rate({metric(name, *matchers)}[$__rate_interval]))"
 
 
@@ -67,7 +67,7 @@ def active_level(name: str) -> str:
 
 
 def quantile(share: float, name: str, *matchers: str, by: str = "") -> str:
-    """A quantile of a histogram, by dataset and more labels."""
+    """A quantile of a histogram, by dataset and further labels."""
     buckets = rate(f"{name}_bucket", *matchers, by=f"{by}{by and ', '}le")
     return f"histogram_quantile({share}, {buckets})"
 
@@ -81,12 +81,12 @@ def quantiles(name: str, *matchers: str) -> list[Query]:
 
 
 def per_process(name: str) -> Query:
-    """A metric of the process; only of those that are committerd's."""
+    """A metric of the process, restricted to committerd's processes."""
     return Query(expr=f"{metric(name)} and {metric('committerd_active')}", legend="{{dataset}} {{instance}}")
 
 
 def by_label(name: str, label: str, *matchers: str) -> Query:
-    """How much of a counter a second for each value of a label."""
+    """The rate of a counter per second for each value of a label."""
     return Query(expr=rate(name, *matchers, by=label), legend=f"{{{{dataset}}}} {{{{{label}}}}}")
 
 

@@ -1,7 +1,8 @@
-"""Write Grafana's dashboard from `scripts/dashboard_panels.py`, and what else `deploy/` has in common with the chart.
+"""Write Grafana's dashboard from `scripts/dashboard_panels.py`, and the other files that `deploy/` shares with the
+chart.
 
-Helm reads only files below the chart's folder, Compose mounts those of `deploy/`, and neither follows links: so there
-are two of each, the same byte for byte. `--check` only compares.
+Helm reads only files below the chart's folder, Compose mounts those of `deploy/`, and neither follows links. So there
+are two copies of each, byte for byte the same. `--check` only compares.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PanelT = TypeVar("_PanelT", stat.Panel, timeseries.Panel)
 
 
 def document() -> str:
-    """The dashboard as JSON, the same for the same panels."""
+    """Return the dashboard as JSON; the same panels give the same text."""
     made = (
         dashboard.Dashboard("committerd")
         .uid("committerd")
@@ -65,7 +66,7 @@ def document() -> str:
 
 
 def _chosen(name: str, query: str) -> dashboard.QueryVariable:
-    """A label's value. All is `.*`, which also matches series without the label."""
+    """Return a matcher for a label's value. All is `.*`, which also matches series without the label."""
     return (
         dashboard.QueryVariable(name)
         .label(name.capitalize())

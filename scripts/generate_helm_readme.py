@@ -1,8 +1,8 @@
 """Write the tables of `helm/committerd/README.md`; `--check` only compares.
 
-Between the markers `<!-- NAME -->` and `<!-- end of NAME -->` stand: `values` (from the comments in values.yaml),
-`dataset` and `settings` (from values.schema.json, which comes from committerd's settings). The text around them is
-written by hand.
+Tables stand between the markers `<!-- NAME -->` and `<!-- end of NAME -->`: `values` (from the comments in
+values.yaml), `dataset` and `settings` (from values.schema.json, which comes from committerd's settings). The text
+around them is written by hand.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def documented(text: str) -> dict[tuple[str, ...], str]:
 
 
 def undocumented(values: dict[str, Any], comments: dict[tuple[str, ...], str]) -> list[str]:
-    """Keys that neither have a comment nor lie below one, nor are maps of which that holds."""
+    """The keys without a comment, unless they are below a key that has one, or all keys below them have one."""
 
     def below(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         for name, value in tree.items():
@@ -97,7 +97,7 @@ def _cell(text: str) -> str:
 
 
 def page(before: str) -> str:
-    """The page with its tables as they should be."""
+    """Return the page with its tables up to date."""
     definitions = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["$defs"]
     tables = {
         "values": _values_table(),

@@ -1,8 +1,8 @@
-"""Write what `committerd.settings.load` says into `helm/committerd/values.schema.json`; `--check` only compares.
+"""Write the settings of `committerd.settings.load` into `helm/committerd/values.schema.json`; `--check` only compares.
 
-The schema's other parts are written by hand. Ours are three of its `$defs`: `settings` (every group and setting),
-`datasetName`, `datasetUri` and `datasetAliases`. A value is what a person writes in YAML: lists are lists, and what
-must not stand in a file of values is a reference to a Secret.
+The other parts of the schema are written by hand. Generated are its `$defs` `settings` (every group and setting),
+`datasetName`, `datasetUri` and `datasetAliases`. Values are those of YAML: lists are lists, and a secret is a reference
+to a Secret.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _reference(entry: dict[str, Any]) -> str:
 
 
 def _value(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """One setting as a value of the chart."""
+    """The schema of one setting, as a value of the chart."""
     found = {name: value for name, value in schema.items() if name != "title"}
-    if "anyOf" in found:  # with null, which is the same as leaving it out
+    if "anyOf" in found:  # with null, which means the same as leaving it out
         alternatives = [one for one in found.pop("anyOf") if one != {"type": "null"}]
         assert len(alternatives) == 1, schema
         found = {**alternatives[0], **found}
@@ -72,7 +72,7 @@ def _listed(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _perhaps_from_secret(schema: dict[str, Any]) -> dict[str, Any]:
-    """Text without a default, such as a user's name: in the clear, or kept where the password is."""
+    """The schema of a text without a default, such as a user's name: in the clear, or in a Secret."""
     limits = {name: value for name, value in schema.items() if name != "description"}
     return {"description": schema["description"], "anyOf": [limits, SECRET]}
 

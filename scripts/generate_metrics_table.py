@@ -23,7 +23,7 @@ This page is generated from `committerd/telemetry.py` (`make docs`).
 
 
 def page(metrics: Sequence[Description]) -> str:
-    """The whole page: one table of the metrics, one of their labels."""
+    """Return the page: a table of the metrics, and one of their labels."""
     rows = ["| name | type | unit | labels | meaning |", "|---|---|---|---|---|"]
     labels: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for metric in metrics:

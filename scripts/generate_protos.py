@@ -1,17 +1,16 @@
 """Generate `producers/committerd_common/*_pb2.py` and their stubs from `protos/`; `--check` only compares.
 
-Generated code is checked in, so users need no protoc. Two things are changed on a copy of the
-input, never in the output, so that nothing clashes with other Lance code in the same process:
+Generated code is checked in, so users need no protoc. Two things are changed on a copy of the input, so that nothing
+clashes with other Lance code in the same process. The output is never changed.
 
-- files move to `committerd_common/`, and imports of siblings with them: descriptors and modules
-  get names of ours;
-- package `lance.x` becomes `committerd.lance.x`: protobuf keeps one global table of message names,
-  and a program may load its own `lance.table`. The package is not part of what is serialized; only
-  type URLs name it, which `committerd_common.index_details` writes as Lance does.
+- Files move to `committerd_common/`, and so do imports of siblings: descriptors and modules get names of our own.
+- Package `lance.x` becomes `committerd.lance.x`: protobuf keeps one global table of message names, and a program may
+load its own `lance.table`. The package is not serialized; only type URLs contain it, which
+`committerd_common.index_details` writes as Lance does.
 
-The compiler is an old one on purpose. Code of protoc 27 and later asks at import for a runtime of its own major version
-or the next; code of older ones loads in every runtime from 4.x on. `tests/packaging` runs it in the lowest runtime that
-the client allows, the latest one of each major version, and the highest.
+The compiler is an old one on purpose. Code of protoc 27 and later requires at import a runtime of its own major version
+or the next one; code of older compilers loads in every runtime from 4.x on. `tests/packaging` runs it in the lowest
+runtime that the client allows, the latest one of each major version, and the highest.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PACKAGE = "committerd_common"
 
 
 def stage(sources: list[Path], root: Path) -> list[str]:
-    """Copy the sources below `root`, as they are to be compiled; returns paths relative to it."""
+    """Copy the sources below `root`, in the form to compile; return paths relative to it."""
     siblings = {source.name for source in sources}
     (root / PACKAGE).mkdir(parents=True)
     for source in sources:

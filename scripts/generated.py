@@ -1,4 +1,4 @@
-"""What the scripts that generate a file have in common: write it, or with --check say that it has drifted."""
+"""What the scripts that generate a file share: they write it, or with --check report that it is outdated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def keep(file: Path, text: str, *, check: bool, source: str) -> int:
-    """The exit code: 1 when `check` is on and the file is not this text, which comes from `source`."""
+    """Return the exit code: 1 if `check` is set and the file differs from this text, which comes from `source`."""
     if file.exists() and file.read_text(encoding="utf-8") == text:
         return 0
     if check:

@@ -1,7 +1,7 @@
-"""Lock what deploy/Dockerfile installs, by version and hash, in deploy/requirements/; `--check` only looks, offline.
+"""Lock what deploy/Dockerfile installs, by version and hash, in deploy/requirements/; `--check` only checks, offline.
 
-Both pyproject.toml say what is locked, requirements/constraints.txt says in which versions: the image holds what the
-tests have run. uv resolves it for the image's Python, whatever runs here.
+Both pyproject.toml files say what is locked, and requirements/constraints.txt says at which versions, so the image
+holds what the tests have run. uv resolves for the image's Python, whatever Python runs here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "deploy" / "requirements"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 PYTHON = "3.13"
-"""Of the image: Debian 13 has it."""
+"""The Python of the image: Debian 13 has it."""
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 _ENVIRONMENT = {
     "python_version": PYTHON,
@@ -39,7 +39,7 @@ _ENVIRONMENT = {
 
 
 def wanted() -> dict[str, list[str]]:
-    """What each file must lock, by its name."""
+    """What each file must lock, by file name."""
     committer, client = (
         tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8")) for folder in ("", "producers")
     )
@@ -56,7 +56,7 @@ def wanted() -> dict[str, list[str]]:
 
 
 def locked(text: str) -> dict[str, str]:
-    """Versions in a lock file, by canonical name. Raises `ValueError` where a line is no version with hashes."""
+    """Versions in a lock file, by canonical name. Raises `ValueError` for a line that is no version with hashes."""
     rest = _LOCKED.sub("", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
     if rest.strip():
         raise ValueError(f"not a version with its hashes: {rest.split()[0]}")
@@ -71,7 +71,7 @@ def tested() -> dict[str, str]:
 
 
 def needed(requirements: Sequence[str]) -> set[str]:
-    """Canonical names of the requirements and of all that they need in turn, as the packages installed here say."""
+    """Canonical names of the requirements and of their dependencies, according to the packages installed here."""
     found, waiting = set[tuple[str, str]](), [Requirement(one) for one in requirements]
     while waiting:
         one = waiting.pop()
@@ -87,7 +87,7 @@ def needed(requirements: Sequence[str]) -> set[str]:
 def _requires(name: str) -> Sequence[str]:
     try:
         return requires(name) or ()
-    except PackageNotFoundError:  # of the build alone: it lives in an environment of its own
+    except PackageNotFoundError:  # needed for the build only, which has an environment of its own
         return ()
 
 
@@ -97,7 +97,7 @@ def _applies(requirement: Requirement, extra: str) -> bool:
 
 
 def problems(name: str, requirements: Sequence[str], text: str, exact: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a lock file: nothing where it locks just what is needed, at versions that fit."""
+    """The problems of a lock file; none if it locks exactly what is needed, at versions that fit."""
     try:
         versions = locked(text)
     except ValueError as error:
@@ -113,13 +113,13 @@ def problems(name: str, requirements: Sequence[str], text: str, exact: Mapping[s
     need = needed(requirements)
     for package in sorted(need - versions.keys()):
         yield f"{name}: {package} is needed and not locked"
-    if name != "build.txt":  # what a build needs in turn is not installed here
+    if name != "build.txt":  # dependencies of a build requirement are not installed here
         for package in sorted(versions.keys() - need):
             yield f"{name}: {package} is locked and not needed"
 
 
 def lock(name: str, requirements: Sequence[str]) -> None:
-    """Write one file anew. Versions change only where constraints.txt or pyproject.toml did."""
+    """Write one file. Versions change only if constraints.txt or pyproject.toml did."""
     with tempfile.TemporaryDirectory(prefix="committerd-lock-") as folder:
         source = Path(folder, "requirements.in")
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")

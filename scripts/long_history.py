@@ -1,10 +1,10 @@
-"""Make a table with a long history, quickly: versions that committed many records each, without their data.
+"""Make a table with a long history, quickly: versions that committed many records each, without data.
 
     .venv/bin/python scripts/long_history.py FOLDER --versions 10000 --members 1000
 
-Each version is an Append of the queue with its transaction inline and its members named in it, as a committer leaves
-it. The fragments are few, as after compactions, or grow to `--fragments` in the last version; only then the Appends
-bring those that are new. There are no data files: what reads versions can read the table, and what reads rows can't.
+Each version is an Append from the queue with its transaction inline and its members named in it, as a committer writes
+it. The fragments are few, as after compactions, or grow to `--fragments` in the last version; only then do the Appends
+add fragments. There are no data files: programs that read versions can read the table, and those that read rows can't.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FRAGMENTS_MAX = 100
 
 
 def uuid_of(offset: int) -> str:
-    """Of the record there; as if it were random."""
+    """The uuid of the record at this offset; it looks random."""
     return str(uuid.UUID(int=(offset * 0x9E3779B97F4A7C15F39CC0605CEDC835 + offset) % 2**128))
 
 
 def write(folder: Path, *, versions: int, members: int, fragments: int, identity: TopicIdentity) -> Position:
-    """Write the versions, the first without a record; returns the position of the last."""
+    """Write the versions, the first one without a record; return the position of the last."""
     (folder / "_versions").mkdir(parents=True)
     position = start_of(identity, 0)
     held: list[DataFragment] = []

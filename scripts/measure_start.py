@@ -1,4 +1,4 @@
-"""Read a table's history as Start does, and print the time, the memory and what is known afterwards.
+"""Read a table's history as Start does, and print the time, the memory and the result.
 
     .venv/bin/python -m scripts.measure_start FOLDER [--ledger-bytes N] [--s3-latency-ms 60]
 
@@ -79,13 +79,13 @@ async def opened(folder: Path, s3_latency_ms: int | None) -> AsyncIterator[Objec
 
 
 def resident_mib() -> float:
-    """Memory of this process now."""
+    """The current memory of this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
 def peak_mib() -> float:
-    """The most memory that this program had; that of the process which started it does not count."""
+    """The peak memory of this program, without that of the process which started it."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

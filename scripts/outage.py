@@ -1,11 +1,11 @@
-"""Kafka goes away under load, for as long as you say, and comes back: how long until everything goes on.
+"""Kafka goes away under load, for a given time, and comes back: how long until everything goes on.
 
     python -m scripts.outage                               five minutes, each kind of outage
     python -m scripts.outage --seconds 30 --how killed     half a minute, one kind
 
-One Kafka behind a network that can be cut, one committer with its own defaults, and three clients: one that commits all
-the time, one that is idle when Kafka goes away, and one that submits its first transaction during the outage. Exit code
-1 when an answer is missing 10 s after Kafka is back, or when a row is missing or there twice.
+One Kafka behind a network that can be cut, one committer with its defaults, and three clients: one that commits all the
+time, one that is idle when Kafka goes away, and one that submits its first transaction during the outage. The exit code
+is 1 if an outcome is missing 10 s after Kafka is back, or if a row is missing or doubled.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 async def measure(kafka: AwayKafka, name: str, table: LanceTable, plan: tuple[Outage, float, float]) -> list[str]:
-    """One outage; returns what is not as it must be."""
+    """Measure one outage; return the problems found."""
     how, seconds, appends = plan
     servers = kafka.bootstrap_servers
     tasks: dict[str, list[asyncio.Task[Any]]] = {"busy": [], "idle": [], "first used during the outage": []}

@@ -1,12 +1,12 @@
-"""Run the tests: without arguments all of them, and every branch of the rules and the format.
+"""Run the tests: without arguments all of them, and check that every branch of the pure packages is taken.
 
-Arguments are pytest's, and run in one process. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure. Tests find the
-Python that has pylance 4.0.0 in `COMMITTERD_PYLANCE_4`.
+Arguments are pytest's, and run in one process. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure.
+`COMMITTERD_PYLANCE_4` is the Python that has pylance 4.0.0.
 
-One lane computes, and counts branches. The other shares its files among some processes (pytest-xdist): most of its
-tests wait for brokers, stores and child processes most of the time. Where a few tests fail, they run once more when
-nothing else does: what passes then was starved by the others. It is named at the end all the same, and wants to be
-made sturdier.
+There are two lanes. One runs the tests that count branches. The other divides its files among some processes
+(pytest-xdist), because most of its tests wait for brokers, stores and child processes most of the time. If a few tests
+fail, they run once more, alone: those that pass then were starved by the others. They are named at the end all the
+same, and should be made sturdier.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GATED = ["committerd/lance", "committerd/queue", "committerd/audit", "producers/committerd_common"]
 
 MEASURED = ["tests/common", "tests/lance", "tests/queue", "tests/audit", "tests/table"]
-"""Folders that together take every branch of what is gated."""
+"""The folders that together take every branch of the packages in `GATED`."""
 LONGEST = [
     "tests/e2e",
     "tests/spark",
@@ -45,20 +45,23 @@ LONGEST = [
     "tests/simulation",
     "tests/producers",
 ]
-"""Folders with which the others begin, so that no long file is left for the end."""
+"""The folders with which the second lane begins, so that no long file is left for the end."""
 WORKERS = 4
-"""Processes for all other tests: two for each core of a small machine, because they wait about half of the time. Each
-starts a store when its first test needs one; they share a broker.
+"""Processes for all other tests: two for each core of a small machine, because they wait about half of the time.
+
+Each starts a store when its first test needs one; they share a broker.
 """
 DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
-"""How they get them: a group of files at a time, in the order of the arguments."""
+"""How xdist deals the tests: a group of files at a time, in the order of the arguments."""
 DEPLOYING = ["tests/deploy"]
 """Needs Go and Debian packages, and runs in `make test-deploy` only."""
 
 DATA, FAILURES = "coverage", "failures"
-"""Files."""
+"""File names."""
 DISK_BYTES = 4_000_000_000
-"""What tables, logs of brokers and stores take meanwhile, and some room: MinIO and Kafka stop before a disk is full."""
+"""The disk space that tables and the logs of brokers and stores take meanwhile, with some reserve: MinIO and Kafka stop
+before a disk is full.
+"""
 AGAIN_MAX = 5
 """More failures than these are no accident."""
 
@@ -66,27 +69,27 @@ _CLOSING = re.compile(r"=+ (?:.*\d+ (?:passed|failed|error|skipped|deselected).*
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
 Arguments = Sequence[str]
-"""Of one run of pytest; `--measured` in front counts branches."""
+"""The arguments of one run of pytest; `--measured` in front counts branches."""
 
 
 class Lane(threading.Thread):
-    """One run of pytest. Prints what it prints, whole lines at a time.
+    """One run of pytest. Prints its output, whole lines at a time.
 
-    What follows the list of tests (failures, the summary) is held back until the run has ended, so that lanes
-    don't mix there.
+    The part after the list of tests (failures, the summary) is held back until the run has ended, so that lanes don't
+    mix there.
     """
 
     printing = threading.Lock()
 
     def __init__(self, arguments: Arguments, folder: Path) -> None:
-        """`folder`: where the branches that were taken and the tests that failed are written down."""
+        """`folder`: where taken branches and failed tests are recorded."""
         super().__init__()
         self._arguments = arguments
         self._folder = folder
         self._running: subprocess.Popen[str] | None = None
         self.failed = False
         self.broken = False
-        """Something else than a test went wrong."""
+        """Something other than a test went wrong."""
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -111,7 +114,7 @@ class Lane(threading.Thread):
         self._print("".join(held))
 
     def stop(self) -> None:
-        """Ask what runs to end, as Ctrl-C would."""
+        """Ask the run to end, as Ctrl-C would."""
         if self._running is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._running.send_signal(signal.SIGINT)
@@ -135,7 +138,7 @@ def command(arguments: Arguments, data_file: Path) -> list[str]:
 
 
 def others() -> list[str]:
-    """What the second lane runs: all that no other does, so that nothing is forgotten."""
+    """The arguments of the second lane: all that no other lane runs, so that nothing is forgotten."""
     elsewhere = {*MEASURED, *DEPLOYING, *LONGEST}
     folders = {path.parent.as_posix() for path in Path("tests").glob("*/test_*.py")}
     return [
@@ -147,7 +150,7 @@ def others() -> list[str]:
 
 @contextlib.contextmanager
 def shared_broker() -> Iterator[None]:
-    """One Kafka for all processes. Where there can be none, each says so itself."""
+    """One Kafka for all processes. If there can be none, each process reports that itself."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         yield
         return
@@ -159,7 +162,7 @@ def shared_broker() -> Iterator[None]:
 
 
 def run_everything() -> int:
-    """All lanes, then the branches. Ends with pytest's counts in one line."""
+    """Run both lanes, then check the branches. The last line has pytest's counts."""
     started = time.monotonic()
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < DISK_BYTES:
@@ -196,7 +199,7 @@ def run_everything() -> int:
 
 
 def _run(lanes: Sequence[Lane]) -> None:
-    """All at once."""
+    """Run all lanes at the same time."""
     for lane in lanes:
         lane.start()
     try:
@@ -211,7 +214,7 @@ def _run(lanes: Sequence[Lane]) -> None:
 
 
 def _alone(folder: Path) -> tuple[int, list[str]]:
-    """Try the tests that failed once more, if they are few; returns how many they are, and those that pass now."""
+    """Run the failed tests once more, if they are few; return their number, and those that pass now."""
     noted = folder / FAILURES
     failed = sorted(set(noted.read_text(encoding="utf-8").splitlines())) if noted.exists() else []
     if not 0 < len(failed) <= AGAIN_MAX:

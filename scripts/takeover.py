@@ -45,7 +45,7 @@ _PATIENCE_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Seconds from the signal, one after the other."""
+    """Seconds from the signal to the end of each phase."""
 
     left: float | None
     assigned: float
@@ -84,7 +84,9 @@ def main() -> int:
             settings = {"KAFKA__SESSION_TIMEOUT_MS": str(chosen.session_ms)} if how == "kill" else {}
             found: list[Takeover] = []
             with _burning(chosen.burners):
-                while len(found) < chosen.times:  # a new table now and then: of much history, reading it counts most
+                while (
+                    len(found) < chosen.times
+                ):  # a new table now and then, because reading a long history would dominate
                     found += measure(
                         kafka.bootstrap_servers,
                         Path(tempfile.mkdtemp(dir=folder)),
@@ -101,7 +103,7 @@ def main() -> int:
 def measure(
     servers: str, folder: Path, *, how: str, times: int, appends: int, settings: dict[str, str]
 ) -> list[Takeover]:
-    """So many takeovers between two committers, each started again as the standby of the other."""
+    """Measure this many takeovers between two committers; each is then started again as the other's standby."""
     name = f"takeover-{secrets.token_hex(4)}"
     table = LanceTable(str(folder / "table.lance"))
     table.create()
@@ -145,7 +147,7 @@ def _read(stopped: Daemon | None, standby: Daemon, began: float) -> Takeover:
 
 
 def report(how: str, found: Sequence[Takeover], target: float) -> bool:
-    """Print median and extremes; returns whether the median is within the target."""
+    """Print median and extremes; return whether the median is within the target."""
     seconds = sorted(one.committed for one in found)
     median = statistics.median(seconds)
     slow = seconds[min(len(seconds) - 1, int(len(seconds) * 0.95))]
@@ -159,7 +161,7 @@ def report(how: str, found: Sequence[Takeover], target: float) -> bool:
 
 @contextmanager
 def _load(servers: str, name: str, table: LanceTable, appends: int) -> Iterator[None]:
-    """Commit all the time, in a thread of its own; what is written is written before."""
+    """Commit all the time, in a thread of its own; the data files are written in advance."""
     ahead = [table.append() for _ in range(_FILES_AHEAD)]
     ended = threading.Event()
 

@@ -1,6 +1,6 @@
-"""The command: run scenarios, write results.json, results.md and plots, and print the bars."""
+"""The command: run scenarios; write results.json, results.md and plots; print the bars."""
 
-# Worker processes import this module again: what takes memory or time to load is imported in functions.
+# Worker processes import this module too, so imports that take memory or time are in functions.
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NAMES = ("writers", "no_coalescing", "fragments", "s3", "mixed", "idle", "backl
 
 
 def main() -> int:
-    """The exit code: 0, or 1 when a scenario failed or a bar was not reached."""
+    """Return the exit code: 0, or 1 if a scenario failed or a bar was not reached."""
     chosen = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of all that cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # raises, so that all clean-up runs
     plan = (plans.quick if chosen.quick else plans.full)(chosen.runs)
     names = [name for name in _NAMES if name in chosen.only]
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _run(bench: Bench, name: str) -> None:
-    """One scenario; what it raises is its result, and the next one begins."""
+    """Run one scenario. If it raises, the error is its result, and the next scenario runs."""
     from scripts.bench.scenarios import SCENARIOS
 
     bench.tell(f"--- {name}")

@@ -1,4 +1,4 @@
-"""What the figures must reach, and whether they do. A bar that was not measured, or not reached, says so."""
+"""The targets, and whether the figures reach them. A bar that was not measured, or not reached, is reported as such."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Verdict = Literal["met", "NOT MET", "not measured", "FAILED"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One bar."""
+    """The result of one bar."""
 
     scenario: str
     work: str
@@ -25,12 +25,12 @@ class Judged:
     verdict: Verdict
 
     def as_json(self) -> dict[str, Any]:
-        """For `results.json`."""
+        """Return the bar for `results.json`."""
         return asdict(self)
 
 
 class NotMeasured(Exception):
-    """A figure that a bar needs is not there."""
+    """A figure that a bar needs was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class _Bar:
     work: str
     bar: str
     judge: Callable[[_Values, Plan], tuple[str, bool]]
-    """(what was measured, for people; whether that is enough)."""
+    """Returns the measured figures as text, and whether they reach the bar."""
 
 
 class _Values:
-    """Medians, which have to be there."""
+    """The medians of the measured figures. Raises `NotMeasured` for a missing one."""
 
     def __init__(self, results: Results, scenario: str) -> None:
         self._results, self._scenario = results, scenario
@@ -67,12 +67,12 @@ class _Values:
 
 
 def judge_all(results: Results, plan: Plan) -> list[Judged]:
-    """Every bar, those too whose scenario was not run."""
+    """Judge every bar, including those whose scenario was not run."""
     return list(_judge_all(results, plan))
 
 
 def met(judged: Sequence[Judged]) -> bool:
-    """Whether nothing that was run is below its bar."""
+    """Whether no bar of a scenario that was run is missed."""
     return all(one.verdict in ("met", "not measured") for one in judged)
 
 

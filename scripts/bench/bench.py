@@ -1,4 +1,4 @@
-"""What all scenarios share: plan, results, files, worker processes, and real parts, each started when first used."""
+"""What all scenarios share: plan, results, files, worker processes, and real parts, which start when first used."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from scripts.bench.workers import Worker
 
 
 class Bench:
-    """One run of the benchmark. What it starts and writes is gone at its end."""
+    """One run of the benchmark. Everything that it starts and writes is removed at its end."""
 
     def __init__(self, plan: Plan, folder: Path | None) -> None:
-        """`folder`: where tables shall lie, on the file system that is to be measured; default the temporary one."""
+        """`folder`: where tables are made, on the file system to measure; by default the temporary folder."""
         self.plan = plan
         self.results = Results()
         self._parent = folder
@@ -51,7 +51,7 @@ class Bench:
         self._stack.close()
 
     def tell(self, text: str) -> None:
-        """Progress, on standard error."""
+        """Print progress to standard error."""
         print(f"{time.monotonic() - self._began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     @property
@@ -67,13 +67,13 @@ class Bench:
         """Bootstrap servers of a real Kafka."""
         if not self._kafka:
             self._kafka = self._stack.enter_context(kafka_broker()).bootstrap_servers
-            if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # one that stays
+            if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # a port that stays the same after a restart
                 self._stack.callback(self._remove_topics)
             self.tell("Kafka runs")
         return self._kafka
 
     def workers(self, count: int) -> list[Worker]:
-        """So many processes; they are kept for whoever asks next."""
+        """Return this many processes. They are kept for the next caller."""
         if len(self._workers) < count:
             self.tell(f"starts {count - len(self._workers)} worker processes")
         while len(self._workers) < count:
@@ -81,17 +81,17 @@ class Bench:
         return self._workers[:count]
 
     def drop_workers(self) -> None:
-        """End the shared ones: after a failure they may be in the middle of something."""
+        """End the shared processes: after a failure they may be in the middle of a call."""
         for worker in self._workers:
             worker.close()
         self._workers.clear()
 
     def new_table(self, ids: Iterable[int] = ()) -> str:
-        """The URI of a new local table, with a schema and rows of these ids; it goes with the run.
+        """Return the URI of a new local table with a schema and rows with these ids.
 
-        Not before: on ext4 without a journal, as small virtual machines have it, a new file costs up to ten times as
-        much for some minutes after many were deleted (`recently_deleted` in Linux' fs/ext4/ialloc.c). What is measured
-        next would pay for it.
+        The table is deleted at the end of the run and not before: on ext4 without a journal, as small virtual machines
+        have it, a new file costs up to ten times as much for some minutes after many were deleted (`recently_deleted`
+        in Linux' fs/ext4/ialloc.c). The next measurement would pay for it.
         """
         uri = self.folder / f"table-{secrets.token_hex(4)}.lance"
         make_table(self.pool, uri, ids=ids)
@@ -99,13 +99,13 @@ class Bench:
 
     @property
     def s3(self) -> ProxiedS3:
-        """A real S3 server that can be made slow; it goes with the run, as tables do."""
+        """A real S3 server with adjustable latency; it is removed at the end of the run, as tables are."""
         if self._s3 is None:
             self._s3 = self._stack.enter_context(ProxiedS3())
         return self._s3
 
     def daemon(self, place: StorePlace, *, durable: bool, **settings: str) -> Daemon:
-        """`committerd run` for a table, not started; its log goes with the run."""
+        """`committerd run` for a table, not started; its log is removed at the end of the run."""
         name = f"bench-{secrets.token_hex(4)}"
         self._datasets.append(name)
         return Daemon(
@@ -117,7 +117,7 @@ class Bench:
         )
 
     def queue(self, daemon: Daemon, uri: str) -> dict[str, Any]:
-        """What a worker process takes to commit through the queue of this daemon, to the table that it serves."""
+        """The arguments with which a worker process commits through this daemon's queue, to the daemon's table."""
         return {"pool": self.pool, "servers": self.kafka, "dataset": dataset_of(daemon), "uri": uri}
 
     def _remove_topics(self) -> None:
@@ -133,5 +133,5 @@ def dataset_of(daemon: Daemon) -> str:
 
 
 def mode(durable: bool) -> str:
-    """How cases are named."""
+    """The part of a case's name that says whether writes are durable."""
     return "durable" if durable else "not durable"

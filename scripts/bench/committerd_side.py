@@ -1,7 +1,7 @@
 """committerd's own functions on one local table, in a process of its own, called as the committer calls them.
 
-What a commit costs without Kafka: judge, build, put the manifest and write the transaction file beside it. This module
-loads neither pylance nor Kafka's client, as the memory of its process is measured too.
+This is the cost of a commit without Kafka: judge, build, put the manifest and write the transaction file. The module
+loads neither pylance nor Kafka's client, because the memory of its process is measured too.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class OneTable:
         vet(self.latest)
 
     async def judged(self, transaction: Transaction) -> Judged | Rejected:
-        """Whether it may be committed."""
+        """Judge a transaction against the latest version."""
         return await judge(History(self.table), self.latest, transaction, options=OPTIONS, world=WORLD)
 
     async def commit(self, transaction: Transaction) -> None:
-        """All of one commit."""
+        """Perform a whole commit."""
         judged = await self.judged(transaction)
         assert isinstance(judged, Judged), f"refused: {judged}"
         prepared = await build_version(self.table, self.latest, judged, world=WORLD)
@@ -61,7 +61,7 @@ class OneTable:
 
 
 class InProcess:
-    """For a worker: commits, and says how long each took, in seconds."""
+    """For a worker: commits, and returns the seconds that each commit took."""
 
     def __init__(self, *, pool: Pool, uri: str, durable: bool) -> None:
         self._pool, self._uri = pool, uri
@@ -71,15 +71,15 @@ class InProcess:
         self._portal.call(self._one.open)
 
     def commit(self, *, number: int) -> float:
-        """One Append of one file to the latest version."""
+        """Commit an Append of one file to the latest version."""
         return float(self._portal.call(self._timed, self._pool.staged(number, read_version=number + 1)))
 
     def peak(self) -> int:
-        """The most memory that this process has had, in bytes."""
+        """The peak memory of this process, in bytes."""
         return peak_memory_bytes()
 
     def close(self) -> None:
-        """End the event loop."""
+        """Close the event loop."""
         self._stack.__exit__(None, None, None)
 
     async def _timed(self, transaction: Transaction) -> float:

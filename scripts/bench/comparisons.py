@@ -1,4 +1,4 @@
-"""Each figure of committerd beside pylance's for the same work, and how they relate."""
+"""Compares each figure of committerd with pylance's figure for the same work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scripts.bench.scenarios import fragments, memory, mixed, no_coalescing, s3,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Medians of both sides."""
+    """The medians of both sides."""
 
     scenario: str
     work: str
@@ -22,15 +22,15 @@ class Comparison:
     pylance: float
     committerd: float
     times: float
-    """How much better committerd is: more of a rate, less of a time or of memory; below 1 it is worse."""
+    """How much better committerd is: a higher rate, less time or less memory. Below 1 it is worse."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `results.json`."""
+        """Return the comparison for `results.json`."""
         return asdict(self)
 
 
 def compare_all(results: Results, plan: Plan) -> list[Comparison]:
-    """All that was measured on both sides."""
+    """Compare all figures that were measured on both sides."""
     found = []
     for scenario, ours, theirs, metric in _pairs(plan):
         mine = results.value(scenario, ours, "committerd", metric)
@@ -46,7 +46,7 @@ def compare_all(results: Results, plan: Plan) -> list[Comparison]:
 
 
 def _pairs(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
-    """(scenario, committerd's case, pylance's case, metric)."""
+    """Yield (scenario, committerd's case, pylance's case, metric)."""
     for durable in (True, False):
         for count in plan.producers:
             for metric in ("rate", "p50", "p99"):

@@ -1,4 +1,4 @@
-"""The limit beside a commit: the store's conditional write, one after the other, with nothing around it."""
+"""The lower limit of a commit: the store's conditional write, one after the other, with nothing around it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from committerd.stores.port import Created, ObjectStore
 
 
 def locally(folder: Path, size: int, count: int, *, durable: bool) -> list[float]:
-    """How long each `put_if_absent` of so many bytes takes, in seconds."""
+    """Return how many seconds each `put_if_absent` of this many bytes takes."""
     return anyio.run(_timed, LocalStore(folder, durable=durable), secrets.token_bytes(size), count)
 
 
 def in_bucket(uri: str, settings: S3Settings, size: int, count: int) -> list[float]:
-    """The same below `uri`, on a connection that is there already."""
+    """As `locally`, below `uri`, on an open connection."""
 
     async def connect_and_time() -> list[float]:
         async with Stores(settings, DynamoDBSettings()) as stores:
@@ -33,7 +33,7 @@ def in_bucket(uri: str, settings: S3Settings, size: int, count: int) -> list[flo
 
 
 async def timed_write(store: ObjectStore, path: str, body: bytes) -> float:
-    """How long one takes, in seconds, of a path that is not there."""
+    """Return how many seconds one write takes, to a path that does not exist."""
     began = time.perf_counter()
     answer = await store.put_if_absent(path, body)
     taken = time.perf_counter() - began

@@ -1,7 +1,7 @@
-"""An echo through Kafka, by two processes: the least that an answer can take whose asker waits for a file to be there.
+"""An echo through Kafka, by two processes: the lower limit of a response that waits for one conditional write.
 
-kafka-python on both sides, as committerd and its clients use it, and in between nothing but the store's conditional
-write. It decodes nothing, judges nothing and builds nothing.
+Both sides use kafka-python, as committerd and its clients do. Between them is only the store's conditional write;
+nothing is decoded, judged or built.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created
 
 _WARMING = 20
-"""Echoes before the first that is timed."""
+"""Echoes before the first one that is timed."""
 _TIMEOUT_SECONDS = 30.0
 
 
 class _End:
-    """Sends to one topic and takes what comes from another, each of one partition."""
+    """Sends to one topic and receives from another; each has one partition."""
 
     def __init__(self, *, servers: str, sends: str, takes: str) -> None:
         self._sends, self._from = sends, TopicPartition(takes, 0)
@@ -40,7 +40,7 @@ class _End:
         self._producer.send(self._sends, value=value, partition=0)
 
     def take(self) -> bytes:
-        """The next record, one that waits or one that comes."""
+        """Return the next record; wait if there is none."""
         until = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < until:
             for records in self._consumer.poll(timeout_ms=1000, max_records=1).values():
@@ -54,10 +54,10 @@ class _End:
 
 
 class Asker(_End):
-    """Sends records, each when the one before came back."""
+    """Sends records, each after the previous one came back."""
 
     def ask(self, record: bytes, times: int) -> list[float]:
-        """How long each took, in seconds; some that are not timed come first."""
+        """Return how many seconds each echo took; the first echoes are not timed."""
         taken = []
         for number in range(_WARMING + times):
             began = time.perf_counter()
@@ -69,18 +69,18 @@ class Asker(_End):
 
 
 class OutcomeMaker(_End):
-    """Sends each record back when a new file is in the store."""
+    """Sends each record back once a new file is in the store."""
 
     def __init__(self, *, servers: str, sends: str, takes: str, folder: Path, durable: bool) -> None:
         super().__init__(servers=servers, sends=sends, takes=takes)
         self._store = LocalStore(folder, durable=durable)
 
     def answer(self, body: bytes, times: int) -> None:
-        """So many, and those that are not timed; `body` is what each file holds."""
+        """Echo this many records, and those that are not timed. `body`: the content of each file."""
 
         async def serve() -> None:
             for number in range(_WARMING + times):
-                record = self.take()  # nothing else goes on in this loop
+                record = self.take()  # nothing else runs in this loop
                 answer = await self._store.put_if_absent(f"echo/{number}", body)
                 assert isinstance(answer, Created)
                 self.send(record)

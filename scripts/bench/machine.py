@@ -1,4 +1,4 @@
-"""The machine and the programs, as far as they bear on the figures. No names of hosts, users or folders."""
+"""Facts about the machine and the programs that affect the figures. No names of hosts, users or folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("pylance", "pyarrow", "protobuf", "kafka-python", "aiobotocore", "a
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """What the run has to be read with; `folder` is where the tables lie."""
+    """The facts that a reader of the results needs; `folder` is where the tables are."""
     return {
         "machine": {
             "cpu": _cpu(),
@@ -35,21 +35,23 @@ def facts(folder: Path) -> dict[str, Any]:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that a folder lies on."""
+    """The type of the file system of a folder."""
     target = folder.resolve()
     mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
     return next((mounts[place] for place in (target, *target.parents) if place in mounts), "unknown")
 
 
 def peak_memory_bytes(pid: int | None = None) -> int:
-    """The most memory that a process has had resident so far (Linux: VmHWM, which starts anew with each program)."""
+    """The peak resident memory of a process (Linux: VmHWM, which starts anew with each program)."""
     text = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def _python() -> str:
-    """With its kind of build, which is worth a fifth of committerd's rates; as scripts/setup.sh tells them apart."""
+    """Python's version and kind of build. The build changes committerd's rates by a fifth; scripts/setup.sh tells them
+    apart in the same way.
+    """
     declared = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     kind = "optimised" if declared or sys.base_prefix == "/usr" else "built without optimisation"
     return f"{platform.python_version()} ({kind})"
@@ -64,7 +66,7 @@ def _cpu() -> str:
 
 
 def _commit() -> str:
-    """What is measured, as git names it; `-dirty` where files differ from it."""
+    """The measured commit, as git names it; with `-dirty` if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""The two measurements that several scenarios make: pylance's writers racing, and producers committing by the queue."""
+"""Two measurements of several scenarios: racing writers of pylance, and producers that commit through the queue."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from scripts.bench.workers import results
 from scripts.bench.written import Written
 
 PROCESSES_MAX = 4
-"""Processes of the producers, however many of those there are."""
+"""The largest number of producer processes, however many producers there are."""
 _RACED_EACH_SECOND = 1000
-"""Files that are ready for pylance's writers together; more than they can commit."""
+"""Files prepared for each second of pylance's race: more than its writers can commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Of one run."""
+    """The result of one run."""
 
     seconds: float
-    """From the start of the first to the end of the last."""
+    """From the start of the first commit to the end of the last."""
     latencies: Sequence[float]
-    """One of each commit."""
+    """The latency of each commit."""
     failed: int
 
     @property
@@ -35,7 +35,7 @@ class Rate:
         return len(self.latencies) / self.seconds
 
     def note(self, bench: Bench, scenario: str, case: str, side: Side) -> None:
-        """Into the results."""
+        """Add the figures to the results."""
         figures = {"rate": (self.per_second, "commits/s"), "failed": (float(self.failed), "commits")}
         bench.results.note(scenario, case, side, **figures)
         bench.results.note_latencies(scenario, case, side, self.latencies)
@@ -44,10 +44,10 @@ class Rate:
 
 
 def race(bench: Bench, place: StorePlace, *, writers: int, seconds: float) -> Rate:
-    """pylance: so many processes, each `LanceDataset.commit` of one file after the other, to one table.
+    """pylance: each process commits one file after the other to one table, with `LanceDataset.commit`.
 
-    Timed is from the first call to the return of the last one that began within `seconds`. The files, the first reading
-    of the table and a first commit of each process are not. pylance syncs nothing to disk.
+    The time is from the first call to the return of the last call that began within `seconds`. Preparing the files,
+    opening the table, and a first commit of each process are not timed. pylance syncs nothing to disk.
     """
     from scripts.bench.pylance_side import Racer
 
@@ -76,11 +76,12 @@ def race(bench: Bench, place: StorePlace, *, writers: int, seconds: float) -> Ra
 def through_queue(
     bench: Bench, place: StorePlace, daemon: Daemon, *, producers: int, appends: int, seconds: float | None = None
 ) -> Rate:
-    """committerd: producers in at most four processes, each with some commits in flight, to a daemon that runs.
+    """committerd: producers in at most four processes, each with several commits in flight, to a running daemon.
 
-    Timed is from the first submit to the last outcome; a latency is from submit to outcome. The files, the
-    transactions, starting the daemon, connecting and a first commit of each process are not. Producers of one process
-    share a client. With `seconds` none is submitted later; without, all `appends` are.
+    The time is from the first submit to the last outcome; a latency is from submit to outcome. Preparing the files and
+    the transactions, starting the daemon, connecting, and a first commit of each process are not timed. Producers of
+    one process share a client. With `seconds`, nothing is submitted after that time; without it, all `appends` are
+    submitted.
     """
     processes = min(PROCESSES_MAX, producers)
     workers = bench.workers(processes)
@@ -115,7 +116,7 @@ def through_queue(
 def by_queue_locally(
     bench: Bench, *, producers: int, appends: int, durable: bool, settings: dict[str, str] | None = None
 ) -> Rate:
-    """`through_queue` on a new local table, with a daemon of its own."""
+    """Run `through_queue` on a new local table, with a daemon of its own."""
     place = StorePlace(bench.new_table())
     with bench.daemon(place, durable=durable, **(settings or {})) as daemon:
         daemon.wait_ready(text="active")
@@ -125,5 +126,5 @@ def by_queue_locally(
 
 
 def race_locally(bench: Bench, *, writers: int) -> Rate:
-    """`race` on a new local table."""
+    """Run `race` on a new local table."""
     return race(bench, StorePlace(bench.new_table()), writers=writers, seconds=bench.plan.race_seconds)

@@ -1,4 +1,4 @@
-"""Writers that do one thing after the other, of several kinds: directly with pylance, or through the queue."""
+"""Writers that perform operations of several kinds in turn: directly with pylance, or through the queue."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from scripts.bench.pool import Pool, rows
 
 ROUND = ("append", "append", "upsert", "append", "append", "delete", "append", "append", "config", "append")
 KEYS_EACH = 100
-"""Rows that each writer finds, under keys of its own."""
+"""Rows that each writer has at the start, under keys of its own."""
 ATTEMPTS = 50
 
 
 @dataclass(slots=True, kw_only=True)
 class Mixed:
-    """What one process did."""
+    """The results of one process."""
 
     began: float
     ended: float = 0.0
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """By kind: from the first execution to the commit, with all that was done again."""
+    """By kind of operation: seconds from the first execution to the commit, re-executions included."""
     again: int = 0
-    """Executions beyond the first."""
+    """The number of re-executions."""
     appended: list[int] = field(default_factory=list)
     upserted: dict[int, int] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Step:
 
 
 def steps(writer: int, rounds: int) -> Iterator[Step]:
-    """All that a writer does; no two writers touch the same file, key or setting."""
+    """All operations of a writer. No two writers touch the same file, key or setting."""
     first, appends = writer * KEYS_EACH, ROUND.count("append")
     files = iter(range(writer * rounds * appends, (writer + 1) * rounds * appends))
     for number in range(rounds):
@@ -58,7 +58,7 @@ def steps(writer: int, rounds: int) -> Iterator[Step]:
             match kind:
                 case "append":
                     yield Step(kind=kind, file=next(files))
-                case "upsert":  # one row that is there, one that is not
+                case "upsert":  # one existing row, one new row
                     yield Step(kind=kind, keys=(first + number, 10**9 + first + number), value=number + 1)
                 case "delete":
                     yield Step(kind=kind, keys=(first + KEYS_EACH - 1 - number,))
@@ -67,7 +67,7 @@ def steps(writer: int, rounds: int) -> Iterator[Step]:
 
 
 def noted(mixed: Mixed, step: Step, began: float) -> None:
-    """It is committed."""
+    """Note that an operation is committed."""
     mixed.seconds.setdefault(step.kind, []).append(time.monotonic() - began)
     match step.kind:
         case "append":
@@ -81,9 +81,9 @@ def noted(mixed: Mixed, step: Step, began: float) -> None:
 
 
 class Direct:
-    """One writer with pylance, as its users commit; what pylance gives up is done again.
+    """One writer with pylance, as its users commit. It repeats an operation that pylance gives up.
 
-    A first commit is made while this is.
+    The constructor makes a first commit.
     """
 
     def __init__(self, *, pool: Pool, uri: str, writer: int, rounds: int) -> None:
@@ -92,7 +92,7 @@ class Direct:
         self._until_done(Step(kind="config", setting=f"bench.first{writer}"), None)
 
     def run(self) -> Mixed:
-        """Everything."""
+        """Perform all operations."""
         mixed = Mixed(began=time.monotonic())
         for step, operation in self._steps:
             began = time.monotonic()
@@ -102,7 +102,7 @@ class Direct:
         return mixed
 
     def _until_done(self, step: Step, operation: Any) -> int:
-        """Returns how often it had to be done again."""
+        """Repeat an operation until it is committed; return the number of re-executions."""
         for attempt in range(ATTEMPTS):
             try:
                 self._table.checkout_latest()
@@ -132,9 +132,9 @@ class Direct:
 
 
 class Queued:
-    """Some writers of one process, each of which waits for an outcome before it goes on.
+    """Some writers of one process; each waits for an outcome before it goes on.
 
-    A first commit is made while this is.
+    The constructor makes a first commit.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Queued:
         self._runner.run(self._client.commit(first, timeout=60))
 
     def run(self) -> Mixed:
-        """Everything."""
+        """Perform all operations."""
         return self._runner.run(self._run())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How much is measured: the sizes of a full run, and those of a quick one that only shows that all of it works."""
+"""The sizes of a full run, and those of a quick one, which only checks that everything works."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sizes and durations; times in seconds."""
+    """Sizes, and durations in seconds."""
 
     quick: bool = False
     runs: int = 3
-    """How often each measurement is made; figures are medians over the runs."""
+    """How often each measurement is repeated; figures are medians over the runs."""
 
     producers: Mapping[int, int] = field(default_factory=lambda: {1: 1000, 4: 4000, 16: 10_000, 32: 20_000})
-    """Writers -> Appends that they commit through the queue together."""
+    """Number of writers -> Appends that they commit through the queue together."""
     in_flight: int = 8
     """Commits of one producer that wait for their outcome at any time."""
     race_seconds: float = 5.0
-    """How long pylance's writers race."""
+    """The duration of pylance's race."""
     uncoalesced: int = 2000
-    """Appends, a version each."""
+    """Appends, each in a version of its own."""
 
     fragments: Mapping[int, int] = field(default_factory=lambda: {1000: 40, 10_000: 30, 100_000: 15, 1_000_000: 3})
-    """Fragments in the table -> Appends that each side commits on it."""
+    """Fragments in the table -> Appends that each side commits to it."""
 
     s3_seconds: Mapping[int, float] = field(default_factory=lambda: {0: 15.0, 60: 30.0})
     """Injected milliseconds -> how long producers submit."""
     s3_race_seconds: Mapping[int, float] = field(default_factory=lambda: {0: 8.0, 60: 20.0})
-    """The same -> how long pylance's writers race."""
+    """Injected milliseconds -> how long pylance's writers race."""
     s3_runs: int = 2
 
     mixed_writers: int = 16
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def files(self) -> int:
-        """Data files that are written beforehand: as many as the largest case takes."""
+        """Data files that are written in advance: as many as the largest case needs."""
         return (
             max(self.backlog, *self.producers.values(), *(int(seconds * 4000) for seconds in self.s3_seconds.values()))
             + 32
@@ -61,7 +61,7 @@ class Plan:
 
 
 def full(runs: int | None) -> Plan:
-    """What the published figures are measured with."""
+    """The plan of the published figures."""
     return Plan() if runs is None else Plan(runs=runs, s3_runs=min(runs, 2))
 
 
@@ -92,7 +92,7 @@ def quick(runs: int | None) -> Plan:
 
 
 def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
-    """About how long the scenarios take on two cores; for whoever waits."""
+    """About how long the scenarios take on two cores, in seconds."""
     start = 8.0  # a daemon, a table, and the check at the end
     levels, runs = len(plan.producers), plan.runs
     races = sum(plan.race_seconds + 0.15 * writers for writers in plan.producers)

@@ -1,4 +1,4 @@
-"""The figures as SVG, for the documents; drawn with matplotlib, which is what most people who plot in Python know."""
+"""Draws the figures as SVG for the documents, with matplotlib, which most people who plot in Python know."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def draw_all(results: Results, folder: Path) -> list[str]:
-    """Draw what there are figures for; returns the names of the files."""
+    """Draw a plot for each scenario that has figures; return the names of the files."""
     drawn = []
     with mpl.rc_context(_SETTINGS):
         for name, draw in _PLOTS.items():
@@ -77,7 +77,7 @@ def _writers(results: Results) -> Figure | None:
 
 
 def _latencies(results: Results) -> Figure | None:
-    """Of the most contended case: each run a line."""
+    """The latencies of the most contended case: one line for each run."""
     found = [one for one in results.distributions if one.scenario == writers.NAME]
     if not found:
         return None
@@ -189,7 +189,7 @@ def _line(axes: Axes, label: str, points: Points) -> None:
 
 
 def _bars(axes: Axes, groups: Sequence[tuple[str, dict[str, float | None]]]) -> None:
-    """Side by side in each group, with their values."""
+    """Draw bars side by side in each group, with their values."""
     width = 0.4
     for number, (_, values) in enumerate(groups):
         for place, (name, value) in enumerate(values.items()):

@@ -1,7 +1,7 @@
-"""Data files that nobody has committed yet, and tables of any size to commit them to; both are made untimed.
+"""Data files that are not committed yet, and tables of any size to commit them to. Making them is not timed.
 
-pylance writes one file of one row; every further file is a copy of it under a name of its own. All tables of a run have
-the same folder `data`, by way of a symbolic link, so both sides commit the same files.
+pylance writes one file of one row; every further file is a copy of it under its own name. All tables of a run share the
+folder `data` through a symbolic link, so both sides commit the same files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from committerd_common.messages import Transaction
 APPENDED_ID = -1
 """The id in every row of the files."""
 READ_VERSION = 1
-"""What each staged Append names as the version that it read: as of a producer that has opened the table once, at the
-start, so it is judged against everything that was committed since.
+"""The read version of each staged Append: that of a producer that opened the table once, at the start. So each is
+judged against everything committed since.
 """
 _NAME_CHARS = 50
 _FRAGMENTS, _MAX_FRAGMENT_ID = 2, 11  # fields of the message Manifest
@@ -28,24 +28,24 @@ _LENGTH, _FOOTER = struct.Struct("<I"), struct.Struct("<qhh4s")
 
 
 class WrongTable(AssertionError):
-    """A table does not hold what was committed to it: the figures of that run are worth nothing."""
+    """A table does not hold what was committed to it, so the figures of that run are worthless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """So many data files; what stands for one of them in a transaction is made without looking at the file."""
+    """A number of data files. Their transactions are made without reading the files."""
 
     folder: str
     count: int
     name: str
-    """Of the file that pylance wrote."""
+    """The name of the file that pylance wrote."""
     fragment: bytes
-    """It, as a DataFragment message."""
+    """That file as a DataFragment message."""
     metadata: str
-    """It, as the JSON of pylance's FragmentMetadata."""
+    """That file as the JSON of pylance's FragmentMetadata."""
 
     def file_name(self, number: int) -> str:
-        """As long as the names that pylance gives."""
+        """The name of a file; as long as pylance's names."""
         if not 0 <= number < self.count:
             raise IndexError(f"there are {self.count} data files, and none has the number {number}")
         return _file_name(number)
@@ -63,8 +63,8 @@ class Pool:
         return made
 
     def for_pylance(self, number: int) -> Any:
-        """The same as pylance's FragmentMetadata."""
-        from lance.fragment import FragmentMetadata  # here: workers that don't run pylance must not load it
+        """The same file as pylance's FragmentMetadata."""
+        from lance.fragment import FragmentMetadata  # imported here: workers that don't run pylance must not load it
 
         return FragmentMetadata.from_json(self.metadata.replace(self.name, self.file_name(number)))
 
@@ -98,7 +98,7 @@ def make_pool(folder: Path, count: int) -> Pool:
 
 
 def make_table(pool: Pool, uri: Path, *, ids: Iterable[int] = ()) -> None:
-    """A table with a schema and these rows, at version 1, by pylance."""
+    """Make a table with a schema and these rows, at version 1, with pylance."""
     import lance
 
     if numbers := list(ids):
@@ -113,10 +113,10 @@ def make_table(pool: Pool, uri: Path, *, ids: Iterable[int] = ()) -> None:
 
 
 def enlarge_table(pool: Pool, uri: Path, fragments: int) -> None:
-    """Give a new table so many fragments of one row: version 1 is written anew, and no data files.
+    """Give a new table this many fragments of one row: rewrites version 1, and writes no data files.
 
-    A commit does not look at the files that are in the table already. The manifest is the one that pylance wrote with
-    fields added to its message, which protobuf lets anyone do at the end.
+    A commit does not read the files that are already in the table. The manifest is pylance's own with more fields at
+    the end of its message, which protobuf allows.
     """
     path = newest_manifest(uri)
     body = path.read_bytes()
@@ -140,9 +140,9 @@ def newest_manifest(uri: str | Path) -> Path:
 def require_once(
     uri: str, names: Sequence[str], *, maybe: Iterable[str] = (), storage_options: dict[str, str] | None = None
 ) -> None:
-    """Look with pylance whether exactly these data files are in the latest version, each once.
+    """Check with pylance that the latest version has exactly these data files, each once.
 
-    `maybe`: of commits that failed, which may be there or not. Raises `WrongTable`.
+    `maybe`: files of commits that failed; they may be there or not. Raises `WrongTable`.
     """
     import lance
 
@@ -161,7 +161,7 @@ def require_once(
 
 
 def require_count(uri: str, fragments: int) -> None:
-    """Look with pylance whether the latest version has so many fragments of one row. Raises `WrongTable`."""
+    """Check with pylance that the latest version has this many fragments of one row. Raises `WrongTable`."""
     import lance
 
     rows = int(lance.dataset(uri).count_rows())
@@ -170,13 +170,13 @@ def require_count(uri: str, fragments: int) -> None:
 
 
 def parts(count: int, of: int) -> Iterator[range]:
-    """The numbers below `count` in `of` runs of nearly the same length."""
+    """Split the numbers below `count` into `of` runs of nearly the same length."""
     for part in range(of):
         yield range(count * part // of, count * (part + 1) // of)
 
 
 def rows(ids: Sequence[int], value: int = 0) -> Any:
-    """A pyarrow Table with the schema of all tables here."""
+    """Return a pyarrow Table with the schema of all tables here."""
     import pyarrow as pa
 
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("value", pa.int64())])

@@ -15,9 +15,9 @@ _TIMEOUT_SECONDS = 120.0
 
 
 class Producers:
-    """Each producer has so many commits in flight, and takes the next file when one is answered.
+    """Producers that each keep several commits in flight, and take the next file after each outcome.
 
-    The first file is committed while this is made: that finds topics and makes connections.
+    The constructor commits the first file, which finds the topics and makes the connections.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Producers:
         self._first = self._runner.run(self._commit_first())
 
     def produce(self, *, seconds: float | None = None) -> Written:
-        """All files but the first, or as many as are submitted in the time."""
+        """Commit all files but the first, or as many as can be submitted in the given time."""
         return self._runner.run(self._produce(seconds))
 
     def one_by_one(self) -> Written:
-        """The same, each when the one before is answered: nobody else is in the queue."""
+        """Commit them one at a time, each after the outcome of the previous one: nothing else is in the queue."""
         self._tasks = 1
         return self.produce()
 

@@ -1,7 +1,7 @@
-"""An S3 server on this machine behind a proxy that makes it as slow as one that is far away.
+"""An S3 server on this machine behind a proxy that adds the latency of a distant one.
 
-versitygw behind toxiproxy, which passes bytes on and holds each piece of an answer for the time that is given, however
-many connections there are: connections are not throttled.
+versitygw behind toxiproxy, which delays each piece of a response by the given time, for any number of connections: it
+does not throttle connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scripts.bench.pool import Pool, rows
 
 
 class ProxiedS3:
-    """Server and proxy, while the block lasts."""
+    """Server and proxy, inside a `with` block."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -37,7 +37,7 @@ class ProxiedS3:
 
     @contextmanager
     def adding(self, milliseconds: int) -> Iterator[None]:
-        """Add so much to every answer while the block lasts."""
+        """Add this latency to every response inside the block."""
         if not milliseconds:
             yield
             return
@@ -48,9 +48,9 @@ class ProxiedS3:
             self._proxy.remove(toxic)
 
     def new_table(self, pool: Pool) -> StorePlace:
-        """An empty table in a new bucket, made without the proxy, and how both sides reach it by the proxy.
+        """Make an empty table in a new bucket, without the proxy; return how both sides reach it through the proxy.
 
-        The files of the pool are in its folder `data`, by way of a symbolic link in the server's own folder.
+        The files of the pool are in its folder `data`, through a symbolic link in the server's own folder.
         """
         place = s3_place(self._direct, proxy=self._proxy.url)
         lance.write_dataset(rows([]), place.uri, storage_options=dict(place.storage_options))
@@ -58,12 +58,12 @@ class ProxiedS3:
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def new_folder(self) -> str:
-        """The URI of one in a new bucket."""
+        """Return the URI of a folder in a new bucket."""
         return f"s3://{self._through.make_bucket()}/raw"
 
     @property
     def settings(self) -> S3Settings:
-        """How committerd's own store gets to the server by the proxy."""
+        """The settings with which committerd's store reaches the server through the proxy."""
         return S3Settings(
             endpoint_url=self._through.url,
             access_key_id=SecretStr(self._through.access_key),

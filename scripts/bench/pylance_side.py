@@ -20,16 +20,16 @@ from scripts.bench.written import Written
 
 @dataclass(slots=True, kw_only=True)
 class Raced(Written):
-    """What one writer did; `failed` is where pylance gave up."""
+    """The result of one writer; `failed` are the commits that pylance gave up."""
 
     doubtful: list[int] = field(default_factory=list)
-    """The first file, where pylance gave up."""
+    """The first file, if pylance gave it up."""
 
 
 class Racer:
-    """One of many writers: commits its files one after the other, each by its URI, as independent jobs do.
+    """One of many writers: commits its files one after the other, each by the table's URI, as independent jobs do.
 
-    The first file is committed while this is made.
+    The constructor commits the first file.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Racer:
         self._commit_one(*self._ready[0], self._first)
 
     def race(self, *, seconds: float) -> Raced:
-        """Until the time is over; a commit that has begun is ended. What fails is left, and the next one begun."""
+        """Commit until the time is over; a running commit is finished. A failed file is not tried again."""
         raced = Raced(began=time.monotonic(), doubtful=self._first.failed, committed=self._first.committed)
         for number, operation in self._ready[1:]:
             if time.monotonic() - raced.began >= seconds:
@@ -65,14 +65,14 @@ class Racer:
 
 
 class Alone:
-    """The only writer of a table; gives back how long each commit took, in seconds."""
+    """The only writer of a table; returns the seconds that each commit took."""
 
     def __init__(self, *, pool: Pool, uri: str) -> None:
         self._pool, self._uri = pool, uri
         self._table: Any = None
 
     def warm(self, *, number: int) -> float:
-        """On the dataset object that the last commit gave."""
+        """Commit on the dataset object that the previous commit returned."""
         if self._table is None:
             self._table = lance.dataset(self._uri)
             self._table.count_rows()
@@ -82,7 +82,7 @@ class Alone:
         return time.perf_counter() - began
 
     def by_uri(self, *, number: int) -> float:
-        """By the table's URI: opening it is part of that."""
+        """Commit by the table's URI, which includes opening it."""
         operation = lance.LanceOperation.Append([self._pool.for_pylance(number)])
         began = time.perf_counter()
         made: Any = lance.LanceDataset.commit(self._uri, operation, read_version=number + 1)
@@ -91,6 +91,6 @@ class Alone:
         return seconds
 
     def peak(self) -> int:
-        """The most memory that this process has had, in bytes."""
+        """The peak memory of this process, in bytes."""
         gc.collect()
         return peak_memory_bytes()

@@ -1,4 +1,4 @@
-"""The results as Markdown: the bars first, then every figure, then what it was measured on."""
+"""The results as Markdown: first the bars, then every figure, then the machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _QUICK = (
 
 
 def markdown(results: Results, judged: Sequence[Judged], facts: Mapping[str, Any], *, plan: Plan) -> str:
-    """The whole file."""
+    """Return the whole file."""
     return "\n".join(_lines(results, judged, facts, plan)) + "\n"
 
 
 def bars_table(judged: Sequence[Judged]) -> list[str]:
-    """The bars as a table, for people who look at nothing else."""
+    """Return the bars as a table, for readers who look at nothing else."""
     rows = [(one.work, one.bar, one.measured or "-", _marked(one.verdict)) for one in judged]
     return list(_table(("work", "bar", "measured", "verdict"), rows))
 

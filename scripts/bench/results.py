@@ -1,4 +1,4 @@
-"""What was measured: every sample of every run, and what follows from them."""
+"""The measured figures: every sample of every run, and statistics of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 FORMAT = 1
 Side = Literal["committerd", "pylance", "limit"]
-"""Who was measured; `limit` is the raw operation, without either of them."""
+"""The measured side; `limit` is the raw operation without either of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,12 +18,12 @@ class Series:
 
     scenario: str
     case: str
-    """What was done, as people say it: `32 writers, durable`."""
+    """What was done, in words: `32 writers, durable`."""
     side: Side
     metric: str
     unit: str
     samples: list[float] = field(default_factory=list)
-    """One of each run, or of each repetition; none is left out."""
+    """One sample of each run, or of each repetition; none is left out."""
 
     @property
     def median(self) -> float:
@@ -32,7 +32,7 @@ class Series:
 
 @dataclass(slots=True, kw_only=True)
 class Distribution:
-    """Latencies of one run, as their percentiles 0, 1, ... 100."""
+    """The latencies of one run, as their percentiles 0, 1, ... 100."""
 
     scenario: str
     case: str
@@ -42,7 +42,7 @@ class Distribution:
 
 
 class Results:
-    """Collects; scenarios write, bars and reports read."""
+    """Collects the figures; scenarios write, bars and reports read."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, str], Series] = {}
@@ -50,7 +50,7 @@ class Results:
         self.failures: dict[str, str] = {}
         """Scenario -> why it ended early. Its bars are not met."""
         self.seconds: dict[str, float] = {}
-        """Scenario -> how long it took."""
+        """Scenario -> the seconds that it took."""
 
     def note(self, scenario: str, case: str, side: Side, **figures: tuple[float, str]) -> None:
         """Add one sample of each figure: name=(value, unit)."""
@@ -60,7 +60,7 @@ class Results:
             self._series.setdefault(key, made).samples.append(float(value))
 
     def note_latencies(self, scenario: str, case: str, side: Side, seconds: Sequence[float]) -> None:
-        """Add the latencies of one run: p50, p99 and max as figures, the whole as a distribution."""
+        """Add the latencies of one run: p50, p99 and max as figures, all of them as a distribution."""
         if not seconds:
             return
         ascending = sorted(seconds)
@@ -78,7 +78,7 @@ class Results:
         )
 
     def value(self, scenario: str, case: str, side: Side, metric: str) -> float | None:
-        """The median; None where it was not measured."""
+        """The median; None if it was not measured."""
         found = self._series.get((scenario, case, side, metric))
         return found.median if found else None
 
@@ -87,11 +87,11 @@ class Results:
         return (one for one in self._series.values() if one.scenario == scenario)
 
     def scenarios(self) -> list[str]:
-        """Those that were run, in order."""
+        """The scenarios that were run, in order."""
         return list(self.seconds)
 
     def as_json(self, facts: Mapping[str, Any], **derived: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Everything, for `results.json`."""
+        """Return everything for `results.json`."""
         return {
             "format": FORMAT,
             **facts,
@@ -104,5 +104,5 @@ class Results:
 
 
 def percentile(ascending: Sequence[float], share: int) -> float:
-    """The smallest value that this share (in percent) of all does not exceed; 0 = the least."""
+    """The smallest value that this share (in percent) of all values does not exceed; 0 = the minimum."""
     return ascending[max(-(-len(ascending) * share // 100) - 1, 0)]

@@ -1,11 +1,11 @@
 """Processes that measure: each holds one object, whose methods the benchmark calls from outside.
 
     with Worker() as worker:
-        worker.make(Writer, uri=...)       # in the process, untimed
-        worker.start("race", seconds=5)    # returns at once, so that many begin together
+        worker.make(Writer, uri=...)     # in the process, not timed
+        worker.start("race", seconds=5)  # returns at once, so that many begin together
         worker.result()
 
-A new process each (spawn), so none has what others have loaded; it ends with its parent.
+Each is a new process (spawn), so none has loaded what others have; it ends with its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Self
 
 
 class WorkerFailed(RuntimeError):
-    """What was called in a worker raised; the message has its traceback."""
+    """A call in a worker raised an error; the message has its traceback."""
 
 
 class Worker:
@@ -38,20 +38,20 @@ class Worker:
         return self._process.pid
 
     def make(self, kind: Callable[..., object], **given: Any) -> None:
-        """Make the object there, in place of the one before."""
+        """Make the object in the process, in place of the previous one."""
         self.begin_make(kind, **given)
         self.result()
 
     def begin_make(self, kind: Callable[..., object], **given: Any) -> None:
-        """The same without waiting; `result` waits."""
+        """Begin to make the object; `result` waits for it."""
         self._connection.send((kind, given))
 
     def start(self, method: str, **given: Any) -> None:
-        """Call a method there; `result` waits for what it returns."""
+        """Start a call of a method; `result` waits for its return value."""
         self._connection.send((method, given))
 
     def result(self) -> Any:
-        """Wait for the last call. Raises `WorkerFailed`."""
+        """Wait for the last call, and return its value. Raises `WorkerFailed`."""
         try:
             good, value = self._connection.recv()
         except EOFError:
@@ -66,7 +66,7 @@ class Worker:
         return self.result()
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._connection.close()
         self._process.join(timeout=5)
         if self._process.is_alive():
@@ -81,19 +81,19 @@ class Worker:
 
 
 def results(workers: Sequence[Worker]) -> list[Any]:
-    """What each returns, in their order."""
+    """Return the result of each worker, in their order."""
     return [worker.result() for worker in workers]
 
 
 @contextlib.contextmanager
 def several(count: int) -> Iterator[list[Worker]]:
-    """So many."""
+    """Start this many workers."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Worker()) for _ in range(count)]
 
 
 def _serve(connection: Connection) -> None:
-    """Do what is asked for until the other end is closed."""
+    """Serve calls until the other end is closed."""
     held: Any = None
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:

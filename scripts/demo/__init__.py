@@ -1,1 +1,1 @@
-"""The demo: the whole way on real parts. `python -m scripts.demo` runs it; see `__main__`."""
+"""The demo: everything from end to end on real parts. `python -m scripts.demo` runs it; see `__main__`."""

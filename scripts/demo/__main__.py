@@ -1,9 +1,11 @@
-"""The whole way on real parts: Apache Kafka, the committerd daemon, concurrent producers, and pylance as reader.
+"""Everything from end to end on real parts: Apache Kafka, the daemon, concurrent producers, and pylance as reader.
 
-Producers write data files with pylance and stage Appends through `committerd_client`; beside them a Spark stream
-appends its micro-batches, rows are upserted and deleted, and a compaction rewrites the fragments. The daemon commits it
-all; in the end the table must hold every row exactly once. With KAFKA_BOOTSTRAP_SERVERS set, that Kafka is used instead
-of an own one. Nothing is left behind: no process, no topic, no file (but see --keep), also after Ctrl-C.
+Producers write data files with pylance and stage Appends through `committerd_client`. At the same time a Spark stream
+appends its micro-batches, rows are upserted and deleted, and a compaction rewrites the fragments. The daemon commits
+everything; in the end the table must hold every row exactly once.
+
+With KAFKA_BOOTSTRAP_SERVERS set, the demo uses that Kafka instead of starting one. It leaves nothing behind, no
+process, topic or file (but see --keep), also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,35 +24,38 @@ _SWALLOWED_SECONDS = 5.0
 
 
 class Interrupted(BaseException):
-    """Somebody wants the demo to end."""
+    """A signal asks the demo to end."""
 
 
 class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP raise `Interrupted` in the main thread, once; then nothing disturbs the cleaning up.
+    """SIGINT, SIGTERM and SIGHUP raise `Interrupted` in the main thread, once; further signals don't disturb the
+    clean-up.
 
-    Python drops what is raised while an object is finalised. So a signal counts again when the first has led to
-    nothing for some seconds.
+    Python drops an exception that is raised while an object is finalised. So a signal counts again if the first one has
+    had no effect for some seconds.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
-        """The first signal that came."""
+        """The first signal that arrived."""
         self.ending = False
         self._raised_at = float("-inf")
 
     def listen(self) -> None:
-        """Until the process ends. Also for SIGINT in a job in the background, which a shell starts with it ignored."""
+        """Handle signals until the process ends, also SIGINT in a background job, which a shell starts with SIGINT
+        ignored.
+        """
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
     def ignore(self) -> None:
-        """For good: while Python shuts down, handlers are gone and a signal would kill it."""
+        """Ignore signals for good: while Python shuts down there are no handlers, and a signal would kill it."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def held_off_afterwards(self) -> Iterator[None]:
-        """When the block is left, however it is, no signal disturbs what follows."""
+        """Once the block is left, in whatever way, no signal disturbs what follows."""
         try:
             yield
         finally:
@@ -65,7 +70,7 @@ class Interrupts:
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """For argparse: a number, and not a smaller one."""
+    """Return a type for argparse: an integer of at least this value."""
 
     def number(text: str) -> int:
         value = int(text)
@@ -104,21 +109,23 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The exit code: 0, or 1 when something did not work or a check failed, or 128 and the number of the signal."""
+    """Return the exit code: 0; 1 if something did not work or a check failed; 128 plus the number of the signal."""
     chosen = arguments()
     interrupts = Interrupts()
     interrupts.listen()
     try:
-        from scripts.demo.steps import run  # here: loading takes half a second, in which Ctrl-C must end as quietly
+        from scripts.demo.steps import (
+            run,
+        )  # imported here: loading takes half a second, in which Ctrl-C must end as quietly
 
         return run(chosen, interrupts.held_off_afterwards)
     except Interrupted:
         return _interrupted(interrupts)
-    except BrokenPipeError:  # whoever read our output has gone, and so has the place for a message
+    except BrokenPipeError:  # the reader of our output has gone, so there is nowhere to print a message
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # Python flushes it at exit
         return 1
     except Exception:
-        if interrupts.number is not None:  # a library made an error of its own of it
+        if interrupts.number is not None:  # a library turned it into an error of its own
             return _interrupted(interrupts)
         raise
     finally:

@@ -1,7 +1,7 @@
-"""A writer of the demo that changes rows: upserts by key, and deletes, among everybody's appends.
+"""A writer of the demo that changes rows: upserts by key, and deletes, while others append.
 
-An upsert contradicts every Append since the version that it read. Racing for the next version it would lose against a
-stream of them; in the queue its second try goes first.
+An upsert conflicts with every Append since its read version. In a race for the next version it would lose against a
+stream of them; in the queue its second attempt goes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scripts.demo.rows import KEYS, deleted, upserted
 
 
 async def change(job: Job) -> None:
-    """Everything."""
+    """Perform all changes."""
     go = started()
     async with client_of(job) as client:
         await opened(job.uri)
@@ -29,13 +29,13 @@ async def change(job: Job) -> None:
 
 
 def upsert(job: Job, number: int, again: Reexecution | None) -> Staged:
-    """Half of the rows are there since the round before; the others are new."""
+    """Upsert rows; half of them exist since the previous round, the others are new."""
     table = lance.dataset(job.uri, storage_options=storage_options())
     return staging.merge_insert(table, upserted(job.number, number), on=KEYS, again=again)
 
 
 def delete(job: Job, number: int, _again: Reexecution | None) -> Staged:
-    """Some of those that are there."""
+    """Delete some of the existing rows."""
     gone = deleted(number)
     table = lance.dataset(job.uri, storage_options=storage_options())
     return staging.delete(table, f"producer = {job.number} and sequence >= {gone.start} and sequence < {gone.stop}")

@@ -1,4 +1,4 @@
-"""A compaction of the demo's table, while everybody writes to it."""
+"""A compaction of the demo's table, while others write to it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from scripts.demo.member import (
 
 
 def wait_for_fragments(latest: Callable[[], lance.LanceDataset], count: int) -> None:
-    """Until the table has so many."""
+    """Wait until the table has this many fragments."""
     while len(latest().get_fragments()) < count:
         time.sleep(0.1)
 
 
 async def tidy_up(job: Job) -> None:
-    """Everything."""
+    """Wait for the fragments, and compact them."""
     go = started()
     async with client_of(job) as client:
         await opened(job.uri)

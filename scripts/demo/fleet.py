@@ -1,4 +1,4 @@
-"""The writers of the demo, seen from the process that starts them."""
+"""The writers of the demo, as the process that starts them sees them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _GONE_SECONDS_MAX = 10.0
 
 
 class DemoFailed(Exception):
-    """The demo can't go on, or has found something wrong; the message is for people."""
+    """The demo can't go on, or has found an error; the message is for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a writer learned of one submission."""
+    """The outcome of one submission, as its writer reported it."""
 
     kind: str
-    """create, append, again (an append that was committed, once more), upsert, delete, micro-batch, compaction."""
+    """create, append, again (a committed append that is sent once more), upsert, delete, micro-batch or compaction."""
     status: str
     uuid: str
     version: int
     """The table version that holds the transaction."""
     at: float
-    """When, on the monotonic clock in seconds; it is the same in all processes of a machine."""
+    """When the outcome arrived, in seconds of the monotonic clock, which all processes of a machine share."""
     seconds: float
-    """Since it was submitted."""
+    """Seconds since it was submitted."""
     attempts: int = 1
-    """How often its work was done."""
+    """The number of executions."""
     remark: str = ""
 
     @property
     def is_append(self) -> bool:
-        """Whether an Append was answered; a micro-batch is one too."""
+        """Whether this is an outcome of an Append; a micro-batch is one too."""
         return self.kind in ("append", "again", "micro-batch")
 
 
@@ -55,19 +55,19 @@ class Refusal:
 
     kind: str
     name: str
-    """Of the client's error."""
+    """The name of the client's error."""
     code: str
     message: str
 
 
 class _Writer:
-    """One process, and what it has told."""
+    """One process, and its reports."""
 
     def __init__(self, job: Job, folder: Path, environment: Mapping[str, str]) -> None:
         self.name = job.name
         self.ready = False
         self.children: list[int] = []
-        """Processes of its own, which end with it."""
+        """Child processes of the writer, which end with it."""
         self.answers: list[Answer] = []
         self.refusals: list[Refusal] = []
         log = folder / f"{self.name}.log"
@@ -76,10 +76,10 @@ class _Writer:
         self._log = log.open("rb")
 
     def listen(self) -> bool:
-        """Take in what it has told since; False when it has ended and nothing is left."""
-        ended = not self.child.running()  # first: what it tells at its end is not lost
+        """Read new reports; returns False once the process has ended and nothing is left to read."""
+        ended = not self.child.running()  # checked first, so that nothing written at its end is lost
         while line := self._log.readline():
-            if not line.endswith(b"\n"):  # the rest is to come
+            if not line.endswith(b"\n"):  # the rest of the line is still to come
                 self._log.seek(-len(line), 1)
                 break
             if line.startswith(b"{"):
@@ -103,22 +103,22 @@ class _Writer:
 
 
 class Fleet:
-    """All writers. A process each, as in life: they share no interpreter, no connection and no knowledge."""
+    """All writers, a process each as in production: they share no interpreter, connection or state."""
 
     def __init__(self, jobs: list[Job], folder: Path, storage_options: Mapping[str, str]) -> None:
         self._writers: list[_Writer] = []
         self._jobs = jobs
         self._folder = folder
-        # Not among the arguments: whoever lists processes would read the secret key.
+        # Not among the arguments: anybody who lists processes would read the secret key.
         self._environment = {**os.environ, STORAGE_OPTIONS: json.dumps(dict(storage_options))}
 
     def start(self) -> None:
-        """Start all; they connect, the first makes the table, and all wait for `go`."""
+        """Start all writers; they connect, the first one makes the table, and all wait for `go`."""
         for job in self._jobs:
             self._writers.append(_Writer(job, self._folder, self._environment))
 
     def wait_ready(self, look: Callable[[int], None]) -> None:
-        """Until all wait for `go`. `look` is told how many do, and may raise."""
+        """Wait until all writers wait for `go`. `look` is called with their number, and may raise."""
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while True:
             for writer in self._writers:
@@ -134,12 +134,12 @@ class Fleet:
             time.sleep(_POLL_SECONDS)
 
     def go(self) -> None:
-        """All begin to write."""
+        """Let all writers begin."""
         for writer in self._writers:
             writer.child.signal(signal.SIGUSR1)
 
     def wait_done(self, look: Callable[[int], None]) -> None:
-        """Until all have ended. `look` is told how many answers there are, and may raise."""
+        """Wait until all writers have ended. `look` is called with the number of outcomes, and may raise."""
         while True:
             running = [writer.listen() for writer in self._writers]
             look(len(list(self.answers())) + len(list(self.refusals())))
@@ -148,27 +148,27 @@ class Fleet:
             time.sleep(_POLL_SECONDS)
 
     def answers(self) -> Iterator[Answer]:
-        """All that came so far."""
+        """All outcomes so far."""
         for writer in self._writers:
             yield from writer.answers
 
     def refusals(self) -> Iterator[Refusal]:
-        """All that came so far."""
+        """All refusals so far."""
         for writer in self._writers:
             yield from writer.refusals
 
     def raise_refusals(self) -> None:
-        """Raises `DemoFailed` when there is one."""
+        """Raise `DemoFailed` if there is a refusal."""
         for refusal in self.refusals():
             raise DemoFailed(f"{refusal.kind} was refused ({refusal.name}, {refusal.code}): {refusal.message}")
 
     def kill(self) -> None:
-        """End all that still run."""
+        """Kill all writers that still run."""
         for writer in self._writers:
             writer.child.signal(signal.SIGKILL)
         for writer in self._writers:
             writer.child.kill()
-        # Spark's JVM ends when its standard input does, a moment later.
+        # Spark's JVM ends a moment after its standard input does.
         deadline = time.monotonic() + _GONE_SECONDS_MAX
         while any(_exists(pid) for writer in self._writers for pid in writer.children):
             if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""What all writers of the demo share: what they are told, how they tell what happens, and how they commit.
+"""What all writers of the demo share: their job, their reports, and how they commit.
 
-Each is a process of its own, started with a `Job` as JSON. It never commits by itself, and knows nothing of the other
-writers. What happens is told on standard output, an object a line.
+Each is a process of its own, started with a `Job` as JSON. It never commits by itself, and does not know the other
+writers. It reports on standard output, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from committerd_client import ClientError, CommitClient, CommitResult
 from committerd_client.reexecution import Reexecution, Work
 
 STORAGE_OPTIONS = "DEMO_STORAGE_OPTIONS"
-"""The variable with pylance's storage options, as JSON: how to get at the store that the table lies in."""
+"""The variable with pylance's storage options, as JSON: the credentials and endpoint of the table's store."""
 ATTEMPTS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one writer does."""
+    """The job of one writer."""
 
     work: str
     """The module that it runs: `producer`, `changes`, `compaction` or `spark`."""
     bootstrap_servers: str
     dataset: str
-    """Its name, which names the topics."""
+    """The dataset's name, which names the topics."""
     uri: str
     number: int
-    """Of the writer, from 1; the first makes the table."""
+    """The writer's number, from 1; the first one makes the table."""
     count: int
     """Appends, rounds of changes, fragments to wait for, or micro-batches."""
     rows: int
-    """In each append or micro-batch."""
+    """Rows in each Append or micro-batch."""
     folder: str
-    """For its own files, where it needs any; it goes with the demo."""
+    """A folder for the writer's own files; it is deleted at the end of the demo."""
     again_every: int
-    """So often an append that is committed is sent once more, as after a crash before its answer was noted."""
+    """After this many committed Appends, one is sent once more, as after a crash before its outcome was noted."""
 
     @property
     def name(self) -> str:
@@ -54,12 +54,12 @@ class Job:
 
 
 def own_job() -> Job:
-    """What this process was started for."""
+    """The job that this process was started for."""
     return Job(**json.loads(sys.argv[1]))
 
 
 def storage_options() -> dict[str, str]:
-    """pylance's, for the store that the table lies in."""
+    """pylance's storage options for the table's store."""
     options: dict[str, str] = json.loads(os.environ[STORAGE_OPTIONS])
     return options
 
@@ -72,24 +72,24 @@ def started_in_a_thread() -> threading.Event:
 
 
 def started() -> asyncio.Event:
-    """The same for an event loop."""
+    """The same event for an event loop."""
     event = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, event.set)
     return event
 
 
 def client_of(job: Job) -> CommitClient:
-    """A client that says who it works for."""
+    """A client with the writer's name as producer."""
     return CommitClient(job.bootstrap_servers, dataset=job.dataset, dataset_uri=job.uri, producer=job.name)
 
 
 def tell(event: str, **fields: Any) -> None:
-    """For the process that started this one."""
+    """Report something to the process that started this one."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def tell_answered(kind: str, result: CommitResult, submitted: float) -> None:
-    """Tell a good outcome; `submitted` is of the monotonic clock, which is one for all processes of a machine."""
+    """Report a commit. `submitted` is a time of the monotonic clock, which all processes of a machine share."""
     answered = time.monotonic()
     tell(
         "answered",
@@ -104,12 +104,12 @@ def tell_answered(kind: str, result: CommitResult, submitted: float) -> None:
 
 
 def tell_refused(kind: str, error: ClientError) -> None:
-    """Tell that it is not committed, or that this is not known."""
+    """Report that a submission is not committed, or that its result is unknown."""
     tell("refused", kind=kind, name=type(error).__name__, code=error.code, message=str(error))
 
 
 async def commit(client: CommitClient, staged: Work, *, kind: str) -> None:
-    """Submit, wait for the outcome, and tell it."""
+    """Submit, wait for the outcome, and report it."""
     submitted = time.monotonic()
     try:
         tell_answered(kind, await client.commit(staged), submitted)
@@ -118,7 +118,9 @@ async def commit(client: CommitClient, staged: Work, *, kind: str) -> None:
 
 
 async def commit_change(client: CommitClient, make: Callable[[Reexecution | None], Work], *, kind: str) -> None:
-    """The same for what contradicts others' commits: refused, it is made again on the latest version."""
+    """As `commit`, for work that conflicts with other commits: after a refusal it is executed again on the latest
+    version.
+    """
     submitted = time.monotonic()
 
     try:
@@ -134,5 +136,5 @@ async def opened(uri: str) -> lance.LanceDataset:
     while True:
         try:
             return lance.dataset(uri, storage_options=storage_options())
-        except ValueError:  # there is none yet
+        except ValueError:  # there is no table yet
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""One producer of the demo: it writes data files and has committerd commit them. A writer has to do no more."""
+"""One producer of the demo: it writes data files, and committerd commits them. A writer has nothing more to do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scripts.demo.member import Job, client_of, commit, opened, own_job, started
 from scripts.demo.rows import SCHEMA, rows
 
 IN_FLIGHT = 4
-"""Appends of one producer that wait for their answers at any time."""
+"""Appends of one producer that wait for their outcomes at any time."""
 
 
 async def produce(job: Job) -> None:
-    """Everything."""
+    """Append all batches."""
     go = started()
     async with client_of(job) as client:
         if job.number == 1:
@@ -32,7 +32,7 @@ async def produce(job: Job) -> None:
 
 
 async def append_batches(client: CommitClient, table: lance.LanceDataset, job: Job, numbers: Iterator[int]) -> None:
-    """Write a batch, have it committed, take the next; `numbers` is shared by all tasks of this producer."""
+    """Write a batch, commit it, take the next one. All tasks of this producer share `numbers`."""
     for number in numbers:
         data = rows(job.number, range(number * job.rows, (number + 1) * job.rows))
         fragments = await asyncio.to_thread(write_fragments, data, table, mode="append")

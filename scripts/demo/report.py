@@ -1,4 +1,4 @@
-"""From what was measured to the table and the checks that the demo ends with."""
+"""Turns the measurements into the table and the checks at the end of the demo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFLICTS = ("RetryableConflict", "IncompatibleConflict")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric, or those of its series that have these labels."""
+    """A metric, or those of its series that have these labels."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -32,54 +32,54 @@ APPENDS_ANSWERED = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How much of what shall be answered."""
+    """The numbers of expected outcomes."""
 
     appends: int
     again: int
-    """Appends that are committed, sent once more."""
+    """Committed Appends that are sent once more."""
     changes: int
-    """Upserts, and as many deletes."""
+    """Upserts; there are as many deletes."""
     micro_batches: int
     compactions: int
 
     @property
     def answers(self) -> int:
-        """Of all writers, but for the create."""
+        """The outcomes of all writers, except that of the create."""
         return self.appends + self.again + 2 * self.changes + self.micro_batches + self.compactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """All that is known in the end."""
+    """All measurements."""
 
     answers: Sequence[Answer]
     refusals: Sequence[Refusal]
     seconds: float
-    """From the first data file until the last append was answered."""
+    """Seconds from the first data file to the outcome of the last Append."""
     versions: int
-    """Of the table, as pylance sees it."""
+    """Versions of the table, as pylance sees it."""
     metrics: Mapping[Metric, float]
     wanted: Wanted
     rows_wrong: Mapping[str, int]
-    """How many rows are wrong in which way; empty when each is there exactly once."""
+    """The number of wrong rows by kind of error; empty if each row is there exactly once."""
 
     def of(self, kind: str, status: str) -> list[Answer]:
-        """Answers of this status to submissions of this kind."""
+        """The outcomes with this status of submissions of this kind."""
         return [answer for answer in self.answers if (answer.kind, answer.status) == (kind, status)]
 
     @property
     def committed(self) -> list[Answer]:
-        """Of every kind."""
+        """Committed transactions of every kind."""
         return [answer for answer in self.answers if answer.status == "COMMITTED"]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that so many percent of them don't exceed."""
+    """The smallest value that this percentage of the values does not exceed."""
     return sorted(values)[max(math.ceil(len(values) * percent / 100), 1) - 1]
 
 
 def summary(measured: Measured) -> list[tuple[str, str, str]]:
-    """(name, value, remark) of each line of the table."""
+    """Yield (name, value, remark) for each line of the table."""
     submitted: list[Answer | Refusal] = [*measured.answers, *measured.refusals]
     kinds = Counter(one.kind for one in submitted)
     sent = f"{kinds['create']} create, {kinds['append']:,} appends, {kinds['again']:,} of them once more"
@@ -144,7 +144,7 @@ def summary(measured: Measured) -> list[tuple[str, str, str]]:
 
 
 def checks(measured: Measured) -> list[tuple[str, bool]]:
-    """What must be so, and whether it is."""
+    """Yield each check, and whether it passed."""
     appends, again = measured.of("append", "COMMITTED"), measured.of("again", "DUPLICATE")
     versions = {answer.uuid: answer.version for answer in appends}
     same = all(versions.get(answer.uuid) == answer.version for answer in again)
@@ -177,6 +177,6 @@ def checks(measured: Measured) -> list[tuple[str, bool]]:
 
 
 def _metrics_agree(measured: Measured) -> bool:
-    """One daemon answered everything, so its counters tell what the writers were told."""
+    """Whether the metrics agree with the writers: one daemon made all outcomes, so its counters must equal theirs."""
     counted = sum(measured.metrics[metric] for metric in APPENDS_ANSWERED)
     return counted == sum(answer.is_append for answer in measured.answers)

@@ -1,4 +1,4 @@
-"""The rows of the demo. Each tells who wrote it, and follows from that alone: so a reader can know them all."""
+"""The rows of the demo. Each row follows from its writer and number alone, so a reader can compute all of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCHEMA = pa.schema(
 
 KEYS = ["producer", "sequence"]
 UPSERTED = 20
-"""Rows in each upsert; half of them were in the one before."""
+"""Rows in each upsert; half of them were in the previous one."""
 DELETED = 5
 
 
 def rows(producer: int, sequences: range) -> pa.Table:
-    """What this producer writes under these sequence numbers."""
+    """The rows that this producer writes under these sequence numbers."""
     return pa.table(
         {
             "producer": [producer] * len(sequences),
@@ -33,7 +33,7 @@ def rows(producer: int, sequences: range) -> pa.Table:
 
 
 def upserted(producer: int, number: int) -> pa.Table:
-    """What an upsert of this number writes."""
+    """The rows that the upsert with this number writes."""
     start = number * UPSERTED // 2
     changed = rows(producer, range(start, start + UPSERTED))
     values = [1_000_003 * (number + 1) + sequence for sequence in changed["sequence"].to_pylist()]
@@ -41,12 +41,12 @@ def upserted(producer: int, number: int) -> pa.Table:
 
 
 def deleted(number: int) -> range:
-    """Sequence numbers that the delete after this upsert takes away."""
+    """The sequence numbers that the delete after this upsert removes."""
     return range(number * UPSERTED // 2, number * UPSERTED // 2 + DELETED)
 
 
 def changed_rows(producer: int, rounds: int) -> pa.Table:
-    """What is left of so many upserts, each with a delete after it."""
+    """The rows that remain after this many upserts, each followed by a delete."""
     left: dict[int, int] = {}
     for number in range(rounds):
         table = upserted(producer, number)
@@ -58,13 +58,13 @@ def changed_rows(producer: int, rounds: int) -> pa.Table:
 
 
 def all_rows(counts: dict[int, int], rows_each: int) -> pa.Table:
-    """What is there in the end of those who only append; `counts`: by producer, how many batches of rows."""
+    """The final rows of writers that only append; `counts`: batches of rows by producer."""
     written = (rows(producer, range(count * rows_each)) for producer, count in counts.items())
     return pa.concat_tables(itertools.chain([SCHEMA.empty_table()], written))
 
 
 def differences(found: pa.Table, expected: pa.Table) -> dict[str, int]:
-    """How many rows are missing, there more than once, or nobody's; empty when each is there exactly once."""
+    """How many rows are missing, doubled or unknown; empty if each is there exactly once."""
     names = SCHEMA.names
     distinct = found.group_by(names).aggregate([])
     counts = {

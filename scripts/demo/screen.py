@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: steps, a line of progress, and a table at the end."""
+"""What the demo prints while it runs: steps, a line of progress, and a table at the end."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import time
 from collections.abc import Iterable
 
 _PLAIN_SECONDS = 1.0
-"""Least time between two lines of progress where a line can't be written over."""
+"""Least time between two lines of progress where a line can't be overwritten."""
 
 
 class Screen:
-    """Standard output. On a terminal the line of progress is one line, elsewhere a new one now and then."""
+    """Standard output. On a terminal progress is one line that is overwritten, elsewhere a new line now and then."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
         self._shown_at = self._step_at = time.monotonic()
         self._shown = ""
         self._open = False
-        """Whether a line of progress waits to be written over."""
+        """Whether the current line is progress, to be overwritten."""
 
     def step(self, text: str) -> None:
-        """What is done now."""
+        """Begin a step."""
         self._close()
         print(f"==> {text}", flush=True)
         self._shown_at = self._step_at = time.monotonic()
         self._shown = ""
 
     def progress(self, text: str) -> None:
-        """How far it is; may be called as often as one likes."""
+        """Show progress; may be called at any rate."""
         if text == self._shown:
             return
         if self._terminal:
@@ -41,23 +41,23 @@ class Screen:
             self._shown_at, self._shown = time.monotonic(), text
 
     def done(self, text: str) -> None:
-        """What came out of the step."""
+        """Show the result of the step."""
         seconds = time.monotonic() - self._step_at
         self.line(f"    {text} ({seconds:.1f} s)")
 
     def line(self, text: str = "") -> None:
-        """Any other line."""
+        """Print any other line."""
         self._close()
         print(text, flush=True)
 
     def leave(self) -> None:
-        """Others write now; a line of progress stays as it was."""
+        """End the line of progress, because others write now."""
         if self._open:
             print(flush=True)
             self._open = False
 
     def table(self, lines: Iterable[tuple[str, str, str]]) -> None:
-        """(name, value, remark) below each other; values are aligned to the right."""
+        """Print (name, value, remark) below each other; values are aligned to the right."""
         lines = list(lines)
         name_width, value_width = (max(len(line[column]) for line in lines) for column in (0, 1))
         for name, value, remark in lines:

@@ -17,7 +17,7 @@ _SCHEMA = "producer int, sequence long, value long"
 
 
 def stream(job: Job) -> None:
-    """Everything."""
+    """Run the stream to its end."""
     go = started_in_a_thread()
     folder = Path(job.folder)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What the demo does, step by step."""
+"""The steps of the demo."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from scripts.demo.screen import Screen
 from scripts.demo.store import start_store
 
 AGAIN_EVERY = 20
-"""Every so many appends of a producer, one is sent once more."""
+"""Of this many Appends of a producer, one is sent once more."""
 
 CHANGES = 5
-"""Upserts, each with a delete after it."""
+"""Upserts, each followed by a delete."""
 MICRO_BATCHES = 10
 FRAGMENTS_MIN = 10
-"""So many are compacted at least."""
+"""The least number of fragments that are compacted."""
 
 METRICS = (
     *APPENDS_ANSWERED,
@@ -49,7 +49,7 @@ METRICS = (
     Metric(name="committerd_holds_total"),
     Metric(name="committerd_table_version"),
 )
-"""What is shown of /metrics."""
+"""The metrics that are shown."""
 _METRICS_SECONDS_MAX = 5.0
 _GRACE_SECONDS = 3.0
 _KAFKA_MS_MAX = 5_000
@@ -58,11 +58,11 @@ SignalsHeldOff = Callable[[], AbstractContextManager[None]]
 
 
 def run(chosen: argparse.Namespace, signals_held_off_afterwards: SignalsHeldOff) -> int:
-    """The exit code. Whatever happens, all that was started is stopped before this returns."""
+    """Return the exit code. Everything that was started is stopped before this returns, whatever happens."""
     screen = Screen()
     with ExitStack() as cleanup:
         folder = cleanup.enter_context(work_folder(keep=chosen.keep))
-        logging.basicConfig(filename=folder / "demo.log")  # of the libraries; the screen is ours
+        logging.basicConfig(filename=folder / "demo.log")  # of the libraries; the screen belongs to the demo
         with signals_held_off_afterwards():
             try:
                 Demo(chosen, screen=screen, folder=folder, cleanup=cleanup).run()
@@ -79,7 +79,7 @@ def run(chosen: argparse.Namespace, signals_held_off_afterwards: SignalsHeldOff)
 
 @contextlib.contextmanager
 def work_folder(*, keep: bool) -> Iterator[Path]:
-    """For all that is written: table, logs, and what others put into a temporary folder."""
+    """A folder for all that is written: table, logs, and temporary files of others."""
     with ExitStack() as cleanup:
         prefix = "committerd-demo-"
         if keep:
@@ -91,12 +91,12 @@ def work_folder(*, keep: bool) -> Iterator[Path]:
 
 
 def admin_client(bootstrap_servers: str) -> Any:
-    """Connected. Raises `KafkaError` when nobody answers."""
+    """Connect an admin client. Raises `KafkaError` if Kafka does not respond."""
     return KafkaAdminClient(bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=_KAFKA_MS_MAX)
 
 
 class Demo:
-    """One run. What it starts ends with `cleanup`, in the opposite order."""
+    """One run. `cleanup` ends everything that it starts, in the opposite order."""
 
     def __init__(self, chosen: argparse.Namespace, *, screen: Screen, folder: Path, cleanup: ExitStack) -> None:
         self._rows_each: int = chosen.rows
@@ -104,7 +104,7 @@ class Demo:
         self._screen = screen
         self._folder = folder
         self._cleanup = cleanup
-        # A fresh name: demos that share a Kafka don't meet.
+        # A fresh name, so that demos that share a Kafka don't meet.
         self._name = f"demo-{secrets.token_hex(4)}"
         self._store: str = chosen.store
         self._place = StorePlace(str(folder / "demo.lance"))
@@ -117,12 +117,12 @@ class Demo:
             again=again,
             changes=CHANGES if beside else 0,
             micro_batches=MICRO_BATCHES if beside else 0,
-            # Fewer appends may leave too few fragments.
+            # Fewer Appends may leave too few fragments.
             compactions=1 if beside and chosen.appends >= 2 * FRAGMENTS_MIN else 0,
         )
 
     def run(self) -> None:
-        """Raises `DemoFailed` when something is not as it must be."""
+        """Run all steps. Raises `DemoFailed` if something is wrong."""
         if self._wanted.micro_batches and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
             raise DemoFailed("Spark needs Java 17: install it, or leave Spark out with --appends-only")
         bootstrap_servers = self._start_kafka()
@@ -153,7 +153,7 @@ class Demo:
         except RuntimeError as error:  # Java is missing, or Kafka did not start; the message says which
             raise DemoFailed(str(error)) from error
         if isinstance(kafka, KafkaBroker):
-            self._cleanup.callback(kafka.kill)  # its data goes anyway
+            self._cleanup.callback(kafka.kill)  # its data is deleted anyway
         else:
             try:
                 admin_client(kafka.bootstrap_servers).close()
@@ -164,7 +164,7 @@ class Demo:
         return kafka.bootstrap_servers
 
     def _remove_topics(self, bootstrap_servers: str) -> None:
-        """From a Kafka that goes on running: what this run has left there."""
+        """Remove this run's topics from a Kafka that keeps running."""
         try:
             with contextlib.closing(admin_client(bootstrap_servers)) as admin:
                 topics = [topic for topic in admin.list_topics() if topic.startswith(f"{self._name}.")]
@@ -182,12 +182,12 @@ class Demo:
         daemon = Daemon(
             name=self._name, uri=self._place.uri, kafka=bootstrap_servers, settings=self._place.settings, log=log
         )
-        # Not killed even after Ctrl-C: it leaves its consumer group when it has the time to.
+        # Not killed even after Ctrl-C: it leaves its consumer group if it has the time.
         self._cleanup.callback(daemon.stop, grace_seconds=_GRACE_SECONDS)
         daemon.start()
         try:
             reason = daemon.wait_ready()
-        except AssertionError as error:  # it ended, or is not ready in time; its log is in the message
+        except AssertionError as error:  # it ended, or was not ready in time; its log is in the message
             raise DemoFailed(str(error)) from error
         self._screen.done(f"/readyz: {reason}")
         return daemon
@@ -227,7 +227,7 @@ class Demo:
         return fleet
 
     def _work(self) -> list[tuple[str, int]]:
-        """Program and number of units of each writer; their place is their number."""
+        """Program and number of units of each writer; the writer's number is its index."""
         wanted = self._wanted
         beside = {"changes": wanted.changes, "spark": wanted.micro_batches}
         if wanted.compactions:
@@ -235,7 +235,7 @@ class Demo:
         return [("producer", appends) for appends in self._appends] + [one for one in beside.items() if one[1]]
 
     def _commit(self, fleet: Fleet, daemon: Daemon) -> float:
-        """Seconds from the first data file until the last append was answered."""
+        """Return the seconds from the first data file to the outcome of the last Append."""
         wanted = self._wanted
         total = wanted.answers
         self._screen.step(
@@ -261,7 +261,7 @@ class Demo:
         return max((answer.at for answer in fleet.answers() if answer.kind == "append"), default=began) - began
 
     def _scrape(self, fleet: Fleet, daemon: Daemon) -> tuple[str, dict[Metric, float]]:
-        """Address and values of the metrics; an outcome may be published a moment before it is counted."""
+        """Return address and values of the metrics; an outcome may be published a moment before it is counted."""
         url = f"{daemon.url()}/metrics"
         self._screen.step(f"Reading {url}")
         deadline = time.monotonic() + _METRICS_SECONDS_MAX
@@ -283,7 +283,7 @@ class Demo:
         self._screen.done("drained and ended")
 
     def _read_table(self) -> tuple[int, dict[str, int]]:
-        """How many versions it has, and what is wrong with its rows."""
+        """Return the number of versions of the table, and its wrong rows."""
         self._screen.step(f"Reading the table with pylance {lance.__version__}")
         table = lance.dataset(self._place.uri, storage_options=dict(self._place.storage_options))
         found = table.to_table()
@@ -294,14 +294,14 @@ class Demo:
         return table.version, wrong
 
     def _expected(self) -> pa.Table:
-        """All rows that must be there in the end."""
+        """All rows that the table must have in the end."""
         work = dict(enumerate(self._work(), start=1))
         appended = {number: units for number, (name, units) in work.items() if name in ("producer", "spark")}
         changed = [changed_rows(number, units) for number, (name, units) in work.items() if name == "changes"]
         return pa.concat_tables([all_rows(appended, self._rows_each), *changed])
 
     def _report(self, measured: Measured, url: str) -> None:
-        """Show it all. Raises `DemoFailed` when a check fails."""
+        """Print everything. Raises `DemoFailed` if a check fails."""
         screen = self._screen
         screen.line()
         screen.table(summary(measured))

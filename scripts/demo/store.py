@@ -1,4 +1,4 @@
-"""The object store of the demo, where the table shall lie in a bucket."""
+"""The object store of the demo, for a table in a bucket."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scripts.demo.screen import Screen
 
 
 def start_store(kind: str, screen: Screen, cleanup: ExitStack) -> StorePlace:
-    """A place for a table: in a new bucket (`s3`), or with its versions in DynamoDB too (`s3+ddb`).
+    """Return a place for a table: in a new bucket (`s3`), or with its versions in DynamoDB too (`s3+ddb`).
 
-    Raises `DemoFailed` when there can be none.
+    Raises `DemoFailed` if the store can't be started.
     """
     try:
         s3 = _start_s3(screen, cleanup)
@@ -23,7 +23,7 @@ def start_store(kind: str, screen: Screen, cleanup: ExitStack) -> StorePlace:
         else:
             screen.step("Starting DynamoDB Local in a child JVM (the first time it is downloaded, 48 MB)")
             dynamodb = cleanup.enter_context(DynamoDBLocal())
-            cleanup.callback(dynamodb.kill)  # its tables go anyway
+            cleanup.callback(dynamodb.kill)  # its tables are deleted anyway
             screen.done(f"it answers at {dynamodb.url}")
             place = ddb_place(s3, dynamodb.endpoint)
     except RuntimeError as error:  # a program is missing, or did not start; the message says which

@@ -3,8 +3,8 @@
     make spark-chaos
     make spark-chaos ARGS="--batches 50 --driver-kills 3 --seed 7"
 
-A second Spark application and async clients write to the same table meanwhile. Ends with code 1 when a row was lost,
-doubled or invented.
+A second Spark application and async clients write to the same table at the same time. The exit code is 1 if a row was
+lost, doubled or invented.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams whose drivers, committer and broker are killed, beside async clients: the table must equal the input.
 
-Each Spark application is `examples/spark_stream.py` as a process of its own, started again whenever it ended. Rows have
-two columns, `writer` (who brings it) and `number` (counted from 0), so that none can be lost or doubled unseen.
+Each Spark application is `examples/spark_stream.py` as a process of its own, restarted whenever it ended. Rows have two
+columns, `writer` (who wrote the row) and `number` (counted from 0), so a lost or doubled row is noticed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CLIENT_WRITER = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much of what. A micro-batch is one file."""
+    """Sizes of a run. A micro-batch is one file."""
 
     batches: int
-    """Of the first application, whose driver is killed."""
+    """Micro-batches of the first application, whose driver is killed."""
     beside: int
-    """Of the second application; 0 = there is none."""
+    """Micro-batches of the second application; 0 = there is none."""
     clients: int
     driver_kills: int
     daemon_kills: int
@@ -58,7 +58,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """What happened, and what was found."""
+    """What happened, and the problems found."""
 
     seconds: float = 0.0
     rows: int = 0
@@ -67,7 +67,7 @@ class Report:
     driver_starts: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Of all records, by status; an outcome that was published twice counts once."""
+    """Outcomes of all records, by status; an outcome that was published twice counts once."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -101,12 +101,12 @@ class Application:
 
     @property
     def committed(self) -> int:
-        """Micro-batches that Spark has put behind it; it keeps the marks of the last hundred."""
+        """Micro-batches that Spark has finished; it keeps the marks of the last hundred."""
         marks = (int(path.name) for path in (self._checkpoint / "commits").glob("*") if path.name.isdigit())
         return max(marks, default=-1) + 1
 
     def keep_running(self) -> bool:
-        """Start the driver where it ended too early; False when the stream is at its end."""
+        """Start the driver if it ended too early; returns False when the stream has ended."""
         if self._process is not None and self._process.running():
             return True
         if self._process is not None and self._process.code == 0:
@@ -116,7 +116,7 @@ class Application:
         return True
 
     def kill(self) -> bool:
-        """SIGKILL for the driver, its Java and its Python workers; False when it had come to its end."""
+        """Send SIGKILL to the driver, its Java and its Python workers; returns False if it had ended."""
         mine = [process for process in psutil.Process().children(recursive=True) if self._is_driver(process)]
         family = [each for process in mine for each in (process, *process.children(recursive=True))]
         for process in family:
@@ -131,7 +131,7 @@ class Application:
 
     def _is_driver(self, process: psutil.Process) -> bool:
         try:
-            # Not the watcher above it, which is our own child and for `ChildProcess` to wait for.
+            # Not to the watcher above it, which is our own child and for `ChildProcess` to wait for.
             return process.ppid() != os.getpid() and str(self._checkpoint) in process.cmdline()
         except psutil.Error:
             return False
@@ -148,7 +148,7 @@ class Chaos:
         self._until = time.monotonic() + plan.minutes_max * 60
 
     def run(self) -> Report:
-        """Raises `AssertionError` when the streams are not at their end in time."""
+        """Run everything. Raises `AssertionError` if the streams have not ended in time."""
         began = time.monotonic()
         with KafkaBroker() as kafka:
             settings = QUICK | {"KAFKA__SESSION_TIMEOUT_MS": "6000"}
@@ -193,7 +193,7 @@ class Chaos:
         self._compare(expected | {_CLIENT_WRITER + number: count for number, count in enumerate(appended)})
 
     async def _streams(self, applications: list[Application], kafka: KafkaBroker, daemon: Daemon) -> None:
-        """Until all streams have ended, with every kill on the way, spread over the first one's batches."""
+        """Wait until all streams have ended; performs every kill on the way, spread over the first stream's batches."""
         plan, first = self._plan, applications[0]
         due = [
             *self._due(plan.driver_kills, lambda: self._kill_driver(first)),
@@ -205,7 +205,7 @@ class Chaos:
             running = [application.keep_running() for application in applications]
             if due and first.committed >= due[0][0]:
                 _, strike = due.pop(0)
-                await asyncio.sleep(self._rng.uniform(0, 0.5))  # anywhere in the batch that is under way
+                await asyncio.sleep(self._rng.uniform(0, 0.5))  # anywhere in the current batch
                 await asyncio.to_thread(strike)
                 self._tell(f"{first.committed} of {first.batches} batches: {dict(self._report.kills)}")
             if not any(running) and not due:
@@ -214,7 +214,7 @@ class Chaos:
             await asyncio.sleep(0.05)
 
     def _due(self, count: int, strike: Callable[[], None]) -> list[tuple[int, Callable[[], None]]]:
-        """After which batch of the first stream."""
+        """The batch of the first stream after which the next kill is due."""
         last = self._plan.batches - 1
         return [((2 * number + 1) * last // (2 * count), strike) for number in range(count)]
 
@@ -234,7 +234,7 @@ class Chaos:
         self._report.kills["kafka"] += 1
 
     async def _append(self, servers: str, writer: int, ended: asyncio.Event) -> int:
-        """Append rows, a few at a time, until the streams have ended; returns how many."""
+        """Append rows, a few at a time, until the streams have ended; return their number."""
         rng, count = random.Random(writer), 0
         client = CommitClient(servers, dataset="chaos", dataset_uri=self._uri, producer=f"client-{writer}", timeout=20)
         async with client:
@@ -249,7 +249,7 @@ class Chaos:
         return count
 
     async def _exists(self, client: CommitClient, writer: int) -> None:
-        """Ten clients and the streams race to make the table."""
+        """Make the table; ten clients and the streams race for it."""
         try:
             await self._commit(client, staging.create([], _SCHEMA))
             self._tell(f"client {writer} made the table")
@@ -258,7 +258,7 @@ class Chaos:
                 raise
 
     async def _commit(self, client: CommitClient, transaction: Work) -> None:
-        """The same transaction until it is answered."""
+        """Submit the same transaction until it has an outcome."""
         while True:
             try:
                 await client.commit(transaction)
@@ -292,7 +292,7 @@ class Chaos:
 
 
 def outcomes(servers: str, dataset: str) -> Counter[str]:
-    """Of every record, by status."""
+    """Return the outcomes of all records, by status."""
     consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, isolation_level="read_committed")
     topic, status = f"{dataset}.outcomes", {}
     try:

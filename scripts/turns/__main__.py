@@ -97,7 +97,7 @@ async def _run(servers: str, name: str, uri: str, load: Load) -> Measured:
 
 
 def verdict(load: Load, measured: Measured) -> list[str]:
-    """What is not as it must be."""
+    """The requirements that are not met."""
     wrong = [f"an upsert lost after {error.attempts} attempts: {error}" for error in measured.lost]
     wrong += [f"an append was not committed: {error}" for error in list(measured.not_appended.values())[:5]]
     wrong += [f"a compaction was {error}" for error in measured.not_compacted]
@@ -110,7 +110,7 @@ def verdict(load: Load, measured: Measured) -> list[str]:
 
 
 def report(measured: Measured, daemon: Daemon) -> None:
-    """Figures."""
+    """Print the figures."""
     attempts, seconds = measured.attempts(), sorted(s for _, s in measured.upserts)
     appended = len(measured.appended)
     print(f"{len(attempts)} upserts won in {measured.seconds:.1f} s, {len(measured.lost)} lost")
@@ -132,7 +132,7 @@ def report(measured: Measured, daemon: Daemon) -> None:
 
 
 def percentile(ascending: list[int], share: float) -> int:
-    """The value that this share of all does not exceed."""
+    """The value that this share of all values does not exceed."""
     return ascending[max(-(-int(len(ascending) * share * 100) // 100) - 1, 0)]
 
 

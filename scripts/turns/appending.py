@@ -33,7 +33,7 @@ def table(rows: dict[int, int]) -> pa.Table:
 
 
 class Appends:
-    """One client, and as many appends in flight as the rate asks for."""
+    """One client, with as many Appends in flight as the rate needs."""
 
     def __init__(self, client: CommitClient, uri: str, *, timeout: float) -> None:
         self._client, self._uri, self._timeout = client, uri, timeout
@@ -45,7 +45,7 @@ class Appends:
         self.failed: dict[int, str] = {}
 
     async def write_ahead(self, count: int, ready: asyncio.Event) -> None:
-        """Write so many files; when those are used up, a few more."""
+        """Write this many files; when they are used up, it writes a few more."""
         while True:
             while self._written.qsize() < count:
                 for written in await asyncio.gather(*(self._write() for _ in range(_WRITERS))):
@@ -57,7 +57,7 @@ class Appends:
             await self._room.wait()
 
     async def _write(self) -> list[tuple[int, Any]]:
-        """Files for the next keys."""
+        """Write files for the next keys."""
         first = self._next_key
         self._next_key += _WRITTEN_AT_ONCE
         rows = table(dict.fromkeys(range(first, self._next_key), 0))
@@ -65,7 +65,7 @@ class Appends:
         return list(enumerate(fragments, start=first))
 
     async def append(self, a_second: int) -> None:
-        """At the rate, a few each tick; late ones are made up for."""
+        """Append at the given rate, a few at each tick, and catch up when late."""
         started = time.monotonic()
         while True:
             due = int((time.monotonic() - started) * a_second)
@@ -79,7 +79,7 @@ class Appends:
             await asyncio.sleep(_TICK_SECONDS)
 
     async def answered(self) -> None:
-        """Until all that were sent are answered."""
+        """Wait until every Append has an outcome."""
         await asyncio.gather(*self._pending)
 
     async def _append(self, key: int, fragment: Any) -> None:
@@ -109,7 +109,7 @@ async def _run(servers: str, dataset: str, uri: str, *, a_second: int, ahead: in
 
 def main() -> None:
     servers, dataset, uri, a_second, ahead, timeout = sys.argv[1:]
-    lance.dataset(uri)  # says at once that there is none
+    lance.dataset(uri)  # reports at once that there is no table
     asyncio.run(_run(servers, dataset, uri, a_second=int(a_second), ahead=int(ahead), timeout=float(timeout)))
 
 

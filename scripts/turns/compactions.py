@@ -21,14 +21,14 @@ from committerd_client.compacting import compact
 
 
 class Compactions:
-    """Of one table."""
+    """Compactions of one table."""
 
     def __init__(self, client: CommitClient, uri: str) -> None:
         self._client, self._uri = client, uri
         self.came_of: list[tuple[int, int] | str] = []
 
     async def compact(self, *, between: float, rows: int, attempts: int, timeout: float) -> None:
-        """Rewrite what is small, again and again."""
+        """Compact small fragments, again and again."""
         while True:
             await asyncio.sleep(between)
             try:

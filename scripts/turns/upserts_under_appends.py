@@ -29,59 +29,59 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is done at once."""
+    """The load."""
 
     upserts: int
     upserters: int
-    """Tasks that each do one upsert after the other, on keys of their own."""
+    """Tasks that each perform one upsert after the other, on keys of their own."""
     appends_per_second: int
     keys_each: int = 5
     attempts_max: int = 20
     timeout: float = 120.0
     ahead: int = 500
-    """Appends whose files are there before the first upsert; the others are written meanwhile."""
+    """Appends whose files are written before the first upsert; the others are written during the run."""
     compact_seconds: float | None = None
-    """Between two compactions; None = there are none."""
+    """Seconds between two compactions; None = there are none."""
     compact_rows: int = 10_000
-    """Of a fragment that compactions leave alone."""
+    """Rows of a fragment that compactions leave alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where it happens."""
+    """The location of the table and its queue."""
 
     servers: str
-    """Kafka's."""
+    """Kafka's bootstrap servers."""
     dataset: str
     uri: str
 
 
 @dataclass(slots=True)
 class Measured:
-    """What came of it."""
+    """The results."""
 
     upserts: list[tuple[CommitResult, float]] = field(default_factory=list)
-    """Each that won, and the seconds from its first execution to its outcome."""
+    """The result of each committed upsert, and the seconds from its first execution to its outcome."""
     lost: list[ClientError] = field(default_factory=list)
     compactions: list[tuple[int, int]] = field(default_factory=list)
-    """The attempts of each that won, and the fragments that it removed."""
+    """The attempts of each committed compaction, and the number of fragments that it removed."""
     not_compacted: list[str] = field(default_factory=list)
-    """Why others were not committed."""
+    """Why other compactions were not committed."""
     appended: list[int] = field(default_factory=list)
-    """The keys whose appends were committed."""
+    """The keys whose Appends were committed."""
     not_appended: dict[int, str] = field(default_factory=dict)
-    """Those that were not, and why."""
+    """The keys whose Appends were not committed, and why."""
     model: dict[int, int] = field(default_factory=dict)
-    """What upserts that won have written."""
+    """The values that committed upserts have written, by key."""
     seconds: float = 0.0
 
     def attempts(self) -> list[int]:
-        """Of each upsert that won, ascending."""
+        """The attempts of each committed upsert, ascending."""
         return sorted(result.attempts for result, _ in self.upserts)
 
 
 def create(uri: str, load: Load) -> None:
-    """The table with those of the keys that every upsert finds."""
+    """Create the table with the keys that every upsert finds."""
     lance.write_dataset(table(dict.fromkeys(range(load.upserters * load.keys_each), -1)), uri)
 
 
@@ -122,7 +122,7 @@ async def run(
 
 @asynccontextmanager
 async def _beside(name: str, place: Place, told: dict[str, Any], *arguments: float) -> AsyncIterator[Process]:
-    """A module of this folder as a process, until its input ends; what it says last, under its name."""
+    """Run a module of this folder as a process until its input ends; note its last line under its name."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"scripts.turns.{name}", place.servers, place.dataset, place.uri),
         *map(str, arguments),
@@ -149,14 +149,14 @@ class _Load:
     ) -> None:
         self._client, self._uri, self._load, self._measured, self._tell = client, uri, load, measured, tell
         self._session: Any = lance.Session()  # type: ignore[attr-defined]  # it is not in pylance's `__all__`
-        """One for all: what one of them knows of a file, the others know."""
+        """Shared by all tasks, so that each benefits from the cached metadata of the others."""
 
     async def upsert(self, upserter: int, numbers: Iterator[int]) -> None:
-        """One after the other, while there are any left."""
+        """Perform one upsert after the other, while there are any left."""
         first = upserter * self._load.keys_each
         opened: Any = lance.dataset(self._uri, session=self._session)
         for number in numbers:
-            # All but one are there; one is new.
+            # All keys but one exist; one is new.
             rows = dict.fromkeys(range(first, first + self._load.keys_each), number)
             rows[FIRST_KEY - 1 - number] = number
 
@@ -198,7 +198,7 @@ class _Load:
 
 
 def wrong_rows(uri: str, load: Load, measured: Measured) -> list[str]:
-    """How the table differs from what was answered; empty when every row is there, once."""
+    """The differences between the table and the outcomes; empty if every row is there once."""
     found = lance.dataset(uri).to_table()
     rows = dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
     wanted = dict.fromkeys(range(load.upserters * load.keys_each), -1)

@@ -1,4 +1,4 @@
-"""What is measured, a module each; `run` does it and notes the figures."""
+"""The scenarios, one module each; `run` measures and notes the figures."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "memory": memory.run,
     "limits": limits.run,
 }
-"""In the order in which they are run."""
+"""In the order in which they run."""

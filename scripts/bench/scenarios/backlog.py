@@ -1,9 +1,9 @@
 """100,000 Appends wait in Kafka when the daemon starts, on an empty table: how fast it catches up.
 
-Timed is from the daemon's first reading of the queue (its log line `start.done`: partition assigned, table read) to the
-moment when the outcomes topic holds an outcome for each, looked at every 50 ms; nobody reads the outcomes meanwhile.
-The start of the process and joining the group are noted beside it. Afterwards every outcome is read: each is COMMITTED,
-and there is one for each uuid; and pylance looks whether every file is in the table once.
+The time is from the daemon's first read of the queue (its log line `start.done`: partition assigned, table read) to the
+moment when the outcomes topic has an outcome for each record, checked every 50 ms. Nobody reads the outcomes meanwhile.
+The time to start the process and to join the group is noted separately. Afterwards the scenario reads every outcome:
+each is COMMITTED, and each uuid has one. pylance checks that every file is in the table once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIMEOUT_SECONDS = 600.0
 
 
 def run(bench: Bench) -> None:
-    """Durable and not, in turn."""
+    """Measure durable and not durable in turn."""
     count = bench.plan.backlog
     bench.tell(f"{NAME}: makes {count} transactions")
     staged = [bench.pool.staged(number) for number in range(count)]
@@ -55,7 +55,7 @@ def run(bench: Bench) -> None:
 
 
 def _stage(bench: Bench, daemon: Daemon, records: Iterable[bytes]) -> None:
-    """Make the topics, and put all records into the queue."""
+    """Create the topics, and put all records into the queue."""
     command = [sys.executable, "-m", "committerd", "topics", "create"]
     done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -68,7 +68,7 @@ def _stage(bench: Bench, daemon: Daemon, records: Iterable[bytes]) -> None:
 
 
 def _catch_up(bench: Bench, daemon: Daemon, count: int) -> tuple[float, float]:
-    """Unix times of the daemon's first reading and of the last outcome."""
+    """Return the Unix times of the daemon's first read and of the last outcome."""
     consumer: Any = KafkaConsumer(bootstrap_servers=bench.kafka)
     partitions = _outcome_partitions(consumer, daemon)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -88,7 +88,7 @@ def _outcome_partitions(consumer: Any, daemon: Daemon) -> list[TopicPartition]:
 
 
 def _require_answers(bench: Bench, daemon: Daemon, uuids: Iterable[str]) -> None:
-    """Raises `WrongTable` unless each is told to be committed, once."""
+    """Raise `WrongTable` unless each record has one outcome, COMMITTED."""
     consumer: Any = KafkaConsumer(bootstrap_servers=bench.kafka)
     partitions = _outcome_partitions(consumer, daemon)
     consumer.assign(partitions)

@@ -1,15 +1,15 @@
-"""One Append to a table that has many fragments: how long the commit takes, without Kafka and without contention.
+"""One Append to a table of many fragments: how long the commit takes, without Kafka and without contention.
 
 All sides begin with the same manifest, each on a table of its own, and commit the same files, in turn. Timed are
 
-* pylance, warm: `LanceDataset.commit` on the dataset object of the commit before;
-* pylance, by URI: the same by the table's URI, so that opening it is part of it;
-* committerd: judge, build, put the manifest and write the transaction file beside it, on the version that the process
-  has in memory from the commit before, as in a committer at work; durable and not;
-* the limit: the bytes of committerd's last manifest to a new file beside the table's, and its name (`open`, `write`,
-  `rename`); durable with `fsync` of file and folder. Nothing of committerd runs there. The file stays, as versions do:
-  a file system has the pages of one that was just removed at hand, and in a virtual machine that gives unused memory
-  back to its host others take milliseconds for each megabyte.
+* pylance, warm: `LanceDataset.commit` on the dataset object of the previous commit;
+* pylance, by URI: the same by the table's URI, which includes opening it;
+* committerd: judge, build, put the manifest and write the transaction file, on the version that the process holds from
+  the previous commit, as a running committer does; durable and not;
+* the limit: the bytes of committerd's last manifest, written to a new file beside the table's (`open`, `write`,
+  `rename`); durable with `fsync` of file and folder. No code of committerd runs there. The file stays, as versions do:
+  a file system can reuse the pages of a file that was just removed, and in a virtual machine that returns unused memory
+  to its host, others take milliseconds for each megabyte.
 
 The first commit of each side is not counted. pylance counts the rows afterwards.
 """
@@ -30,18 +30,20 @@ from scripts.bench.workers import Worker, results
 NAME = "fragments"
 WARM, BY_URI = "warm handle", "by URI"
 _SYNC_ABOVE = 50_000
-"""Fragments from which on everything is on disk before the next is timed: else one side waits for another's bytes."""
+"""From this number of fragments on, everything is synced to disk before the next measurement; else one side waits for
+the bytes of another.
+"""
 
 
 def run(bench: Bench) -> None:
-    """All sizes."""
+    """Measure all sizes."""
     for size, times in bench.plan.fragments.items():
         with ExitStack() as stack:
             _Sides(bench, size, stack).measure(times)
 
 
 def case(size: int, what: str) -> str:
-    """As it is called in the results."""
+    """The name of the case in the results."""
     return f"{size} fragments, {what}"
 
 
@@ -67,7 +69,7 @@ class _Sides:
         self._warm, self._by_uri, self._durable, self._fast = warm, by_uri, durable, fast
 
     def measure(self, times: int) -> None:
-        """One commit of each side in turn, so often and once more."""
+        """Measure one commit of each side in turn, this many times after the first."""
         results_, bench = self._bench.results, self._bench
         for number in range(times + 1):
             took: list[tuple[Side, str, float]] = [
@@ -96,7 +98,7 @@ class _Sides:
         return float(worker.call(method, number=number))
 
     def _raw(self, *, durable: bool) -> float:
-        """Write the bytes of the last manifest, with nothing but system calls."""
+        """Write the bytes of the last manifest, with system calls only."""
         folder = Path(self._uris[3], "raw")
         folder.mkdir(exist_ok=True)
         body = newest_manifest(self._uris[3]).read_bytes()

@@ -1,12 +1,12 @@
-"""What one commit takes from submit to outcome when nothing else is in the queue, and what it can't do without.
+"""The time of one commit, from submit to outcome, when nothing else is in the queue; and its lower limit.
 
 One Append after the other by `CommitClient.commit`: to a local table, durable and not, and to one on an S3 server that
-adds 60 ms to every answer (`scripts.bench.proxied_s3`). Beside it, in the same run: one hop through the same Kafka
-(kafka-python: `send` with `acks=all` to a topic of one partition, until a consumer that waits in another thread has the
-record; of the size of a staged Append), and the same store's conditional write of a body as large as the local table's
-manifest. The bar is two hops and 1.2 such writes.
+adds 60 ms to every response (`scripts.bench.proxied_s3`).
 
-And, locally, an echo: the same two hops and one such write by processes that do nothing else
+The same run measures one hop through the same Kafka: kafka-python's `send` with `acks=all` to a topic of one partition,
+until a consumer that waits in another thread has the record, which is as large as a staged Append. It also measures the
+same store's conditional write of a body as large as the local table's manifest. The bar is two hops and 1.2 such
+writes. Locally there is also an echo: two hops and one such write by processes that do nothing else
 (`scripts.bench.echo_side`).
 """
 
@@ -36,11 +36,11 @@ HOP = "one Kafka hop"
 S3_MILLISECONDS = 60
 S3 = f"on S3, {S3_MILLISECONDS} ms added"
 _HOPS_WARMING = 300
-"""Hops before the first that is timed: they make connections and fetch metadata, and the broker's JVM is new."""
+"""Hops before the first one that is timed: they make connections and fetch metadata, and warm the broker's JVM."""
 
 
 def run(bench: Bench) -> None:
-    """Hop, conditional write and commit in turn."""
+    """Measure hop, conditional write and commit in turn."""
     plan, size = bench.plan, 0
     for _ in range(plan.runs):
         record = bench.pool.staged(0).SerializeToString()
@@ -53,12 +53,12 @@ def run(bench: Bench) -> None:
 
 
 def write(case: str) -> str:
-    """How the conditional writes beside a case are called in the results."""
+    """The name of a case's conditional writes in the results."""
     return f"conditional write, {case}"
 
 
 def _measure_locally(bench: Bench, *, durable: bool) -> int:
-    """Returns the size of the table's manifest in the end."""
+    """Return the size of the table's manifest at the end."""
     case, times, note = mode(durable), bench.plan.idle_commits, bench.results.note_latencies
     uri = bench.new_table()
     _measure_commits(bench, StorePlace(uri), case, times, durable=durable)
@@ -100,7 +100,7 @@ def _tell(bench: Bench, case: str) -> None:
 
 
 def _echoes(bench: Bench, folder: Path, size: int, *, durable: bool) -> list[float]:
-    """How long each record takes there, into a file of so many bytes, and back, in seconds."""
+    """Return how many seconds each record takes there and back, with a file of this many bytes written between."""
     asker, outcome_maker = bench.workers(2)
     record, times = bench.pool.staged(0).SerializeToString(), bench.plan.idle_commits
     with _new_topics(bench.kafka, "asked", "answered") as (asked, answered):
@@ -118,7 +118,7 @@ def _echoes(bench: Bench, folder: Path, size: int, *, durable: bool) -> list[flo
 
 @contextmanager
 def _new_topics(servers: str, *roles: str) -> Iterator[list[str]]:
-    """Topics of one partition, for the time of the block."""
+    """Topics of one partition, which exist inside the block."""
     topics = [f"bench-{role}-{secrets.token_hex(4)}" for role in roles]
     admin: Any = KafkaAdminClient(bootstrap_servers=servers)
     admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=-1) for topic in topics])
@@ -130,7 +130,7 @@ def _new_topics(servers: str, *roles: str) -> Iterator[list[str]]:
 
 
 def kafka_hops(servers: str, records: Sequence[bytes]) -> list[float]:
-    """How long each record takes from `send` to a consumer that waits, in seconds, once some have gone before."""
+    """Return how many seconds each record takes from `send` to a waiting consumer, after some that are not timed."""
     with _new_topics(servers, "hop") as (topic,):
         return _hops(servers, topic, records)
 

@@ -1,8 +1,9 @@
 """Judging one transaction that was read 1,000 versions ago, by a committer that has written all of them.
 
-The versions are committed in process to a local table. Timed is `judge` alone: is it valid, what was committed since,
-how does it have to change. Every read of the store meanwhile is counted. Judged are an Append, a Delete and an upsert
-(Update); each names the version before the 1,000 as the one it read. Whether it is refused does not matter here.
+The versions are committed in process to a local table. Only `judge` is timed: whether the transaction is valid, what
+was committed since, how it has to change. Every read of the store meanwhile is counted. Judged are an Append, a Delete
+and an upsert (Update); each has the version before the 1,000 as its read version. Whether it is refused does not matter
+here.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from scripts.bench.pool import Pool
 NAME = "judge"
 OPERATIONS = ("append", "delete", "update")
 _READ_VERSION = 2
-"""One fragment is in it: the Delete and the upsert are of its row."""
+"""It has one fragment: the Delete and the upsert are of its row."""
 
 
 class CountingStore(LocalStore):
-    """Counts what is asked of it, writes aside."""
+    """A store that counts all requests except writes."""
 
     reads = 0
 
@@ -81,7 +82,7 @@ async def _run(bench: Bench, uri: str) -> None:
 
 
 def _transaction(pool: Pool, operation: str) -> Transaction:
-    """A new one: nothing that was learnt of an earlier one helps."""
+    """Return a new transaction, for which nothing is cached."""
     number = pool.count - 1
     made = Transaction(read_version=_READ_VERSION, uuid=str(uuid.uuid4()))
     match operation:

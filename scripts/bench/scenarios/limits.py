@@ -1,7 +1,7 @@
-"""What the parts below can do at most on this machine, without committerd's work in between.
+"""The limits of the parts on this machine, without committerd's work in between.
 
 * `put_if_absent` of the local store, one after the other, of 4 KiB: durable and not;
-* reading a topic: kafka-python's poll loop over records of the size of a staged Append, which are there already;
+* reading a topic: kafka-python's poll loop over existing records of the size of a staged Append;
 * copying a manifest of 100,000 fragments in memory.
 """
 
@@ -26,7 +26,7 @@ _COPIES = 20
 
 
 def run(bench: Bench) -> None:
-    """Each of them."""
+    """Measure each of them."""
     plan, note = bench.plan, bench.results.note
     for _ in range(plan.runs):
         for durable in (True, False):
@@ -47,7 +47,7 @@ def run(bench: Bench) -> None:
 
 
 def _consumed(bench: Bench) -> float:
-    """Records a second, from the first poll to the last record."""
+    """Return records per second, from the first poll to the last record."""
     count, topic = bench.plan.limit_records, f"bench-read-{secrets.token_hex(4)}"
     record = bench.pool.staged(0).SerializeToString()
     admin: Any = KafkaAdminClient(bootstrap_servers=bench.kafka)

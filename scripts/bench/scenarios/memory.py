@@ -1,9 +1,9 @@
-"""The most memory that a process has resident while it appends to a table of 100,000 fragments.
+"""The peak memory of a process that appends to a table of 100,000 fragments.
 
 Compared are processes that do nothing else: pylance with a warm handle, and committerd's own functions with the latest
-version in memory, the same number of Appends each. The figure is the kernel's for the whole process (VmHWM), so the
-libraries that each loads are in it. The daemon is noted beside them: it has Kafka's client, metrics and a server too;
-it takes the same Appends from a queue, one at a time.
+version in memory; each commits the same number of Appends. The figure is the kernel's for the whole process (VmHWM), so
+it includes the libraries that each loads. The daemon is measured too: it also has Kafka's client, metrics and a server,
+and takes the same Appends from a queue, one at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROCESS, DAEMON = "one process", "the daemon"
 
 
 def run(bench: Bench) -> None:
-    """Once each: memory hardly differs between runs."""
+    """Measure each once: memory hardly differs between runs."""
     from scripts.bench.pylance_side import Alone
 
     plan = bench.plan
@@ -74,7 +74,7 @@ def _daemons(bench: Bench, uri: str) -> int:
 
 
 def _pid(daemon: Daemon) -> int:
-    """Of its process, which a watcher has started."""
+    """The process id of the daemon, which a watcher has started."""
     wanted = daemon.environment["COMMITTERD_DATASET__NAME"]
     for process in psutil.Process(os.getpid()).children(recursive=True):
         words = process.cmdline()

@@ -1,11 +1,12 @@
-"""Several writers that do everything: of ten operations seven Appends, an upsert, a delete and a change of the config.
+"""Several writers that do everything: of ten operations seven are Appends, one an upsert, one a delete, one a config
+change.
 
-Each writer has its own files, keys and settings, and begins an operation when the one before is committed; all do the
-same work on both sides. Timed is from the first operation to the last commit, with the execution of upserts and deletes
-and everything that had to be done again. pylance: a process for each writer, on the dataset object that it goes on
-with; what pylance gives up is done again. committerd: the writers in at most four processes, `commit(...,
-reexecute=...)`, durable and not. The files of the Appends are written before. In the end pylance reads the table:
-every row, value and setting must be what was committed.
+Each writer has its own files, keys and settings, and begins an operation when the previous one is committed. Both sides
+do the same work. The time is from the first operation to the last commit, and includes executing upserts and deletes,
+and all re-executions. pylance: a process for each writer, which keeps its dataset object; it repeats an operation that
+pylance gives up. committerd: the writers in at most four processes, `commit(..., reexecute=...)`, durable and not. The
+files of the Appends are written in advance. At the end pylance reads the table: every row, value and setting must be
+what was committed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PYLANCE = "direct"
 
 
 def run(bench: Bench) -> None:
-    """pylance and committerd in turn."""
+    """Measure pylance and committerd in turn."""
     keys = range(bench.plan.mixed_writers * KEYS_EACH)
     for _ in range(bench.plan.runs):
         uri = bench.new_table(keys)
@@ -88,7 +89,7 @@ def _note(bench: Bench, case: str, side: Side, done: Sequence[Mixed]) -> None:
 
 
 def _require_all(uri: str, bench: Bench, done: Sequence[Mixed]) -> None:
-    """Raises `WrongTable`."""
+    """Check every row, value and setting. Raises `WrongTable`."""
     table = lance.dataset(uri)
     found = table.to_table()
     pairs = list(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))

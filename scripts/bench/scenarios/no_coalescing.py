@@ -1,6 +1,6 @@
 """The most contended case of `writers` with `commit.coalesce_appends = false`: each Append is a version of its own.
 
-Timed as there. What is left of the advantage is that nobody races; group commit has no part in it.
+It is timed as there. The remaining advantage is that nobody races; group commit has no part in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PYLANCE = "racing writers"
 
 
 def run(bench: Bench) -> None:
-    """pylance and committerd in turn."""
+    """Measure pylance and committerd in turn."""
     plan = bench.plan
     for _ in range(plan.runs):
         race_locally(bench, writers=plan.writers_most).note(bench, NAME, PYLANCE, "pylance")

@@ -1,13 +1,11 @@
-"""The most contended case of `writers` on an S3 server, with nothing and with 60 ms added to every answer.
+"""The most contended case of `writers` on an S3 server, with nothing and with 60 ms added to every response.
 
-Server and proxy are those of `scripts.bench.proxied_s3`; both sides go by the proxy in both cases. That it does not
-throttle connections is measured before: raw `put_if_absent`, one at a time and 32 at once.
-
-committerd: 256 commits in flight for 30 s (15 s where nothing is added); the daemon, Kafka and the producers are as in
-`writers`. pylance: 32 writers for a shorter time; a call that has begun is waited for. The data files are in the
-bucket, and the daemon checks each before it commits it. With 60 ms added a second run does without this check
-(`commit.verify_files = never`), which shows what the check costs. pylance looks afterwards whether each is named in the
-table once.
+Server and proxy are those of `scripts.bench.proxied_s3`; both sides use the proxy in both cases. Raw `put_if_absent`,
+one at a time and 32 at once, shows first that the proxy does not throttle connections. committerd: 256 commits in
+flight for 30 s (15 s where nothing is added); the daemon, Kafka and the producers are as in `writers`. pylance: 32
+writers for a shorter time; a running call is finished. The data files are in the bucket, and the daemon checks each
+before it commits it. With 60 ms added, a second run omits this check (`commit.verify_files = never`), which shows its
+cost. pylance checks afterwards that the table names each file once.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _BODY = b"\0" * 1000
 
 
 def run(bench: Bench) -> None:
-    """Each latency, pylance and committerd in turn."""
+    """Measure pylance and committerd in turn, at each latency."""
     for _ in range(bench.plan.s3_runs):
         for milliseconds, seconds in bench.plan.s3_race_seconds.items():
             with bench.s3.adding(milliseconds):
@@ -58,14 +56,14 @@ def _measure(bench: Bench, s3: ProxiedS3, milliseconds: int, *, race_seconds: fl
 
 
 def case(milliseconds: int, verify_files: str = "always") -> str:
-    """As it is called in the results."""
+    """The name of the case in the results."""
     return f"{milliseconds} ms added" + ("" if verify_files == "always" else ", files not checked")
 
 
 def _note_requests(bench: Bench, s3: ProxiedS3, milliseconds: int) -> None:
-    """Conditional writes by the proxy, with nothing around them: one after the other, then many at once.
+    """Measure bare conditional writes through the proxy: one after the other, then many at once.
 
-    Raises `RuntimeError` when one took less than what was added to it.
+    Raises `RuntimeError` if one took less than the added latency.
     """
     alone, many = anyio.run(_requests, s3)
     for seconds, what in ((alone, "put"), (many, f"put_{_AT_ONCE}_at_once")):

@@ -1,10 +1,10 @@
 """Many writers of one local table: pylance's race against committerd's queue, end to end through Kafka.
 
-pylance: N processes for some seconds, each committing one written file after the other by
-`LanceDataset.commit(uri, Append)`. committerd: N producers in at most four processes, each with 8 commits in flight, by
-`CommitClient.commit` (a latency is from submit to outcome), a real Kafka and `committerd run`, with durable writes and
-without. Rates are from the first call to the last answer. Files are written before. After each run pylance looks
-whether every committed file is in the table once.
+pylance: N processes for some seconds, each committing one written file after the other by `LanceDataset.commit(uri,
+Append)`. committerd: N producers in at most four processes, each with 8 commits in flight, by `CommitClient.commit` (a
+latency is from submit to outcome), with a real Kafka and `committerd run`, durable and not. Rates are from the first
+call to the last response. Files are written in advance. After each run pylance checks that every committed file is in
+the table once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "writers"
 
 
 def run(bench: Bench) -> None:
-    """All numbers of writers, one after the other, pylance and committerd in turn."""
+    """Measure all numbers of writers in order, pylance and committerd in turn."""
     for _ in range(bench.plan.runs):
         for writers, appends in bench.plan.producers.items():
             race_locally(bench, writers=writers).note(bench, NAME, case(writers), "pylance")
@@ -26,6 +26,6 @@ def run(bench: Bench) -> None:
 
 
 def case(writers: int, durable: bool | None = None) -> str:
-    """As it is called in the results; pylance has one mode only."""
+    """The name of the case in the results; pylance has one mode only."""
     name = f"{writers} writer{'s' if writers > 1 else ''}"
     return name if durable is None else f"{name}, {mode(durable)}"
