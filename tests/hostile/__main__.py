@@ -1,10 +1,10 @@
 """Hostile records between good ones, against a real committer and a real Kafka.
 
-    python -m tests.hostile                          20,000 records, of seed 1
+    python -m tests.hostile                             20,000 records, with seed 1
     python -m tests.hostile --records 2000 --seed 7
 
-Exit code 1 when a good record is not committed, a bad one not answered, the committer not ready at any moment, or its
-memory beyond 512 MiB.
+The exit code is 1 if a good record is not committed, if a bad one gets no outcome, if the committer is not ready at any
+moment, or if it takes more than 512 MiB of memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def report(name: str, seen: Seen) -> str:
-    """Figures, and what is wrong."""
+    """Print the figures, and the problems found."""
     hostile = seen.hostile.total()
     lines = [
         f"{name}: {hostile} hostile records and {len(seen.good)} good ones in {seen.seconds:.0f} s, at most "

@@ -1,4 +1,4 @@
-"""Stage hostile records between good ones, and watch what the committer makes of it."""
+"""Stage hostile records between good ones, and watch the committer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.oracle import samples
 RSS_BYTES_MAX = 512 * 1024 * 1024
 _LOOK_SECONDS = 0.25
 _BATCH = 500
-"""Hostile records that are on their way at once."""
+"""Hostile records in flight at the same time."""
 SAFE = "append,create_index,update_config,reserve_fragments"
-"""Operations that change no row that is there, and no column: whatever is committed of them, good records stay good."""
+"""Operations that change no existing row and no column: good records stay good, whatever of them is committed."""
 _READ_BYTES_MAX = 8 * 1024 * 1024 * 1024
-"""Of address space, of which pylance's threads reserve some. No good record needs more than a few MiB of it."""
+"""The address space for pylance, of which its threads reserve some. No good record needs more than a few MiB."""
 _READ = """
 import json, resource, sys, lance
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
@@ -50,14 +50,14 @@ SETTINGS = {"COMMIT__VERIFY_FILES": "always", "KAFKA__MAX_POLL_INTERVAL_MS": "30
 
 @dataclass(slots=True)
 class Seen:
-    """What came of an attack."""
+    """The results of an attack."""
 
     wrong: list[str] = field(default_factory=list)
-    """What must not be, a sentence each."""
+    """The violated requirements, a sentence each."""
     failed: list[str] = field(default_factory=list)
-    """Records on which the committer failed in a way that nobody has foreseen; it went on."""
+    """Records on which the committer failed in an unforeseen way, and went on."""
     hostile: Counter[str] = field(default_factory=Counter)
-    """Answers to hostile records, by status and reason."""
+    """Outcomes of hostile records, by status and reason."""
     good: list[str] = field(default_factory=list)
     """Uuids of the good records."""
     may_refuse_good: bool = False
@@ -66,7 +66,7 @@ class Seen:
 
 
 class Watch:
-    """Looks at a committer again and again: its memory, and whether it is ready."""
+    """Checks a committer again and again: its memory, and whether it is ready."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -97,7 +97,7 @@ class Watch:
 
 
 def attack(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
-    """All seeds, then so many mutated records, each tenth record a good one. The table is made here."""
+    """Stage all seeds, then this many mutated records; every tenth record is a good one. Makes the table first."""
     rng = random.Random(seed)
     seen = Seen()
     began = time.monotonic()
@@ -118,8 +118,10 @@ def attack(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
 
 
 def attack_all_operations(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
-    """Mutated records of every operation. What is committed may change columns and rows, so that good records may be
-    refused; all are answered, and the committer goes on.
+    """Stage mutated records of every operation.
+
+    Those that are committed may change columns and rows, so good records may be refused. Every record must get an
+    outcome, and the committer must go on.
     """
     rng = random.Random(seed)
     seen = Seen(may_refuse_good=True)
@@ -133,7 +135,7 @@ def attack_all_operations(scene: Scene, count: int, seed: int, *, folder: Path) 
 
 
 class _Appends:
-    """Appends whose files are there, all written before the attack: pylance may not survive what is committed."""
+    """Appends whose files exist. All are written before the attack, because pylance may not survive the table."""
 
     def __init__(self, scene: Scene, count: int) -> None:
         self._ready = [one for _ in range(-(-count // 100)) for one in scene.table.appends(100)]
@@ -142,11 +144,11 @@ class _Appends:
         self._copied = 0
 
     def take(self) -> Transaction:
-        """One that nobody else has."""
+        """An Append that nobody else has."""
         return self._ready.pop()
 
     def copy(self) -> Transaction:
-        """One whose files other records name too, with a uuid of its own."""
+        """An Append whose files other records name too, with a uuid of its own."""
         made = Transaction()
         made.CopyFrom(self._pool[self._copied % len(self._pool)])
         self._copied += 1
@@ -155,7 +157,7 @@ class _Appends:
 
 
 def _prepare(scene: Scene, count: int, seed: int, folder: Path) -> tuple[_Appends, list[Transaction]]:
-    """A table, files for the good records, and transactions of all kinds."""
+    """Make a table, files for the good records, and transactions of all kinds."""
     scene.table.create(3, enable_stable_row_ids=bool(seed % 2))
     donors = [Transaction.FromString(one.staged) for one in samples.unpack(folder)]
     return _Appends(scene, 400 + count // 10 + count // _BATCH), donors
@@ -197,7 +199,7 @@ def _note(watch: Watch, seen: Seen) -> None:
 
 
 def _read(scene: Scene, seen: Seen) -> None:
-    """pylance opens the table, in a process of its own of bounded memory, and reads every row of the good records."""
+    """Open the table with pylance, in a process with bounded memory, and read every row of the good records."""
     command = [sys.executable, "-c", _READ, scene.table.uri, str(_READ_BYTES_MAX)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -210,19 +212,22 @@ def _read(scene: Scene, seen: Seen) -> None:
 
 
 def _operate(scene: Scene, seen: Seen) -> None:
-    """What operators look with gets through all of it."""
+    """Check that the operators' commands work on the table."""
     try:
         scene.command("audit", "--json")
     except AssertionError as error:
         findings = set(re.findall(r'"code": "([a-z_]+)"', str(error)))
-        # Mutated records name files of each other, and the audit finds such files twice: rightly.
+        # Mutated records name each other's files, so the audit rightly finds such files twice.
         if findings != {"data_misplaced"}:
             seen.wrong.append(f"committerd audit: {sorted(findings)} {str(error)[:1500]}")
     for words, good in (
         (("status", "--json"), True),
         (("position", "show", "--json"), True),
         (("dead", "list", "--limit", "100000", "--json"), True),
-        (("dead", "replay", "--since", "1d", "--json"), False),  # most would be refused again, and it says so
+        (
+            ("dead", "replay", "--since", "1d", "--json"),
+            False,
+        ),  # most records would be refused again, and the command says so
     ):
         try:
             printed = scene.command(*words, good=good)

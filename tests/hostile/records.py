@@ -1,7 +1,7 @@
-"""Records that mean harm: each that ever did some, and generators of their kind.
+"""Hostile records: each one that ever did harm, and generators of similar ones.
 
-A seed is to be refused. What a generator makes may be harmless by accident, and is then committed. Neither may stop the
-queue, take the committer's memory, or keep a good record from being committed.
+A seed must be refused. A generated record may be harmless by accident, and is then committed. Neither may stop the
+queue, exhaust the committer's memory, or keep a good record from being committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Header = tuple[str, bytes]
 
 
 class Name(str):
-    """A header's name as bytes that need not be text."""
+    """A header's name as bytes that may not be text."""
 
     __slots__ = ("raw",)
     raw: bytes
@@ -39,7 +39,7 @@ class Name(str):
 
 
 def name_of(raw: bytes) -> Name:
-    """kafka-python sends a name as what its `encode` returns."""
+    """kafka-python sends the result of the name's `encode`."""
     made = Name(raw.decode("latin-1"))
     made.raw = raw
     return made
@@ -59,11 +59,11 @@ class Hostile:
 
 
 Good = Callable[[], Transaction]
-"""Makes an Append that could be committed."""
+"""Makes an Append that can be committed."""
 
 
 def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Hostile]:
-    """Every record that is known to have done harm. `read_version` is one of the table's."""
+    """Every record that is known to have done harm. `read_version`: a version of the table."""
     for name, headers in _headers(rng):
         yield Hostile(name=name, value=good().SerializeToString(), headers=headers)
     for name, change in _CHANGED_APPENDS.items():
@@ -83,7 +83,7 @@ def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Host
 
 
 def mutated(good: Good, rng: random.Random, donors: Sequence[Transaction], *, read_version: int) -> Iterator[Hostile]:
-    """Records of the same kinds as the seeds, without end."""
+    """Yield records of the same kinds as the seeds, without end."""
     inner = tuple(part for donor in donors for part in mutations.parts(donor))
     number = 0
     while True:
@@ -182,14 +182,14 @@ def _set_rows(rows: int) -> Callable[[Transaction], None]:
 
 
 def _more_rows_than_its_file(transaction: Transaction) -> None:
-    """Of a column that is in no file: a reader makes 2^31 empty values, which are 16 GiB."""
+    """An Append of a column that is in no file: a reader makes 2^31 empty values, which take 16 GiB."""
     fragment = _first(transaction)
     fragment.physical_rows = 2**31
     fragment.files[0].fields[:] = [2**20]
 
 
 def _with_row_ids(transaction: Transaction) -> None:
-    """109 bytes that mean 2^60 rows."""
+    """An Append with a row id sequence of 109 bytes that stands for 2^60 rows."""
     sequence = RowIdSequence()
     for start in range(8):
         segment = sequence.segments.add()
@@ -308,7 +308,7 @@ def _nested(depth: int) -> Iterator[Field]:
 
 
 def _hurt_fragments(transaction: Transaction, rng: random.Random) -> None:
-    """Fields that have hurt, in every fragment that it has."""
+    """Set fields that did harm, in every fragment of the transaction."""
     for part in mutations.parts(transaction):
         if not isinstance(part, DataFragment):
             continue
@@ -327,5 +327,5 @@ def _hurt_fragments(transaction: Transaction, rng: random.Random) -> None:
 
 
 def as_json(hostile: Hostile) -> str:
-    """For a message: short, and all of it printable."""
+    """The message as short, printable text."""
     return json.dumps({"name": hostile.name, "bytes": len(hostile.value or b""), "headers": len(hostile.headers)})

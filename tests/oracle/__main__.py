@@ -2,10 +2,10 @@
 
     changes   random changes of random tables, committed by pylance 14.0.2 and by us; both must do the same
     staged    damaged transactions: each is committed or refused, and the table stays usable
-    hostile   schemas, JSON and details that nest, row ids that mean very many rows, strange names of files
-    tables    damaged manifests: told apart from sound ones, and an old one stops nobody
+    hostile   schemas, JSON and details that nest, row ids that stand for very many rows, strange file names
+    tables    damaged manifests: they are detected, and an old one stops nobody
 
-A seed makes the same choices every time. All seeds are run; those that failed are told, with what happened.
+A seed makes the same choices every time. All seeds are run; those that failed are printed with the reason.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _of_damage(kind: str, seeds: range, folder: Path) -> list[int]:
 
 
 def _each(seeds: range, folder: Path, one: Callable[[int, Path], None]) -> Iterator[int]:
-    """Run each seed in a folder of its own; yields those that failed."""
+    """Run each seed in a folder of its own; yield those that failed."""
     for seed in seeds:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             try:
@@ -83,7 +83,7 @@ def _each(seeds: range, folder: Path, one: Callable[[int, Path], None]) -> Itera
 
 
 def _tell_cells(cells: Counter[tuple[str, str, str]]) -> None:
-    """How often ours, down, met theirs, across, and with which verdicts."""
+    """Print how often each operation of ours (down) met each of theirs (across), with the verdicts."""
     kinds = sorted({ours for ours, _, _ in cells} | {theirs for _, theirs, _ in cells})
     print("".ljust(18), *(kind[:11].ljust(11) for kind in kinds))
     for ours in kinds:

@@ -1,7 +1,7 @@
-"""Every number of a transaction at the bounds of its type, in the message itself and in the messages that its bytes
-hold: index details, row ids, row versions.
+"""Every number of a transaction at the bounds of its type, in the message itself and in the messages inside its bytes:
+index details, row ids, row versions.
 
-Whatever comes of one, the next transaction can be built upon it, and pylance opens the table.
+Whatever happens to the transaction, the next one can be built on the table, and pylance opens it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _DETAILS: dict[str, type[Message]] = {
 
 
 class Case(NamedTuple):
-    """One number, changed."""
+    """A transaction with one changed number."""
 
     name: str
-    """Where it is, and what it became."""
+    """The place of the number, and its new value."""
     body: bytes
 
 
 def at_bounds(staged: bytes) -> Iterator[Case]:
-    """The transaction with one number at a bound, for each number and each bound."""
+    """Yield the transaction with one number at a bound, for each number and each bound."""
     whole = Transaction.FromString(staged)
     for path, change in _numbers(whole, ()):
         for number in _NUMBERS:
@@ -63,11 +63,11 @@ def at_bounds(staged: bytes) -> Iterator[Case]:
 
 
 Change = Callable[[Any, int], bool]
-"""Set the number in this message; False where its type can't hold it."""
+"""Sets the number in this message; returns False if its type can't hold the value."""
 
 
 def _numbers(message: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Change]]:
-    """Each number in a message, and how it is set in another one of the same shape."""
+    """Yield each number in a message, with a function that sets it in another message of the same shape."""
     for field in message.DESCRIPTOR.fields:
         here = (*path, field.name)
         if field.cpp_type in _BITS:
@@ -120,7 +120,7 @@ def _within_bytes(message: Any, field: Any, kind: type[Message], path: tuple[str
 
 
 def _filled(kind: type[Message], body: bytes) -> Message:
-    """What the bytes hold; where they hold nothing, one of each part, so that there are numbers to change."""
+    """The message inside the bytes; if they are empty, one with all parts, so that there are numbers to change."""
     message = kind.FromString(body)
     if body:
         return message
@@ -151,7 +151,7 @@ def _keys(field: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Change]]:
 
 
 def _below(message: Any, field: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Change]]:
-    """In the message that a field holds, or would hold: of several the first."""
+    """The message inside a field, or the one that it would hold; of several the first."""
     if field.containing_oneof is not None and message.WhichOneof(field.containing_oneof.name) not in (None, field.name):
         return
     if len(path) > 12:

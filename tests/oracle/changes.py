@@ -1,4 +1,4 @@
-"""Changes that pylance can make to any of these tables, each drawn at random when it is made."""
+"""Changes that pylance can make to any of these tables, each with random choices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.oracle.native import Opened
 from tests.oracle.tables import COLUMNS, IDS, PRIMARY_KEY, rows, some_ids
 
 Change = Callable[[Opened, random.Random], None]
-"""Raises what pylance raises; also when the random choice is one that this table does not allow."""
+"""Raises pylance's errors, also if the random choice is impossible on this table."""
 
 _KEYS = ("k1", "k2", "k3")
 _SCALAR_INDICES = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
@@ -57,7 +57,7 @@ def upsert(table: Opened, rng: random.Random) -> None:
 
 
 def update_matched(table: Opened, rng: random.Random) -> None:
-    """Of some columns only: their data files change in place."""
+    """Update some columns only: their data files change in place."""
     schema = table.dataset.schema
     others = [field for field in schema if field.name != "id"]
     chosen = pa.schema([schema.field("id"), *rng.sample(others, rng.randint(1, len(others)))])
@@ -159,7 +159,7 @@ def update_field_metadata(table: Opened, rng: random.Random) -> None:
 
 
 def replace_data(table: Opened, rng: random.Random) -> None:
-    """New files for one column, in some of the fragments."""
+    """Replace one column's files, in some of the fragments."""
     fields = [field for field in table.dataset.lance_schema.fields() if not field.children()]
     column = rng.choice(fields)
     replaced = []
@@ -182,7 +182,7 @@ def replace_data(table: Opened, rng: random.Random) -> None:
 
 
 def append_newer_files(table: Opened, rng: random.Random) -> None:
-    """Of a later file version than the others."""
+    """Append files of a later file version than the others."""
     made = rows(table.dataset.schema, some_ids(rng), rng)
     lance.write_dataset(made, table.dataset, mode="append", data_storage_version="2.2")
 
@@ -195,7 +195,7 @@ def add_bases(table: Opened, rng: random.Random) -> None:
 
 
 def append_several(table: Opened, rng: random.Random) -> None:
-    """pylance's own commit of several appends as one version."""
+    """Commit several appends as one version, with pylance's own batch commit."""
     version = table.dataset.data_storage_version
     transactions = [
         lance.Transaction(
@@ -234,7 +234,7 @@ CHANGES: dict[Change, int] = {
     append_newer_files: 1,
     add_bases: 1,
 }
-"""How often each is drawn, compared with the others."""
+"""How often each change is drawn, relative to the others."""
 
 
 def _entries(rng: random.Random) -> dict[str, str | None]:
@@ -250,7 +250,7 @@ def _condition(table: Opened, rng: random.Random) -> str:
 
 
 def _with_fewer_columns(schema: Any, rng: random.Random) -> Any:
-    """Some appended rows have nothing in a column that may be null."""
+    """Append rows of which some lack a nullable column."""
     spare = [field.name for field in schema if field.nullable]
     if len(spare) < len(schema.names) and spare and rng.random() < 0.3:
         left_out = rng.choice(spare)

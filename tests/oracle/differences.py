@@ -1,4 +1,4 @@
-"""Where we differ from pylance 14.0.2 on purpose: each difference by name, with its reason and no wider than it."""
+"""Deliberate differences from pylance 14.0.2: each has a name and a reason, and is as narrow as possible."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from committerd_common.messages import Transaction
 Facts = dict[str, Any]
 
 UNREADABLE = "unreadable"
-"""The one after which pylance's table is of no use."""
+"""The difference after which pylance's table is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one staged transaction with us."""
+    """The result of one staged transaction on our side."""
 
     transaction: Transaction
     verdict: str
@@ -39,9 +39,9 @@ class Case:
     ours: Path
     outcomes: Sequence[Outcome]
     verdicts: Sequence[str]
-    """What pylance did with the same transactions."""
+    """pylance's verdicts about the same transactions."""
     error: str
-    """What pylance said when it refused."""
+    """pylance's error, if it refused."""
 
     @property
     def last(self) -> Outcome:
@@ -49,24 +49,23 @@ class Case:
 
     @property
     def last_verdicts(self) -> tuple[str, str]:
-        """Of the last transaction: pylance's and ours."""
+        """The verdicts about the last transaction: pylance's and ours."""
         return self.verdicts[-1], self.last.verdict
 
 
 def of_verdicts(case: Case) -> str | None:
-    """Name of the difference that explains why ours are not pylance's, None when none does."""
+    """The name of the difference that explains why our verdicts are not pylance's; None if none does."""
     return next((name for name, explains in _VERDICTS.items() if explains(case)), None)
 
 
 def settle(case: Case, theirs: Facts, ours: Facts) -> set[str]:
-    """Make of their version what it is with us, where we differ on purpose; returns the names of the differences."""
+    """Apply our deliberate differences to pylance's version; return their names."""
     return {name for name, adjust in _VERSIONS.items() if adjust(case, theirs, ours)}
 
 
 def _worst_wins(case: Case) -> bool:
-    """pylance answers with the first conflict it meets, from the oldest version on; we with the worst of all.
-
-    Work that is done again in vain costs more than an answer that is final.
+    """pylance reports the first conflict, from the oldest version on; we report the worst one. Repeating work in vain
+    costs more than a final answer.
     """
     if case.last_verdicts != ("retryable", "incompatible"):
         return False
@@ -75,7 +74,7 @@ def _worst_wins(case: Case) -> bool:
 
 
 def _worst_fragment_wins(case: Case) -> bool:
-    """As `worst_wins`, within one Update: of the fragments that a DataReplacement names, some are gone."""
+    """As `worst_wins`, within one Update: some of the fragments that a DataReplacement names are gone."""
     if case.last_verdicts != ("retryable", "incompatible"):
         return False
     first = next(one for one in case.last.checked if one.verdict >= Verdict.RETRYABLE)
@@ -88,14 +87,14 @@ def _one_file_version(case: Case) -> bool:
 
 
 def _unreadable(case: Case) -> bool:
-    """pylance drops the last data file of a fragment and then reads no row of the table; we refuse to."""
+    """pylance drops the last data file of a fragment and then can't read the table; we refuse that."""
     return case.last_verdicts == ("committed", "error") and case.last.reason == "fragment_without_files"
 
 
 def _deferred_remap(case: Case, theirs: Facts, ours: Facts) -> bool:
     """A compaction that leaves the indices alone adds an entry to the fragment reuse index.
 
-    pylance has it in memory only: in the transaction there is nothing of it.
+    pylance has it in memory only; the transaction does not contain it.
     """
     if case.last.operation != "rewrite":
         return False
@@ -114,7 +113,7 @@ def _deferred_remap(case: Case, theirs: Facts, ours: Facts) -> bool:
 
 
 def _empty_vector_index(case: Case, theirs: Facts, ours: Facts) -> bool:
-    """A vector index that covers no fragment any more stays with 14.0.2, and goes with 4.0.0 and us."""
+    """A vector index that covers no fragment any more stays with 14.0.2, and is dropped by 4.0.0 and by us."""
     kept = {index["uuid"] for index in ours["indices"]}
     fragments = {fragment["id"] for fragment in ours["fragments"]}
     dropped = [
@@ -131,7 +130,7 @@ def _empty_vector_index(case: Case, theirs: Facts, ours: Facts) -> bool:
 def _schema_change_keeps_metadata(case: Case, theirs: Facts, ours: Facts) -> bool:
     """pylance replaces the whole schema by the one that a Project read, and so loses metadata that was set since.
 
-    The transaction says nothing of schema metadata, so with us it stays.
+    The transaction does not mention schema metadata, so we keep it.
     """
     since = any(one.theirs == "update_config" for one in case.last.checked)
     if case.last.operation != "project" or not since or theirs["schema_metadata"] == ours["schema_metadata"]:

@@ -1,8 +1,7 @@
-"""Damaged transactions and damaged tables, and what may come of them.
+"""Damaged transactions and damaged tables, and what they may cause.
 
-One staged record must never stop the queue: it is committed or refused, whatever its bytes are, and what was committed
-is a version that the next transaction can be built upon. A table that is damaged stops its queue, with an error that
-says so.
+A staged record must never stop the queue: it is committed or refused, whatever its bytes are, and a version that was
+committed is one that the next transaction can be built on. A damaged table stops its queue, with an error that says so.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from tests.oracle import bounds, mutations, native
 from tests.oracle.samples import Sample
 
 SECONDS_MAX = 10.0
-"""One transaction of a few kilobytes takes a few milliseconds."""
+"""The limit for one transaction of a few kilobytes, which normally takes a few milliseconds."""
 PER_SEED = 60
 
 _BEYOND_PYTHON = ("Unsupported operation: ", "RewrittenIndex.__init__()")
-"""What pylance reads and has no Python class for."""
+"""Operations that pylance reads, but has no Python class for."""
 
 _ORDINARY: dict[str, Any] = {
     "append": Transaction.Append(),
@@ -59,12 +58,12 @@ VERIFYING = PrepareOptions(allowed=ANYTHING, verify_files=True)
 
 
 class DamageError(AssertionError):
-    """Damage did more than it may."""
+    """Damage had a forbidden effect."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of the damage, by code."""
+    """The results of the damage, by code."""
 
     codes: Counter[str] = field(default_factory=Counter)
 
@@ -182,7 +181,10 @@ async def hurt_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Rep
 
 
 async def hostile_kinds(seed: int, samples: Sequence[Sample], folder: Path) -> Report:
-    """Judge and build what nests, names strange files, or has few bytes that mean very much. Raises `DamageError`."""
+    """Judge and build transactions that nest, name strange files, or have few bytes that stand for very much.
+
+    Raises `DamageError`.
+    """
     rng = random.Random(seed)
     sample = rng.choice([one for one in samples if manifests(one.root)])
     appends = [one for one in samples if Transaction.FromString(one.staged).HasField("append")]
@@ -211,7 +213,7 @@ async def hostile_kinds(seed: int, samples: Sequence[Sample], folder: Path) -> R
 def _hostile_kind(
     append: Transaction, rng: random.Random, version: int
 ) -> tuple[str, Transaction, list[tuple[str, bytes]]]:
-    """What is hurt, the transaction, and its headers."""
+    """The name of the damage, the transaction, and its headers."""
     made = Transaction(uuid=str(uuid.UUID(int=rng.getrandbits(128), version=4)), read_version=version)
     fragments = append.append.fragments
     kind = rng.choice(("schema", "project", "json", "index", "row ids", "row versions", "path", "base"))
@@ -277,7 +279,7 @@ def _code(answer: Prepared | Rejected | RequestError | Unavailable) -> str:
 
 
 async def _require_goes_on(root: Path, prepared: Prepared, target: Path) -> None:
-    """Ordinary transactions are judged and built upon it."""
+    """Check that ordinary transactions can be judged and built on the table."""
     after = Table(open_store(str(native.link_tree(root, target))))
     await write_files(after, prepared)
     assert isinstance(await put(after, prepared), Created)
@@ -293,13 +295,13 @@ async def _require_goes_on(root: Path, prepared: Prepared, target: Path) -> None
 
 
 def _require_opens(root: Path) -> None:
-    """pylance opens the table: else nobody can repair it."""
+    """Check that pylance opens the table; otherwise nobody could repair it."""
     try:
         dataset = lance.dataset(str(root))
         dataset.schema  # noqa: B018  # it is decoded here
         dataset.get_fragments()
         dataset.read_transaction(dataset.version)
-    except BaseException as error:  # its panics are no Exception
+    except BaseException as error:  # pylance's panics are not derived from Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         if any(said in str(error) for said in _BEYOND_PYTHON):
@@ -308,12 +310,12 @@ def _require_opens(root: Path) -> None:
 
 
 def _require_usable(prepared: Prepared) -> None:
-    """The version that would be put must be one that is read back, and built upon."""
+    """Check that the version to be put can be read back and built on."""
     body = bytes(prepared.body)
     file = decode(body)
     assert file.transaction is not None
     assert (file.fragments, file.index_section) == (prepared.file.fragments, prepared.file.index_section)
-    # Joined from parts, it is what protobuf writes of the whole.
+    # The joined parts equal what protobuf writes for the whole.
     assert body == encode(file.manifest, file.indices, file.transaction)
     require_supported(file)
     require_sound_table(file)
@@ -333,7 +335,7 @@ def _damaged(staged: bytes, rng: random.Random, donors: tuple[Message, ...]) -> 
     before, transaction = Transaction.FromString(staged), Transaction.FromString(staged)
     mutations.damage(transaction, rng, donors)
     if rng.random() < 0.9:
-        # What is wrong with these two is found first and hides all else.
+        # These two problems are found first and hide all others.
         transaction.uuid, transaction.read_version = before.uuid, before.read_version
     return transaction.SerializeToString()
 
@@ -352,7 +354,7 @@ def _damaged_manifest(body: bytes, rng: random.Random) -> bytes:
 
 
 def _damage_deletion_files(root: Path, rng: random.Random) -> None:
-    """Those that no version refers to: they were staged."""
+    """Damage the deletion files that no version refers to: the staged ones."""
     used = set()
     for path in manifests(root).values():
         for fragment in decode(path.read_bytes()).manifest.fragments:

@@ -1,4 +1,4 @@
-"""Damage to bytes and to protobuf messages, drawn at random: what a broken or hostile writer may send."""
+"""Random damage to bytes and to protobuf messages, as a broken or hostile writer may send."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ _TEXTS = (
 
 
 class _Slot(NamedTuple):
-    """A field of a message somewhere in the tree, set or not."""
+    """A field of a message anywhere in the tree, set or not."""
 
     message: Any
     field: Any
 
 
 def damaged_bytes(body: bytes, rng: random.Random) -> bytes:
-    """The same with a few bytes changed, lost, doubled or put in."""
+    """The bytes with a few of them changed, lost, doubled or inserted."""
     damaged = bytearray(body)
     for _ in range(rng.randint(1, 4)):
         place, length = rng.randint(0, len(damaged)), rng.choice((1, 2, 8, 60))
@@ -87,24 +87,24 @@ def damaged_bytes(body: bytes, rng: random.Random) -> bytes:
             case 4 if place < len(damaged):
                 damaged[place] ^= 1 << rng.randint(0, 7)
             case _:
-                # A field that nobody knows: number, then a varint or bytes.
+                # An unknown field: number, then a varint or bytes.
                 unknown = rng.choice((b"\xf8\x7f\x01", b"\xfa\x7f\x02\xff\xfe", b"\xba\x06\x00", b"\xc2\x0c\x00"))
                 damaged[place:place] = unknown
     return bytes(damaged)
 
 
 def damage(message: Message, rng: random.Random, donors: tuple[Message, ...] = ()) -> None:
-    """Change a few fields, in place; messages of the same type in `donors` may be put in."""
+    """Change a few fields, in place; may insert messages of the same type from `donors`."""
     for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
         slots = list(_slots(message))
-        # Half of the time what is there, else anything that could be.
+        # Half of the time a field that is set, else any field.
         present = [slot for slot in slots if slot.field.name in {field.name for field, _ in slot.message.ListFields()}]
         slot = rng.choice(present if present and rng.random() < 0.6 else slots)
         _change(slot, rng, donors)
 
 
 def nested_schema(rng: random.Random) -> list[Field]:
-    """Columns within columns, few or very many deep; at times in a circle, below nothing, or below themselves."""
+    """Columns within columns, few or very many levels deep; some in a circle, without a parent, or below themselves."""
     depth = rng.choice((2, 31, 32, 33, 100, 1_000, 5_000))
     made = [
         Field(id=number, parent_id=number - 1, name=rng.choice(("a", "a.b", "", f"f{number}")), type=Field.PARENT)
@@ -129,7 +129,7 @@ def nested_schema(rng: random.Random) -> list[Field]:
 
 
 def nested_json(rng: random.Random) -> bytes:
-    """JSON that nests, repeats a key, or has numbers and text that few readers take."""
+    """JSON that nests, repeats a key, or has numbers and text that few readers accept."""
     depth = rng.choice((1, 50, 900, 5_000, 100_000))
     makers: tuple[Callable[[], bytes], ...] = (
         lambda: b"[" * depth + b"]" * depth,
@@ -145,7 +145,7 @@ def nested_json(rng: random.Random) -> bytes:
 
 
 def hostile_details(rng: random.Random) -> AnyMessage:
-    """Details of indices of Lance's own, and of others: damaged, nested in each other, or of another kind."""
+    """Details of Lance's own indices, and of others: damaged, nested in each other, or of another kind."""
     reuse, wal = FragmentReuseIndexDetails(), MemWalIndexDetails()
     for _ in range(rng.choice((0, 1, 3, 300))):
         group = reuse.inline.versions.add(dataset_version=rng.choice(_EDGES) % 2**64).groups.add()
@@ -175,7 +175,7 @@ def hostile_details(rng: random.Random) -> AnyMessage:
 
 
 def hostile_index(rng: random.Random) -> IndexMetadata:
-    """An index of Lance's own, or a zone map, with fields, fragments and files that it may not have."""
+    """An index of Lance's own, or a zone map, with fields, fragments and files that it must not have."""
     made = IndexMetadata(name=rng.choice(_INDEX_NAMES), dataset_version=1)
     made.uuid.uuid = rng.randbytes(16)
     made.index_details.CopyFrom(hostile_details(rng))
@@ -190,7 +190,7 @@ def hostile_index(rng: random.Random) -> IndexMetadata:
 
 
 def special_path(rng: random.Random) -> str:
-    """A name of a file that means another place, that no store takes, or that two readers take for two names."""
+    """A file name that leads to another place, that no store accepts, or that two readers understand differently."""
     encoded = rng.choice(("%2e", "%2E", ".", "%252e", "%25252525252e"))
     separator = rng.choice(("/", "%2f", "%2F", "%5c", "\\", "%252f"))
     return rng.choice(
@@ -215,7 +215,7 @@ def special_path(rng: random.Random) -> str:
 
 
 def hostile_bitmap(rng: random.Random) -> bytes:
-    """Few bytes that stand for many numbers, or for none, or for nothing."""
+    """Few bytes that stand for many numbers, or for none, or are invalid."""
     most = rng.choice((2**16, 2**24, 2**27))
     full = BitMap(range(most))
     full.run_optimize()
@@ -224,7 +224,7 @@ def hostile_bitmap(rng: random.Random) -> bytes:
 
 
 def hostile_sequence(rng: random.Random) -> bytes:
-    """Row ids, or versions, of very many rows: of several segments that meet, overlap or go down, or of very many."""
+    """Row ids, or versions, of very many rows: some segments that touch, overlap or descend, or very many segments."""
     sequence = RowIdSequence()
     for _ in range(rng.choice((1, 2, 3, 3, 2_000))):
         span = sequence.segments.add()
@@ -348,7 +348,7 @@ def _number(kind: int, before: Any, rng: random.Random) -> int:
 
 
 def parts(message: Message) -> Iterator[Message]:
-    """The message and all in it, to be used as donors."""
+    """The message and all messages in it, to be used as donors."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
@@ -357,7 +357,7 @@ def parts(message: Message) -> Iterator[Message]:
 
 
 def redecoded(message: Message) -> Message | None:
-    """The message as it arrives; None when it can't be decoded."""
+    """The message as it arrives; None if it can't be decoded."""
     try:
         return type(message).FromString(message.SerializeToString())
     except DecodeError:

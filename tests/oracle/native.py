@@ -1,9 +1,9 @@
-"""One change made by pylance, with what it staged for it and what it then did by itself.
+"""One change made by pylance: the transaction that it staged, and what it then did by itself.
 
-pylance makes a change on a table whose newer versions are out of sight. When it is about to put the version that
-follows, they come into sight: it loses that race, judges and rebases its own change over them with all that it knows
-in memory, and commits it or gives it up. What it had staged before the race is what a producer would send: the same
-bytes are then ours to commit.
+pylance makes a change on a table whose newer versions are hidden. When it is about to put the next version, they
+appear: it loses that race, judges and rebases its own change over them with all that it knows in memory, and commits it
+or gives up. The transaction that it staged before the race is what a producer would send: we then commit the same
+bytes.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Native:
-    """What came of a change."""
+    """The results of a change."""
 
     staged: list[bytes]
-    """Transactions in the order in which they were tried first; a compaction has two."""
+    """Transactions in the order of their first attempts; a compaction has two."""
     verdicts: list[str]
-    """Of each: committed, retryable, incompatible or error."""
+    """The verdict on each: committed, retryable, incompatible or error."""
     error: str
 
 
 def change(root: Path, read_version: int, target: Path, apply: Callable[[Opened], None]) -> Native:
     """Make a change in the table in `root`, planned at `read_version`, over all that was committed since.
 
-    `apply` may be called twice, and has to do the same. `root` changes as pylance leaves it; `target` becomes the
-    table as it was before, with the files that were staged.
+    `apply` may be called twice, and must do the same both times. `root` changes as pylance leaves it; `target` becomes
+    the table as it was before, with the staged files.
     """
     versions = manifests(root)
     newer = [path for version, path in versions.items() if version > read_version]
@@ -61,7 +61,7 @@ def change(root: Path, read_version: int, target: Path, apply: Callable[[Opened]
     committed = _uuids(root, max(versions))
     verdicts = ["committed" if uuid in committed else verdict_of(error) for uuid in staged]
     if error and verdicts and all(verdict == "committed" for verdict in verdicts):
-        # The second of two was refused before it was staged: nothing was out of sight any more.
+        # The second of two was refused before it was staged, because nothing was hidden any more.
         for path in newer:
             (quiet / path.relative_to(root)).unlink()
         alone, _ = _run(quiet, target, [], apply)
@@ -72,7 +72,7 @@ def change(root: Path, read_version: int, target: Path, apply: Callable[[Opened]
 
 
 def _run(root: Path, target: Path, newer: list[Path], apply: Callable[[Opened], None]) -> tuple[dict[str, bytes], str]:
-    """What was staged first under each uuid, and the error that pylance raised."""
+    """Return what was staged first under each uuid, and the error that pylance raised."""
     hidden, known = _hide(root, newer), _files(root)
     staged: dict[str, bytes] = {}
 
@@ -89,7 +89,7 @@ def _run(root: Path, target: Path, newer: list[Path], apply: Callable[[Opened], 
     try:
         apply(Opened(uri=str(root), dataset=lance.dataset(str(root), commit_lock=lock), lock=lock))
     except BaseException as error:
-        # A panic of pylance is no Exception.
+        # pylance's panics are not derived from Exception.
         if isinstance(error, (KeyboardInterrupt, SystemExit, AssertionError)):
             raise
         told = f"{type(error).__name__}: {error}"
@@ -98,7 +98,7 @@ def _run(root: Path, target: Path, newer: list[Path], apply: Callable[[Opened], 
 
 
 def verdict_of(error: str) -> str:
-    """What an error of pylance says of a transaction."""
+    """What pylance's error means for the transaction."""
     if "Retryable commit conflict" in error or "Too many concurrent writers" in error:
         return "retryable"
     if "Incompatible transaction" in error:

@@ -1,4 +1,4 @@
-"""Real tables with a real transaction staged for each: one conformance case of every staged change."""
+"""Real tables with a real staged transaction each: one conformance case for every staged change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sample:
 
 
 def unpack(folder: Path) -> list[Sample]:
-    """Of the cases with one staged change that in which most was committed since it was read."""
+    """Unpack, of the cases with one staged change, the one with the most versions since its read version."""
     chosen: dict[str, str] = {}
     for name in cases.names():
         change = name.rpartition("-")[2]
@@ -42,7 +42,7 @@ def unpack(folder: Path) -> list[Sample]:
 
 
 def _by_hand(other: Sample) -> Iterator[Sample]:
-    """What pylance stages through no interface of Python."""
+    """What pylance stages, but not through its Python interface."""
     read_version = Transaction.FromString(other.staged).read_version
     generation = samples.generation(1, 5)
     for name, transaction in {

@@ -1,7 +1,7 @@
-"""One seed: a table, and a row of changes, each planned at some version and committed by pylance and by us.
+"""One seed: a table and a series of changes, each planned at some version and committed by pylance and by us.
 
-pylance commits in one copy of the table, we commit the same bytes in another. What became of them must agree, and the
-next change goes on with either copy: each reads what the other wrote.
+pylance commits in one copy of the table, we commit the same bytes in another. The results must agree, and the next
+change continues on either copy: each reads what the other wrote.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.oracle.native import Opened
 
 ROUNDS = 8
 _BACK_MAX = 4
-"""Versions between the latest and the one that a change is planned at."""
+"""How many versions before the latest one a change is planned."""
 
 
 class DisagreementError(AssertionError):
@@ -45,14 +45,14 @@ class DisagreementError(AssertionError):
 
 @dataclass(slots=True)
 class Report:
-    """What a seed went through."""
+    """The events of a seed."""
 
     seed: int
     lines: list[str] = field(default_factory=list)
     allowed: set[str] = field(default_factory=set)
-    """Names of the differences that were met."""
+    """Names of the differences that occurred."""
     cells: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """How often ours met theirs, and with which verdict."""
+    """How often each of our operations met each of theirs, and with which verdict."""
 
     def __str__(self) -> str:
         return "\n".join(
@@ -61,7 +61,7 @@ class Report:
 
 
 async def run(seed: int, folder: Path, rounds: int = ROUNDS) -> Report:
-    """Raises `DisagreementError` with all that happened before it."""
+    """Run the seed. Raises `DisagreementError` with all that happened before it."""
     rng = random.Random(seed)
     report = Report(seed)
     table = tables.create(folder, rng)
@@ -74,10 +74,10 @@ async def run(seed: int, folder: Path, rounds: int = ROUNDS) -> Report:
 
 
 def prepare(table: Path, rng: random.Random) -> None:
-    """What a table may have from the start: indices, deleted rows, more than one version."""
+    """Give the table what it may have from the start: indices, deleted rows, more than one version."""
     for change in rng.choices((create_index, delete, append), k=rng.randint(0, 4)):
         opened = Opened(uri=str(table), dataset=lance.dataset(str(table)), lock=lambda _: nullcontext())
-        with suppress(TypeError, ValueError, OSError, RuntimeError):  # not with these columns or these rows
+        with suppress(TypeError, ValueError, OSError, RuntimeError):  # impossible with these columns or these rows
             change(opened, rng)
 
 
@@ -86,7 +86,7 @@ async def _round(table: Path, place: Path, rng: random.Random, report: Report) -
     oldest = max(min(manifests(table)), latest - _BACK_MAX)
     read_version = latest if rng.random() < 0.4 else rng.randint(oldest, latest)
     change = rng.choices(list(CHANGES), list(CHANGES.values()))[0]
-    # Their names are of one length: some of what pylance writes holds the path.
+    # Their names have the same length, because some files of pylance contain the path.
     theirs, ours = native.link_tree(table, place / "pylance"), place / "queued.."
     draw = rng.getrandbits(64)
     made = native.change(theirs, read_version, ours, lambda opened: change(opened, random.Random(draw)))
@@ -144,7 +144,7 @@ def open_store(uri: str) -> ObjectStore:
 
 
 def compare(case: differences.Case, report: Report) -> set[str]:
-    """Names of the differences that were met. Raises `DisagreementError` for any other."""
+    """Return the names of the differences that occurred. Raises `DisagreementError` for any other difference."""
     found = [outcome.verdict for outcome in case.outcomes]
     if found != case.verdicts:
         name = differences.of_verdicts(case)
@@ -166,7 +166,7 @@ def compare(case: differences.Case, report: Report) -> set[str]:
 
 
 def _read(look: Callable[[str], Any], root: Path) -> Any:
-    """What pylance reads, or how it fails: an index on a column that was dropped meanwhile breaks its queries."""
+    """What pylance reads, or its error: an index on a column that was dropped meanwhile breaks its queries."""
     try:
         return look(str(root))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Small real tables, drawn at random: a few columns of several kinds, a few rows in a few fragments."""
+"""Small real tables with random content: a few columns of several kinds, a few rows in a few fragments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 def create(folder: Path, rng: random.Random) -> Path:
-    """A new table below `folder`; one in ten reads its first rows from another table, through a base."""
+    """Make a new table below `folder`; one in ten reads its first rows from another table, through a base."""
     root = folder / "table"
     if rng.random() < 0.1:
         origin = folder / "origin"

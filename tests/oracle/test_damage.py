@@ -1,4 +1,4 @@
-"""Damaged transactions stop no queue, and damaged tables stop theirs with a reason."""
+"""Damaged transactions don't stop a queue, and damaged tables stop theirs with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_damaged_manifest_is_told_apart(seed: int, real: list[Sample], t
 
 
 PARTS = 6
-"""Of the cases; each run looks at one part of each sample's."""
+"""The cases are divided into this many parts; each run tests one part of each sample's cases."""
 
 
 async def test_a_number_at_the_bounds_of_its_type_is_committed_or_refused(real: list[Sample], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What random damage and random changes have found, each as the smallest case of it."""
+"""The findings of random damage and random changes, each as the smallest case that shows it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def everything() -> bytes:
 
 
 REFUSED: list[tuple[str, Callable[[], Transaction]]] = [
-    # Each of these got as far as the invariants, an exception of another library, or into the table.
+    # Each of these reached the invariants, an exception of another library, or the table.
     ("field_id_twice", lambda: projecting(column(0), column(0))),
     ("fragment_without_files", lambda: projecting(column(7))),
     ("schema", lambda: projecting(column_with(parent_id=3))),
@@ -136,7 +136,7 @@ async def test_row_versions_of_other_rows_are_refused(tmp_path: Path) -> None:
 
 
 async def test_four_billion_rows_cost_nothing(tmp_path: Path) -> None:
-    """Moved rows are looked up by their ids, but a range of ids stays a range."""
+    """Rows that move are found by their ids, but a range of ids stays a range."""
     scene = Scene(tmp_path / "t")
     scene.write_version(manifest(fragment(0), version=1, stable=True))
     staged = read_at(update(new_fragments=[fragment(0, rows=HUGE, name="new")]), 1)
@@ -179,7 +179,7 @@ async def test_row_ids_of_other_rows_are_refused(staged: Transaction, tmp_path: 
 
 
 async def test_few_bytes_that_stand_for_very_many_rows_cost_nothing(tmp_path: Path) -> None:
-    """A sequence of 109 bytes, in no order, before four billion rows without ids."""
+    """An unordered sequence of 109 bytes, before four billion rows without ids."""
     scene = Scene(tmp_path / "t")
     scene.write_version(manifest(fragment(0), version=1, stable=True))
     many = samples.with_row_ids(fragment(0, rows=HUGE, name="new"), [range(one, one + 1) for one in range(9, 0, -1)])
@@ -190,7 +190,7 @@ async def test_few_bytes_that_stand_for_very_many_rows_cost_nothing(tmp_path: Pa
 
 
 async def test_an_index_of_lance_outlives_its_fields(scene: Scene) -> None:
-    """One that another writer made with a field, which is dropped then."""
+    """Another writer made it with a field, which is dropped later."""
     scene.write_version(manifest(fragment(0), version=2), indices=[index(1, name=MEM_WAL_INDEX, fields=(2,))])
     committed = await scene.commit(read_at(projecting(column(0), column(1)), 2))
     assert isinstance(committed, Prepared)
@@ -204,7 +204,7 @@ async def test_row_ids_do_not_run_over(tmp_path: Path) -> None:
 
 
 async def test_a_violation_that_was_there_before_stops(scene: Scene) -> None:
-    """Only what the transaction brings is its producer's."""
+    """Only what the transaction brings is its producer's fault."""
     scene.write_version(manifest(fragment(0), fragment(0), version=2))
     with pytest.raises(CorruptTable):
         await scene.commit(append(1))
@@ -212,7 +212,7 @@ async def test_a_violation_that_was_there_before_stops(scene: Scene) -> None:
 
 @pytest.mark.parametrize("operation", ["delete", "restore"])
 async def test_a_damaged_old_version_stops_nobody(operation: str, scene: Scene) -> None:
-    """Its read version, or the one that a Restore names."""
+    """The damaged version is the read version, or the one that a Restore names."""
     scene.write_version(manifest(fragment(0), version=2))
     first = next(path for path in scene.root.glob("_versions/*614.manifest"))
     first.write_bytes(first.read_bytes()[:-1] + b"?")

@@ -1,4 +1,4 @@
-"""Random changes committed by pylance 14.0.2 and by us: the same answers, the same versions."""
+"""Random changes committed by pylance 14.0.2 and by us: the same outcomes, the same versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def delete(condition: str) -> Callable[[Opened], None]:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Ten rows, of which version 2 has deleted the first."""
+    """Ten rows; version 2 has deleted the first one."""
     root = tmp_path / "table"
     lance.write_dataset(pa.table({"id": range(10)}), str(root))
     lance.dataset(str(root)).delete("id = 0")
@@ -60,7 +60,7 @@ def test_pylance_gives_up_what_it_cannot_rebase(table: Path, tmp_path: Path) -> 
     ("condition", "told"), [("id = 6", "/fragments/0/deletion/offsets"), ("id = 0", r"we: \['retryable'\]")]
 )
 async def test_a_difference_is_seen(table: Path, tmp_path: Path, condition: str, told: str) -> None:
-    """What we commit is not what pylance committed."""
+    """We commit something else than pylance."""
     theirs, ours = native.link_tree(table, tmp_path / "theirs"), tmp_path / "ours"
     other = native.change(table, 1, ours, delete(condition))
     made = native.change(theirs, 1, tmp_path / "unused", delete("id = 5"))

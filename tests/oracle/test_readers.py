@@ -1,4 +1,4 @@
-"""What is just within the bounds can be read, by both versions of pylance, each in a process of its own."""
+"""Both versions of pylance, each in a process of its own, can read tables that are just within the bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nested(levels: int) -> list[Field]:
 
 
 def read(python: str, root: Path) -> str:
-    """What a reader says; fails where it does."""
+    """Return what a reader prints; fail if it fails."""
     return subprocess.check_output([python, "-c", READ, str(root)], text=True, timeout=120).strip()
 
 

@@ -1,12 +1,12 @@
-"""Run seeds of the simulation, and look whether each rule is missed when it is taken out.
+"""Run seeds of the simulation, and check that it notices each rule that is taken out.
 
-    python -m tests.simulation              1000 seeds that nobody chose, then every mutation
-    python -m tests.simulation 7            seed 7, with its trace when it fails
-    python -m tests.simulation 0-4999       many
-    python -m tests.simulation --digest 3   what tells two runs of one seed apart, and nothing else
-    python -m tests.simulation --mutations  for each mutation the first seed that notices it
+    python -m tests.simulation                   1000 fresh seeds, then every mutation
+    python -m tests.simulation 7                 seed 7, with its trace if it fails
+    python -m tests.simulation 0-4999            many seeds
+    python -m tests.simulation --digest 3        only a digest of the run, to compare two runs of one seed
+    python -m tests.simulation --mutations       for each mutation the first seed that notices it
 
-Exit code 1 when a promise was broken, or a mutation was not noticed.
+The exit code is 1 if a promise was broken, or a mutation was not noticed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watches table and topics, and checks every promise in the moment in which it could be broken.
+"""Watches table and topics, and checks every promise at the moment when it could be broken.
 
 It believes only what is stored and published. It remembers versions that were cleaned up, so it knows more than any
 committer does.
@@ -29,12 +29,12 @@ Place = tuple[str, int]
 _BYTES_MAX = 64 * 1024 * 1024
 _AHEAD_MS_MAX = 5 * 60 * 1000
 _LATE_MS_MAX = 10 * 60_000
-"""Between being judged and being a version, while nobody stands still."""
+"""The longest time between being judged and being in a version, while no process stands still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A version, whether it is still there or not."""
+    """A version, whether it still exists or not."""
 
     file: ManifestFile
     settled: Settled
@@ -47,7 +47,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A staged record, as far as it can be read."""
+    """A staged record, as far as it can be decoded."""
 
     envelope: Envelope | None
     transaction: Transaction | None
@@ -60,35 +60,35 @@ class Candidate:
 
 @dataclass(slots=True)
 class Auditor:
-    """Violations are collected; the first one is what counts."""
+    """Collects violations; the first one counts."""
 
     bucket: Bucket
     broker: FakeBroker
     note: Callable[[str], None]
     marks_max: int = 1000
-    """Of applications, in a version."""
+    """The largest number of application marks in a version."""
     verifies_files: bool = True
-    """Committers look whether the files of a record are there."""
+    """Whether committers check that the files of a record exist."""
     sleepless: bool = True
-    """No process stands still, so that what is late was judged late."""
+    """Whether no process stands still, so that a late record was judged late."""
     violations: list[str] = field(default_factory=list)
     versions: dict[int, Seen] = field(default_factory=dict)
     entries: dict[Place, tuple[int, Member | Refusal]] = field(default_factory=dict)
-    """What the table says of each record, and in which version."""
+    """What the table says about each record, and in which version."""
     answers: dict[Place, Outcome] = field(default_factory=dict)
-    """What was published of each record first; UNDECIDED counts only as long as there is nothing else."""
+    """The first published outcome of each record; UNDECIDED counts only until there is another one."""
     asked: dict[Place, Candidate] = field(default_factory=dict)
     position: Position | None = None
-    """The highest that any version carried."""
+    """The highest position that any version carried."""
     taken_from: int = 0
-    """Offset in the present topic from which on all records are owed an answer."""
+    """The offset in the present topic from which on every record must get an outcome."""
     acknowledged: int = 0
     """The highest offset that the group ever had in the present topic."""
     dead: set[Place] = field(default_factory=set)
     may_have_dropped: bool = False
-    """Whether committers have so little memory that they may not know any more what they have answered."""
+    """Whether committers have so little memory that they may have forgotten earlier outcomes."""
     may_fail_inside: bool = False
-    """Whether a test makes committers fail on records in ways that nobody has foreseen."""
+    """Whether a test makes committers fail on records in unforeseen ways."""
     _uuids: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, tuple[int, Refusal]] = field(default_factory=dict)
     _there: set[int] = field(default_factory=set)
@@ -96,39 +96,39 @@ class Auditor:
     _marks: dict[str, AppMark] = field(default_factory=dict)
     _answered_below: int = 0
     _swapped: bool = False
-    """The table is another one, and the operator has not taken the queue on for it yet."""
+    """Whether the table is another one, for which the operator has not adopted the queue yet."""
     _astray: set[int] = field(default_factory=set)
-    """Versions that a committer has made in that table meanwhile."""
+    """Versions that a committer has created in that table meanwhile."""
     _crossed: set[int] = field(default_factory=set)
-    """Those of them that nobody could notice: sent before the table was swapped, or given up before they arrived."""
+    """Those of them that can't be noticed: sent before the table was swapped, or given up before they arrived."""
     _made_up: set[int] = field(default_factory=set)
     """Versions of other writers with a position that no version of the queue ever had."""
     beyond: str = ""
-    """What is wrong because of one of these. Nobody promises to notice that; so it ends here."""
+    """What is wrong because of one of these. Noticing it is not promised, so the run ends here."""
     _rolled_back: bool = False
-    """The log has lost records that a committer may have read before."""
-    _told: set[tuple[Place, str]] = field(default_factory=set)
+    """Whether the log has lost records that a committer may have read before."""
+    _has_outcome: set[tuple[Place, str]] = field(default_factory=set)
+    """The records that have a published outcome: place and uuid."""
     _settled: set[tuple[Place, str]] = field(default_factory=set)
     """The records that versions of the queue settled: place and uuid."""
-    """Places that were answered, with the uuid that was."""
     _of_dead: set[Place] = field(default_factory=set)
     """Entries of a table that was deleted since."""
     _passed_by_hand: set[Place] = field(default_factory=set)
-    """Without an answer, and an operator has set the position behind them: they are called undecided."""
+    """Places without an outcome that an operator's position passes: they become UNDECIDED."""
     _letters_seen: int = 0
     _damaged: bool = False
-    """Some version can't be read any more."""
+    """Whether some version can't be read any more."""
     _gone_ms: dict[str, int] = field(default_factory=dict)
-    """When each data file that is not there any more was deleted, on Kafka's clock."""
+    """When each missing data file was deleted, on Kafka's clock."""
 
     def watch(self) -> None:
-        """Begin."""
+        """Begin to watch."""
         self.bucket.watchers.append(self._stored)
         self.broker.watch_outcome = self._published
         self.broker.watch_acknowledged = self._acknowledged
 
     def staged(self, record: Record) -> None:
-        """Learn of a record."""
+        """Note a staged record."""
         envelope = transaction = None
         try:
             envelope = decode_envelope(record.headers)
@@ -141,13 +141,13 @@ class Auditor:
         )
 
     def new_topic(self, taken_from: int = 0) -> None:
-        """The topic was made anew, or an operator has set the position."""
+        """Note that the topic was created again, or that an operator has set the position."""
         topic_id = self.broker.topic_id or ""
         self._passed_by_hand |= {(topic_id, offset) for offset in range(taken_from)} - self.entries.keys()
         self.taken_from = self._answered_below = self.acknowledged = taken_from
 
     def adopted(self, position: Position, *, by_cause: bool) -> None:
-        """An operator has set the position. Where the cause said to which one, it passes over no record unanswered."""
+        """Note that an operator has set the position. If it was proposed, it passes no record without an outcome."""
         topic_id = position.topic_id
         there = (record.offset for record in self.broker.log if position.passes(record.offset))
         skipped = [offset for offset in there if not self._is_settled((topic_id, offset))]
@@ -161,7 +161,9 @@ class Auditor:
         return place in self.answers or (place in self.entries and place not in self._of_dead)
 
     def table_is_swapped(self) -> None:
-        """The table is about to be deleted and made again. What it said stays true; the next one owes nothing to it."""
+        """Note that the table is about to be deleted and made again. Its earlier outcomes stay true; the next table
+        owes nothing to them.
+        """
         self.versions.clear()
         self._made_up.clear()
         self._uuids.clear()
@@ -172,16 +174,18 @@ class Auditor:
         self._swapped = True
 
     def version_is_damaged(self, key: str) -> None:
-        """It counts as cleaned up: nobody can tell what it said, nor rule out that it committed what comes later."""
+        """Note a damaged version. It counts as cleaned up: nobody can tell what it said, nor rule out that it committed
+        a record.
+        """
         name = parse_manifest_name(key.removeprefix(VERSIONS))
         assert name is not None
         self._there.discard(name.version)
         self.may_have_dropped = self._damaged = True
 
     def log_is_rolled_back(self, end: int) -> None:
-        """The records from `end` on are gone, and others are going to have their offsets.
+        """Note that the records from `end` on are gone, and that others will have their offsets.
 
-        From now on it counts that each record of the log has an answer of its own, and that none is committed twice.
+        From now on, each record of the log must have its own outcome, and none may be committed twice.
         """
         topic_id = self.broker.topic_id
         for place in [place for place in self.asked if place[0] == topic_id and place[1] >= end]:
@@ -189,7 +193,7 @@ class Auditor:
         self._rolled_back = True
 
     def unanswered(self) -> list[int]:
-        """Offsets of the present topic that are owed an answer."""
+        """Offsets of the present topic that must get an outcome."""
         topic_id = self.broker.topic_id
         return [
             r.offset
@@ -200,7 +204,7 @@ class Auditor:
     def _has_own_answer(self, place: Place) -> bool:
         if not self._rolled_back:
             return place in self.answers
-        return (place, self._uuid_of(place)) in self._told
+        return (place, self._uuid_of(place)) in self._has_outcome
 
     def _uuid_of(self, place: Place) -> str:
         asked = self.asked[place].transaction
@@ -208,7 +212,7 @@ class Auditor:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no use in going on."""
+        """Whether the run can end."""
         return bool(self.violations or self.beyond)
 
     @property
@@ -224,7 +228,7 @@ class Auditor:
         self.violations.append(what)
 
     def _is_believed(self) -> bool:
-        """Whether a position that is made up can be read, and no version of the queue that would show it wrong."""
+        """Whether a made-up position is readable, and no version of the queue is there to prove it wrong."""
         ours = any(self.versions[version].settled.ours for version in self._there)
         return bool(self._made_up & self._there) and not ours
 
@@ -259,7 +263,7 @@ class Auditor:
         elif settled.ours:
             self._committed(seen)
         elif settled.uuid and self._damaged:
-            # Who commits past the queue looks back to the first version that can't be read.
+            # A commit outside of the queue looks back to the first unreadable version.
             self._uuids.setdefault(settled.uuid, settled.version)
         elif settled.uuid:
             self._commit(settled.uuid, settled.version)
@@ -269,7 +273,7 @@ class Auditor:
         self._there.add(name.version)
 
     def _handed_down(self, file: ManifestFile, *, ours: bool) -> Position | None:
-        """The position that a version carries; None where another writer has made one up."""
+        """The position that a version carries; None if another writer has made one up."""
         try:
             position = decode_position(file.manifest.table_metadata)
         except CorruptTable:
@@ -284,7 +288,7 @@ class Auditor:
         return None if higher else position
 
     def _strays(self, version: int, body: bytes) -> bool:
-        """Whether a committer makes a version in a table that it does not know; it has to take that out again."""
+        """Whether a committer creates a version in a table that it does not know, which it has to withdraw."""
         transaction = decode(body, len(body)).transaction
         settled = decode_settled(transaction, version=version)
         if not settled.ours:
@@ -302,13 +306,13 @@ class Auditor:
         return True
 
     def _committed(self, seen: Seen) -> None:
-        """A version of the queue: it settles exactly what its position newly passes."""
+        """Check a version of the queue: it settles exactly the records that its position newly passes."""
         version, position, before = seen.settled.version, seen.position, self.position
         if position is None:
             self.fail(f"version {version} carries no position")
             return
         self._dated(seen)
-        # An operator names an era that nobody was told of; a table that is gone may have had the same one.
+        # An operator chooses an era that nobody knows of; a deleted table may have had the same one.
         by_hand = seen.file.transaction is not None and REASON_KEY in seen.file.transaction.transaction_properties
         new_life = before is None or position.era > before.era or by_hand
         if before is not None and position.era < before.era:
@@ -335,7 +339,7 @@ class Auditor:
         self._content(seen)
 
     def _dated(self, seen: Seen) -> None:
-        """By Kafka's clock, whatever any machine's says."""
+        """Check timestamps by Kafka's clock, whatever the clocks of machines say."""
         version, now_ms = seen.settled.version, self.broker.now_ms()
         dated_ms = seen.file.manifest.timestamp.ToMilliseconds()
         if dated_ms > now_ms + _AHEAD_MS_MAX:
@@ -371,7 +375,7 @@ class Auditor:
             self.fail(f"version {version} commits app {member.app_id} version {member.app_version} twice")
 
     def _brings(self, asked: Candidate, member: Member, version: int) -> None:
-        """The files that it brings were there at some time since it was staged."""
+        """Check that each file of the transaction existed at some time since it was staged."""
         if asked.transaction is None or not self.verifies_files:
             return
         below = self.versions.get(version - 1)
@@ -383,7 +387,7 @@ class Auditor:
                     self.fail(f"version {version} commits offset {member.offset}, and {key} was not there")
 
     def _leaves_room(self, seen: Seen) -> None:
-        """What is no Append leaves an id for the next one."""
+        """Check that operations other than Append leave a fragment id for the next one."""
         transaction, below = seen.file.transaction, self.versions.get(seen.settled.version - 1)
         if transaction is None or transaction.HasField("append") or below is None:
             return
@@ -432,7 +436,7 @@ class Auditor:
         return app is not None and any(m.app_id == app.app_id and m.app_version >= app.version for m in members)
 
     def _content(self, seen: Seen) -> None:
-        """The table holds what the members bring, on top of what there was."""
+        """Check that the table holds what the members bring, in addition to its earlier content."""
         before = self.versions.get(seen.settled.version - 1)
         wanted = before.paths if before else []
         transaction = seen.file.transaction
@@ -476,7 +480,7 @@ class Auditor:
     def _published(self, publication: Publication) -> None:
         outcome = Outcome.FromString(publication.value)
         place = (outcome.topic_id, outcome.offset)
-        self._told.add((place, outcome.uuid))
+        self._has_outcome.add((place, outcome.uuid))
         if self._rolled_back:
             return
         if place not in self.asked:
@@ -512,7 +516,9 @@ class Auditor:
             self._letter_of(place)
 
     def _has_transaction_file(self, version: int) -> None:
-        """It is there, and of this transaction. What its properties say of the queue may be of a group that lost."""
+        """Check that the transaction file exists and is of this transaction. Its queue entries may be of a group that
+        lost.
+        """
         file = self.versions[version].file
         body = self.bucket.objects.get(transaction_key(file.manifest.transaction_file))
         found = Transaction.FromString(body) if body is not None else Transaction()
@@ -537,7 +543,7 @@ class Auditor:
         )
 
     def _letter_of(self, place: Place) -> None:
-        """A refused record is in the dead letter topic before anybody is told."""
+        """Check that a refused record is in the dead letter topic before its outcome is published."""
         for letter in self.broker.dead[self._letters_seen :]:
             offset = dict(letter.headers)["committerd-offset"]
             topic_id = self.broker.topic_id
@@ -554,9 +560,9 @@ class Auditor:
             return
         position = self.position
         if position is not None and position.topic_id != self.broker.topic_id:
-            return  # of the topic that had the name before
+            return  # of the earlier topic with this name
         if position is not None and json.loads(acknowledged.metadata)["era"] < position.era:
-            return  # the same, or of a position that an operator has replaced: Start looks at the era, too
+            return  # the same, or of a position that an operator has replaced: Start also compares the era
         self.acknowledged = max(self.acknowledged, acknowledged.offset)
         while self._answered_below < acknowledged.offset:
             place = (self.broker.topic_id or "", self._answered_below)
@@ -566,5 +572,5 @@ class Auditor:
             self._answered_below += 1
 
     def _known(self, version: int) -> bool:
-        """Whether a committer can know of a version; what was cleaned up may be committed once more."""
+        """Whether a committer can know a version; what was cleaned up may be committed once more."""
         return version == self.latest + 1 or version in self._there

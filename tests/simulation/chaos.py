@@ -1,4 +1,4 @@
-"""What happens to committers, broker and table from outside. A scenario names the events that may happen."""
+"""External events that happen to committers, broker and table. A scenario names the events that may happen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Chaos:
         world.bucket.watchers.append(self._date)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         events, weights = list(self.world.scenario.events), list(self.world.scenario.events.values())
         async with anyio.create_task_group() as tasks:
             while events:
@@ -43,7 +43,7 @@ class Chaos:
             await anyio.sleep_forever()
 
     def end(self) -> None:
-        """Undo what is not to last: nobody stands still, everybody learns who has the partition."""
+        """End temporary events: no process stands still, and every member learns who has the partition."""
         for process in self.world.processes:
             process.weather.rates = Rates(latency=self.world.scenario.latency)
             process.clock_skew = 0.0
@@ -57,13 +57,13 @@ class Chaos:
         self._any().crash()
 
     async def stop(self) -> None:
-        """An orderly end."""
+        """Stop a process in order."""
         committer = self._any().committer
         if committer is not None:
             committer.stop()
 
     async def stand_still(self) -> None:
-        """A process sleeps, from a moment to hours. When its session is over, another gets the partition."""
+        """A process sleeps, from a moment to hours. When its session is over, another one gets the partition."""
         process = self._any()
         seconds = self.rng.choice((0.5, 5.0, 30.0, self.world.scenario.seconds / 4))
         process.stand_still()
@@ -78,7 +78,7 @@ class Chaos:
         await self._told_later(process)
 
     async def oversleep(self) -> None:
-        """The owner falls asleep amid its work and wakes hours later, when the versions of that time are cleaned up."""
+        """The owner falls asleep at work and wakes hours later, when the versions of that time are cleaned up."""
         owner = self._owner()
         if owner is None or owner.stands_still:
             return
@@ -107,13 +107,13 @@ class Chaos:
     # To the group
 
     async def hand_over(self) -> None:
-        """A rebalance in good order."""
+        """An orderly rebalance."""
         owner = self._owner()
         if owner is not None:
             self._give_to_another(owner, told=True)
 
     async def fence(self) -> None:
-        """A rebalance that the owner doesn't hear of for a while."""
+        """A rebalance that the owner does not notice for a while."""
         owner = self._owner()
         if owner is not None:
             self._give_to_another(owner, told=False)
@@ -121,7 +121,9 @@ class Chaos:
             await self._told_later(owner)
 
     async def fence_and_crash(self) -> None:
-        """Both commit for a while; then the old owner dies, with a version made and nobody told."""
+        """Both members commit for a while; then the old owner dies after creating a version, before it publishes
+        anything.
+        """
         owner = self._owner()
         if owner is None:
             return
@@ -139,26 +141,26 @@ class Chaos:
         self.world.broker.group = None
 
     async def expire_log(self) -> None:
-        """Retention deletes what was acknowledged."""
+        """Retention deletes acknowledged records."""
         broker = self.world.broker
         if broker.group is not None:
             broker.expire(max(self.rng.randint(broker.log_start, max(broker.group.offset, broker.log_start)), 0))
 
     async def recreate_topic(self) -> None:
-        """Somebody deletes the topic and makes it again; the operator takes the new one on, some time later."""
+        """The topic is deleted and created again; the operator adopts the new one some time later."""
         before = self.world.broker.log_end
         self.world.causes |= {"topic_id"}
         self.world.broker.recreate_topic()
         self.world.auditor.new_topic()
         if self.rng.random() < 0.5:
-            # Who reads on by the topic's name finds a record at each offset, but of another topic.
+            # A consumer that fetches by the topic's name finds a record at each offset, but of another topic.
             for _ in range(before + 2):
                 self.world.producers.stage(self.world.producers.plain())
         await anyio.sleep(self.rng.uniform(0, 30))
         await adopt(self.world)
 
     async def roll_back_log(self) -> None:
-        """Kafka comes back without the end of its log, and producers write on: the offsets have other records now."""
+        """Kafka loses the end of its log, and producers go on: other records get the same offsets."""
         world, broker = self.world, self.world.broker
         if broker.topic_id is None or broker.log_end - broker.log_start < 4:
             return
@@ -171,7 +173,7 @@ class Chaos:
         epoch, noticed = self.rng.choice(((True, True), (True, False), (False, True)))
         broker.roll_back(end, epoch=epoch, noticed=noticed)
         world.auditor.log_is_rolled_back(end)
-        # Where only the epoch tells, something has to come.
+        # If only the epoch shows it, a record has to arrive.
         for _ in range(self.rng.choice((0, 1, lost, lost + 3) if noticed else (lost + 3,))):
             world.producers.stage(world.producers.plain())
         await anyio.sleep(self.rng.uniform(15, 30))
@@ -188,7 +190,7 @@ class Chaos:
                 self.world.bucket.put(key, bytes(100))
 
     async def damage_old_version(self) -> None:
-        """The disk spoils a version of another writer: a gap in the history, and no reason to refuse anything."""
+        """The disk damages another writer's version: a gap in the history, and no reason to refuse anything."""
         world, latest = self.world, self.world.auditor.latest
         foreign = [n for n, seen in world.auditor.versions.items() if n < latest - 3 and not seen.settled.ours]
         names = {key: parse_manifest_name(key.removeprefix(VERSIONS)) for key in world.bucket.list(VERSIONS)}
@@ -200,11 +202,11 @@ class Chaos:
             world.auditor.version_is_damaged(key)
 
     async def swap_table(self) -> None:
-        """Somebody deletes the table and makes another one; the operator takes the queue on for it, some time later."""
+        """The table is deleted and another one made; the operator adopts the queue for it some time later."""
         await self._swap(of_the_folder=False)
 
     async def swap_folder(self) -> None:
-        """The same with the folder of the table: the next one is another one."""
+        """As `swap_table`, with the table's folder: the next table has another folder."""
         await self._swap(of_the_folder=True)
 
     async def _swap(self, *, of_the_folder: bool) -> None:
@@ -214,7 +216,7 @@ class Chaos:
         version = max(world.auditor.latest + self.rng.choice((-5, -1, 0, 0, 1, 5)), 1)
         world.causes |= {"keys_missing", "table_gone", "position_went_back"}
         for _ in range(2):
-            # Some may arrive while it is swapped.
+            # Some puts may arrive during the swap.
             world.producers.stage(world.producers.plain())
         await anyio.sleep(self.rng.choice((0.0, self.rng.uniform(0, 10 * world.scenario.rates.latency))))
         world.auditor.table_is_swapped()
@@ -224,9 +226,9 @@ class Chaos:
         await adopt(world)
 
     async def clean_up(self) -> None:
-        """Somebody removes versions that are older than an hour, as far as the position stays readable.
+        """Versions older than an hour are removed, as far as the position stays readable.
 
-        Removing the only versions that carry it, before anything was answered, can't be noticed by anybody.
+        If the only versions that carry it were removed before anything was published, nobody could notice.
         """
         if any(process.state == "starting" for process in self.world.processes):
             return
@@ -240,7 +242,7 @@ class Chaos:
                     self.world.bucket.delete(key)
 
     async def forget(self) -> None:
-        """Old versions, the group's offset and a committer are gone: what is owed is told from the marks alone."""
+        """Old versions, the group's offset and a committer are gone: outcomes can be derived from the marks alone."""
         await self.clean_up()
         await self.lose_group_offset()
         await self.crash()
@@ -262,7 +264,7 @@ class Chaos:
             self.world.broker.assign(others[0], told=told)
 
     async def _told_later(self, process: Process) -> None:
-        """Its next heartbeat tells that it was thrown out."""
+        """Its next heartbeat reports that it was removed from the group."""
         queue = process.queue
         await anyio.sleep(self.rng.uniform(0, 5))
         if queue is not None and queue is not self.world.broker.owner:

@@ -1,8 +1,8 @@
-"""What goes wrong on the way between a process and its surroundings, all of it drawn from one seed.
+"""Faults between a process and its surroundings, all drawn from one seed.
 
-Each call of a port is a journey: the request travels, takes effect, and the answer travels back. It may be refused
-before the effect, its answer may be lost with or without the effect, the effect may come later, and the process may
-die or stand still anywhere on the way.
+Each call of a port is a journey: the request travels, takes effect, and the response travels back. The request may be
+refused before the effect, the response may be lost with or without the effect, the effect may come later, and the
+process may die or stand still anywhere on the way.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Literal, TypeVar
 Result = TypeVar("Result")
 When = Literal["before", "after"]
 Step = Callable[[str, When], Awaitable[None]]
-"""Told of each call of a port before it leaves and before its answer is taken; may wait, and may never come back."""
+"""Called before each call of a port leaves and before its response is taken; may wait, and may never return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How often each thing happens, from 0 to 1; times in seconds."""
+    """The probability of each fault, from 0 to 1; times in seconds."""
 
     refused: float = 0.0
-    """Nothing happens there, and the caller is told so."""
+    """The call has no effect, and its caller learns that."""
     lost: float = 0.0
-    """The effect may be there or not, or come later, and the caller is told that it isn't known."""
+    """The call may have its effect or not, or later, and its caller learns that this is unknown."""
     doubled: float = 0.0
-    """A client library that tries again meets its own first try."""
+    """A client library repeats the call and meets its own first attempt."""
     latency: float = 0.0
-    """Mean time of one way."""
+    """The mean time of one way."""
     slow: float = 0.0
-    """Calls that take `slow_seconds` at most."""
+    """The share of calls that take up to `slow_seconds`."""
     slow_seconds: float = 0.0
 
 
@@ -40,23 +40,23 @@ CALM = Rates()
 
 
 async def no_step(call: str, when: When) -> None:
-    """Outside of a simulation."""
+    """Used outside of a simulation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What is going to happen to one call."""
+    """The planned course of one call."""
 
     there: float
     back: float
     ends: Literal["well", "refused", "lost", "lost_before", "lost_late", "doubled"]
     survives: bool
-    """Whether a request that is on its way arrives although its sender has died."""
+    """Whether a request in flight arrives although its sender has died."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """Fates for the calls of one process. Calm unless told otherwise."""
+    """The fates of one process's calls. Without faults by default."""
 
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     rates: Rates = CALM
@@ -65,7 +65,7 @@ class Weather:
     """Takes a line for the trace."""
 
     def draw(self) -> Fate:
-        """The fate of the next call."""
+        """Draw the fate of the next call."""
         rates, rng = self.rates, self.rng
         if rates == CALM:
             return Fate(0.0, 0.0, "well", False)
@@ -85,7 +85,7 @@ class Weather:
         return Fate(there, back, "well", survives)
 
     async def journey(self, call: str, effect: Callable[[], Result]) -> tuple[Result, Fate]:
-        """Send a request and wait for its answer. Raises `Refused` or `Lost`; what it returns may be `doubled`."""
+        """Send a request and wait for its response; the result may be `doubled`. Raises `Refused` or `Lost`."""
         await self.step(call, "before")
         fate = self.draw()
         await _travel(fate.there, arrives=effect if fate.survives else None)
@@ -108,15 +108,15 @@ class Weather:
 
 
 class Refused(Exception):
-    """Nothing happened."""
+    """The call had no effect."""
 
 
 class Lost(Exception):
-    """It is not known whether anything happened."""
+    """It is unknown whether the call had an effect."""
 
 
 async def _travel(seconds: float, *, arrives: Callable[[], object] | None = None) -> None:
-    """Be on the way. When the process dies meanwhile, a request may arrive all the same."""
+    """Wait for the time of one way. If the process dies meanwhile, the request may still arrive."""
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:

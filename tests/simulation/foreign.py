@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ForeignWriter:
-    """Appends, restores, and replaces metadata, whoever else commits."""
+    """Appends, restores, and replaces metadata, beside the committers."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -58,13 +58,13 @@ class ForeignWriter:
             await commit()
 
     async def create(self) -> None:
-        """Make the table, unless somebody was faster."""
+        """Make the table, unless it exists."""
         await self._commit(
             staging.overwrite(new_uuid(self.rng), self._paths(1)), options=PrepareOptions(create_only=True)
         )
 
     def put_table(self, versions: int, *, max_fragment_id: int = 0) -> None:
-        """Another table, in one moment, with so many versions."""
+        """Put another table with this many versions, in one moment."""
         below: Manifest | None = None
         for number in range(1, versions + 1):
             transaction = staging.overwrite(new_uuid(self.rng), self._paths(1))
@@ -93,7 +93,7 @@ class ForeignWriter:
             await self._commit(staging.append(new_uuid(self.rng), self._paths(1)))
 
     async def by_hand(self) -> None:
-        """Somebody commits the file of a staged record, which the queue is going to commit as well."""
+        """Commit the file of a staged record directly, which the queue is going to commit as well."""
         if self.world.auditor.latest and self.world.producers.records:
             staged, _ = self.rng.choice(self.world.producers.records)
             try:
@@ -104,7 +104,7 @@ class ForeignWriter:
                 await self._commit(transaction)
 
     async def restore(self) -> None:
-        """As pylance does: all metadata is that of the restored version, the queue's position with it."""
+        """Restore as pylance does: all metadata is that of the restored version, including the queue's position."""
         table = Table(self._store)
         latest = await table.latest()
         if latest is None:
@@ -116,7 +116,7 @@ class ForeignWriter:
             await self._put_as_pylance(table, transaction, restored.manifest.table_metadata)
 
     async def replace_metadata(self) -> None:
-        """As pylance does: whatever was not given is gone, the queue's keys with it."""
+        """Replace metadata as pylance does: keys that are not given are gone, including the queue's."""
         table = Table(self._store)
         latest = await table.latest()
         if latest is not None:
@@ -124,7 +124,7 @@ class ForeignWriter:
             await self._put_as_pylance(table, transaction, {"owner": transaction.uuid})
 
     async def make_up(self) -> None:
-        """Somebody writes under the queue's keys: a position that no version ever had, a mark, or rubbish."""
+        """Write made-up values under the queue's keys: a position that no version ever had, a mark, or garbage."""
         table = Table(self._store)
         latest = await table.latest()
         if latest is None:
@@ -148,7 +148,7 @@ class ForeignWriter:
         )
 
     async def _put_as_pylance(self, table: Table, transaction: Transaction, metadata: Mapping[str, str]) -> None:
-        """Commit with this metadata; give up when another was faster."""
+        """Commit with this metadata; give up if another writer was faster."""
         prepared = await prepare(table, await table.latest(), transaction, options=PrepareOptions(), world=self._world)
         if not isinstance(prepared, Prepared):
             return

@@ -1,4 +1,4 @@
-"""Where each mutation is looked for: among all scenarios, or in one that is made for it."""
+"""The runs that have to notice each mutation: all scenarios, or one that is made for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.world import Report, Scenario, World, simulate
 
 
 def _nothing(world: World) -> None:
-    """The producers do as they like."""
+    """The producers stage random records."""
 
 
 def _garbage(world: World) -> None:
@@ -38,7 +38,7 @@ def _with_deadlines(world: World) -> None:
 
 
 def _units_of_two(world: World) -> None:
-    """Units of two applications in turn, and the last of each once more with other bytes."""
+    """Units of two applications in turn; the last one of each is staged once more with other bytes."""
     producers = world.producers
     units = [(app_id, version) for version in range(1, 9) for app_id in ("a", "b")]
     producers.plan = [producers.unit(*unit) for unit in [*units, ("a", 8), ("b", 8), ("a", 8)]]
@@ -52,7 +52,9 @@ def _one_unit_twice(world: World) -> None:
 
 
 def _create_behind_others(world: World) -> None:
-    """The create goes ahead of two that wait, and who made the table dies before it tells anybody."""
+    """The create goes ahead of two waiting records, and the process that created the table dies before it publishes
+    anything.
+    """
     producers = world.producers
     producers.plan = [producers.plain(), producers.plain(), producers.create(), producers.plain()]
     for process in world.processes:
@@ -72,7 +74,9 @@ def _ids_run_out(world: World) -> None:
 
 
 def _one_file_of_two_records(world: World) -> None:
-    """The first record can't be committed, and by the second one the file that was there for the first may be gone."""
+    """The first record can't be committed, and when the second one is judged, the file that existed for the first may
+    be gone.
+    """
     producers = world.producers
     pairs = [producers.sharing_a_file() for _ in range(15)]
     producers.plan = [first for first, _ in pairs] + [second for _, second in pairs]
@@ -80,10 +84,10 @@ def _one_file_of_two_records(world: World) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
-    """Which runs are to notice that a rule is missing."""
+    """The runs that have to notice that a rule is missing."""
 
     scenario: Scenario | None = None
-    """None = that of the seed."""
+    """None = the seed's own scenario."""
     prepare: Callable[[World], None] = _nothing
 
     def run(self, seed: int) -> Report:
@@ -335,7 +339,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
 
 
 def notice(mutate: Mutate, seeds: Iterable[int]) -> Report | None:
-    """The first run that notices the mutation."""
+    """Return the first run that notices the mutation."""
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         reports = (HUNTS[mutate].run(seed) for seed in seeds)

@@ -1,9 +1,9 @@
 """An event loop on which waiting costs nothing: its clock jumps to the next timer.
 
-It is asyncio's own loop with another selector. Where a real one would wait, this one moves the clock on; so hours
-pass in milliseconds, in the same order every time. Two kinds of bugs show at once: nothing is left that could ever
-happen (`Deadlock`), and much happens without the clock moving (`Livelock`). What keeps the loop busy for long shows as
-well, by the time of the processor (`TurnTooLong`).
+It is asyncio's own loop with another selector. Where a real selector would wait, this one moves the clock on, so hours
+pass in milliseconds, and in the same order every time. It detects two kinds of bugs at once: nothing is left that could
+ever happen (`Deadlock`), and tasks run without the clock moving (`Livelock`). It also detects a step that keeps the
+loop busy for long, by CPU time (`TurnTooLong`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 Result = TypeVar("Result")
 
 TURNS_MAX = 200_000
-"""Turns of the loop within one instant: a hundred committers at work need a thousand."""
+"""Turns of the loop within one instant: a hundred active committers need a thousand."""
 
 
 class Deadlock(Exception):
@@ -31,15 +31,15 @@ class Livelock(Exception):
 
 
 TURN_SECONDS_MAX = 5.0
-"""Of the processor, for one turn of the loop. Records are a few kilobytes here, and a turn takes milliseconds."""
+"""CPU seconds of one turn of the loop. Records are a few kilobytes here, and a turn takes milliseconds."""
 
 
 class TurnTooLong(Exception):
-    """Some step kept the loop busy for so long that nobody else could go on."""
+    """A step kept the loop busy for so long that no other task could run."""
 
 
 class _ClockSelector(selectors.DefaultSelector):
-    """Moves the clock instead of waiting. There are no files to wait for, but for the loop's own wake-up pipe."""
+    """Moves the clock instead of waiting. There are no files to wait for, except the loop's own wake-up pipe."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -83,5 +83,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Callable[[], Awaitable[Result]]) -> Result:
-    """Run an async function on a loop of its own. Raises `Deadlock` or `Livelock` beside what it raises itself."""
+    """Run an async function on a loop of its own. Raises its errors, `Deadlock` and `Livelock`."""
     return anyio.run(main, backend_options={"loop_factory": VirtualLoop})

@@ -1,6 +1,6 @@
-"""Committers with one rule taken out. The simulation is worth something if it notices each of them.
+"""Committers that lack one rule each. The simulation has to notice every one of them.
 
-A rule that nobody misses when it is gone is either not needed or not tested.
+A rule that nothing misses is either not needed or not tested.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def answers_without_the_transaction_file(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
-    """What was formed ahead is put, whatever was found at the number before."""
+    """Puts what was formed ahead, whatever version was found at the number before."""
 
     async def stubborn(self: Pipeline, head: Head) -> Run | None:
         ahead, self._ahead = self._ahead, None
@@ -171,13 +171,13 @@ def takes_what_was_dropped_for_new(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_drops_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
-    """Neither uuids nor footprints."""
+    """Drops neither uuids nor footprints."""
     patch.setattr(ledger._Index, "is_full", lambda self, entries: False)
     patch.setattr(Table, "_drop", lambda self, version: None)
 
 
 def hashes_meet(patch: pytest.MonkeyPatch) -> None:
-    """No rule is missing: there are four hashes only, and all has to be read again."""
+    """Not a missing rule: there are only four hashes, so everything has to be read again."""
     patch.setattr(ledger, "_key", lambda uuid: (len(uuid) + sum(uuid.encode())) % 4 << 16)
 
 
@@ -211,7 +211,7 @@ def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
-    """And nothing looks at the base, which would notice as well."""
+    """The base is not checked either, which would notice it as well."""
     follow = View.follow
 
     def late(self: View, head: Head, *, read_at: float) -> None:
@@ -245,7 +245,7 @@ def leaves_what_went_astray(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_whatever_comes(patch: pytest.MonkeyPatch) -> None:
-    """Whether or not the log before it is the one that was read."""
+    """Takes records whether or not the log before them is the one that was read."""
 
     async def content(self: intake.Intake, last: Any) -> str:
         await anyio.lowlevel.checkpoint()
@@ -278,7 +278,7 @@ def believes_its_own_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_ask_what_time_it_is(patch: pytest.MonkeyPatch) -> None:
-    """It knows that it is later than each record, and no more."""
+    """Knows that it is later than each record, and no more."""
 
     async def silent(self: clock.QueueClock, queue: Queue) -> None:
         await anyio.lowlevel.checkpoint()
@@ -299,7 +299,7 @@ def remembers_marks_that_it_has_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_what_others_make_up(patch: pytest.MonkeyPatch) -> None:
-    """A foreign version that carries more than any of ours."""
+    """Believes a foreign version with a higher position than any of ours."""
     then = Head.then
 
     def credulous(self: Head, found: Sequence[Found], *arguments: Any, **named: Any) -> Head:
@@ -320,7 +320,7 @@ def checks_the_topic_at_start_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_the_first_answer_about_the_topic(patch: pytest.MonkeyPatch) -> None:
-    """Whatever has arrived since."""
+    """Keeps it whatever has arrived since."""
 
     def known(self: Pipeline, number: int) -> TopicIdentity | None:
         return self._known[1] if self._known is not None else None
@@ -366,7 +366,7 @@ def keeps_what_was_fetched_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
-    """Believes whatever the newest version carries, a foreign Restore's too."""
+    """Believes the position of the newest version, even of a foreign Restore."""
     then = Head.then
 
     def credulous(self: Head, found: Sequence[Found], *arguments: Any, **named: Any) -> Head:
@@ -398,7 +398,7 @@ def tries_an_acknowledgement_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_look_into_a_group_of_errors(patch: pytest.MonkeyPatch) -> None:
-    """An outage that comes as a group is taken for the record's fault."""
+    """Blames the record for an outage that comes as an exception group."""
 
     async def together(items: Iterable[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         async with anyio.create_task_group() as tasks:
@@ -429,7 +429,7 @@ def puts_what_nothing_can_follow(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
-    """What was found for one record counts for all that come later."""
+    """A check for one record counts for all later records."""
     known: dict[str, int] = {}
     found, sizes = staged_files._sizes_found, staged_files._sizes
 
@@ -455,7 +455,7 @@ def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
 
 
 def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
-    """So records that one settled ahead has overtaken are passed over."""
+    """Passes over records that one settled ahead has overtaken."""
     with_outcomes = operate.with_outcomes
 
     def overtaken(situation: Situation) -> Position | None:
@@ -468,7 +468,7 @@ def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> None:
-    """So records that took the offsets of lost ones are passed over."""
+    """Passes over records that have the offsets of lost ones."""
 
     async def everything(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
         reached = loaded.position.next_offset if loaded.position is not None else 0

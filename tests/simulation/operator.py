@@ -1,4 +1,4 @@
-"""What an operator does when committers refuse to run: `committerd position adopt`, as the command does it."""
+"""What an operator does when committers refuse to run: `committerd position adopt`, with the command's own code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def adopt(world: World, *, offset: int | None = None) -> None:
-    """Take the topic on as it is now, where a committer would refuse to; `offset` None = where the cause says."""
+    """Adopt the topic as it is now, if a committer would refuse to run; `offset` None = the proposed one."""
     rng = random.Random(f"{world.seed} operator")
     loading = Loading(monotonic=anyio.current_time)
     situation = await operate.look(FakeQueue(world.broker), Table(FakeStore(world.bucket, uri=URI)), loading)

@@ -1,4 +1,4 @@
-"""A committer as a process: it dies, stands still, and comes back, as the world wants."""
+"""A committer as a process that dies, stands still, and comes back."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Process:
         self.rng = random.Random(f"{world.seed} {name}")
         self.weather = Weather(rng=self.rng, rates=world.rates, step=self._step, note=self._note)
         self.clock_skew = 0.0
-        """Seconds by which this machine's wall clock is wrong."""
+        """The error of this machine's wall clock, in seconds."""
         self.committer: Committer | None = None
         self.queue: FakeQueue | None = None
         self.steps = 0
         """Calls of ports so far, each counted before and after its effect."""
         self.crash_at: int | None = None
-        """Die at this step."""
+        """The step at which to die."""
         self.crash_after_put = False
-        """Die when the next version is made and before that is known here."""
+        """Die when the next version is created and before this process learns that."""
         self._scope = anyio.CancelScope()
         self._resumed: anyio.Event | None = None
 
     @property
     def state(self) -> str:
-        """As the daemon shows it; `down` while there is none."""
+        """The state as the daemon shows it; `down` while no committer runs."""
         return self.committer.state.name if self.committer else "down"
 
     @property
@@ -55,7 +55,7 @@ class Process:
         return self._resumed is not None
 
     async def run(self) -> None:
-        """Live, die and live again until cancelled."""
+        """Run, die and run again until cancelled."""
         while True:
             self.queue = FakeQueue(self.world.broker, self.weather, outstanding_records_max=self.world.room)
             self.committer = make_committer(self.world.settings, self._surroundings(self.queue))
@@ -73,12 +73,12 @@ class Process:
             await self._buried(self.queue, told=stopped)
 
     def crash(self) -> None:
-        """Die at once; what is on its way may still arrive."""
+        """Die at once; requests in flight may still arrive."""
         self._scope.cancel()
         self.resume()
 
     def stand_still(self) -> None:
-        """Neither calls nor answers go through until `resume`; timers run, as nobody looks at them."""
+        """Let neither calls nor responses through until `resume`; timers run, but nobody handles them."""
         if self._resumed is None:
             self._note("stands still")
             self._resumed = anyio.Event()
@@ -90,7 +90,7 @@ class Process:
             self._resumed = None
 
     async def _buried(self, queue: FakeQueue, *, told: bool) -> None:
-        """Wait until somebody starts it again. The broker notices a death when the session is over, or before."""
+        """Wait until it is started again. The broker notices a death when the session is over, or before."""
         self.committer = None
         await anyio.sleep(0 if told else self.rng.uniform(0, self.world.session_seconds))
         self.world.broker.leave(queue)
@@ -104,7 +104,7 @@ class Process:
             self._note(f"dies {when} {call}")
             self.crash()
             await anyio.sleep_forever()
-        # A put that is on its way for an hour can meet a number that a cleanup has freed; nothing can notice that.
+        # A put in flight for an hour can meet a number that a cleanup has freed; nothing can notice that.
         if not (when == "before" and call.startswith("store.put_if_absent")):
             while self._resumed is not None:
                 await self._resumed.wait()
@@ -130,7 +130,7 @@ class Process:
 
 
 class _Membership:
-    """What only the daemon around a committer looks at."""
+    """What only the daemon around a committer uses."""
 
     owner_turned_at = 0.0
 

@@ -1,4 +1,4 @@
-"""Who stages records, as seed and table have it: good ones of each kind, the same twice, and wrong ones."""
+"""The producers, driven by seed and table: good records of each kind, repeated ones, and wrong ones."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Producers:
         }
 
     async def run(self, count: int, seconds: float) -> None:
-        """Stage so many records in about so many seconds, many at once or one by one."""
+        """Stage this many records within about this many seconds, concurrently or one by one."""
         while len(self.records) < count:
             for _ in range(min(self.rng.choice(_BURSTS), count - len(self.records))):
                 self.stage(self._next())
             await anyio.sleep(self.rng.expovariate(count / seconds / (sum(_BURSTS) / len(_BURSTS))))
 
     def stage(self, staged: Staged) -> Record:
-        """Write the files, then the record."""
+        """Write the files, then stage the record."""
         for path in staged.files:
             self.world.bucket.put(data_key(path), bytes(100))
         partition = self.rng.choice((b"0", b"3", b"7", b"99"))
@@ -75,7 +75,7 @@ class Producers:
         return self._staged(transaction, paths, headers(create_only=True))
 
     def plain(self) -> Staged:
-        """An Append that nothing stands against."""
+        """An Append that conflicts with nothing."""
         paths = self._paths(1)
         return self._staged(staging.append(self._uuid(), paths), paths)
 
@@ -90,7 +90,7 @@ class Producers:
         return self._staged(staging.append(self._uuid(), paths, read_version=self._read_version(stale=True)), paths)
 
     def _again(self) -> Staged:
-        """The same bytes as before: a producer that did not hear the answer."""
+        """The same bytes as before: a producer that missed the outcome."""
         if not self.records:
             return self._append()
         refused = [(s, r) for s, r in self.records if self._status(r) not in (None, COMMITTED)]
@@ -121,7 +121,7 @@ class Producers:
         return self.unit(app_id, self._app_versions[app_id])
 
     def _unit_again(self) -> Staged:
-        """A batch that is done again after a crash of its source, with other bytes; rarely of a lost checkpoint."""
+        """A batch that is repeated after a crash of its source, with other bytes; rarely after a lost checkpoint."""
         app_id = self.rng.choice(APPS)
         run = "first" if self.rng.random() < 0.8 else "second"
         return self.unit(app_id, max(self._app_versions[app_id] - self.rng.randint(0, 2), 0), run=run)
@@ -135,13 +135,13 @@ class Producers:
         return staging.garbage(self.rng)
 
     def _with_flaky_file(self) -> Staged:
-        """A file that is there now and then."""
+        """A record whose file exists only now and then."""
         paths = self._paths(2)
         self.world.flaky_files.append(data_key(paths[1]))
         return self._staged(staging.append(self._uuid(), paths), paths[: self.rng.randint(1, 2)])
 
     def sharing_a_file(self) -> tuple[Staged, Staged]:
-        """Two Appends of one file that comes and goes; the first names another one that never comes."""
+        """Two Appends of one file that comes and goes; the first also names a file that never exists."""
         shared, missing = self._paths(2)
         self.world.flaky_files.append(data_key(shared))
         first = self._staged(staging.append(self._uuid(), [shared, missing]), [shared])
@@ -173,13 +173,13 @@ class Producers:
         return self._staged(staging.configure(self._uuid(), read_version=self._read_version(), replace=replace))
 
     def _late(self) -> Staged:
-        """Nobody wants it after some seconds."""
+        """A record whose deadline is a few seconds away."""
         paths = self._paths(1)
         deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.rng.uniform(-1, 5)) * 1000)
         return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
 
     def in_time(self) -> Staged:
-        """An Append that is wanted for ten minutes, or was wanted an hour ago."""
+        """An Append whose deadline is in ten minutes, or was an hour ago."""
         paths = self._paths(1)
         now_ms = self.world.broker.now_ms()
         deadline_ms = now_ms + self.rng.choice((10 * 60_000, -60 * 60_000))
@@ -189,7 +189,7 @@ class Producers:
         return self.create()
 
     def _retry(self) -> Staged:
-        """The work of a refused record, done again on the latest version."""
+        """The work of a refused record, executed again on the latest version."""
         refused = [o.uuid for o in self.world.auditor.answers.values() if o.status == RETRYABLE]
         if not refused:
             return self._append()
@@ -211,7 +211,7 @@ class Producers:
         return new_uuid(self.rng)
 
     def _read_version(self, *, stale: bool = False) -> int:
-        """The latest version, or one of the last few; 0 for some that may."""
+        """The latest version, or one of the last few; 0 for operations that allow it."""
         latest = self.world.auditor.latest
         if stale and self.rng.random() < 0.5:
             return 0

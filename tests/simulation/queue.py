@@ -1,6 +1,6 @@
 """Kafka in memory: one dataset's three topics and its consumer group, as several members see them.
 
-It has Kafka's unpleasant sides: a member that doesn't know yet that it lost the partition reads on, a topic of the same
+It has Kafka's unpleasant sides: a member that has not noticed the loss of its partition reads on, a topic of the same
 name can be another one, the group's offset can be gone, and an error of a producer says nothing about what was written.
 """
 
@@ -34,7 +34,7 @@ _REJOIN_SECONDS = 1.0
 
 
 class FakeBroker:
-    """The cluster: the staged log, the answers, the group. Every change happens in one moment."""
+    """The cluster: the staged log, the outcomes, the group. Every change happens in one moment."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FakeBroker:
         self.rng = rng or random.Random(0)
         self.now_ms = now_ms
         self.metadata_seconds = metadata_seconds
-        """After which a member notices at the latest that the topic is another one."""
+        """The time after which a member notices at the latest that the topic is another one."""
         self.cluster_id = "cluster"
         self.topic = topic
         self.topic_id: str | None = self._new_topic_id()
@@ -56,7 +56,7 @@ class FakeBroker:
         self.log_start = 0
         self.leader_epoch = 0
         self.restarts = 0
-        """Times that members lost touch with it."""
+        """How often members lost contact with it."""
         self.group: Acknowledged | None = None
         self.outcomes: list[list[Publication]] = [[] for _ in range(outcome_partitions)]
         self.dead: list[Publication] = []
@@ -72,7 +72,7 @@ class FakeBroker:
     # The producers' side
 
     def stage(self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()) -> Record:
-        """Append a record, dated by the broker."""
+        """Append a record, with the broker's timestamp."""
         record = Record(
             offset=self.log_end,
             value=value,
@@ -86,14 +86,14 @@ class FakeBroker:
         return record
 
     def records(self, start: int, end: int) -> list[Record]:
-        """Those of the half-open range that are there."""
+        """The existing records of the half-open range."""
         first = max(start, self.log_start) - self.log_start
         return self.log[first : max(end - self.log_start, first)]
 
     # The operators' side
 
     def recreate_topic(self) -> None:
-        """Delete the staged topic and create it again; Kafka forgets the group's offset with it."""
+        """Delete the staged topic and create it again; Kafka drops the group's offset too."""
         self.topic_id = self._new_topic_id()
         self.log, self.log_start, self.group = [], 0, None
         for member in self.members:
@@ -111,9 +111,8 @@ class FakeBroker:
         self._wake()
 
     def roll_back(self, end: int, *, epoch: bool, noticed: bool) -> None:
-        """The broker comes back with the log of an earlier time; `epoch`: and with a leader epoch of its own.
-
-        `noticed`: members lost touch with it.
+        """The broker comes back with an earlier state of the log; `epoch`: and with a new leader epoch. `noticed`:
+        members lost contact with it.
         """
         del self.log[max(end - self.log_start, 0) :]
         self.leader_epoch += epoch
@@ -143,7 +142,7 @@ class FakeBroker:
                 self.assign(self.members[0])
 
     def assign(self, member: FakeQueue, *, told: bool = True) -> None:
-        """Give the partition to a member. With `told` False the one that has it does not know yet."""
+        """Give the partition to a member. With `told` False, the previous owner does not know yet."""
         before, self.owner = self.owner, member
         if before is not None and told:
             before.revoke(lost=False)
@@ -177,7 +176,7 @@ class FakeQueue:
         self._full = False
         self._restarts = broker.restarts
 
-    # What the broker tells
+    # What the broker reports
 
     def assign(self) -> None:
         self._generation += 1
@@ -193,7 +192,7 @@ class FakeQueue:
             self.wake()
 
     def topic_changed(self) -> None:
-        """Fetches go by the topic's name: the next one may be of another topic, until the metadata is read anew."""
+        """Fetches use the topic's name: the next one may be of another topic, until the metadata is refreshed."""
         self.wake()
         if self._owned:
             generation = self._generation
@@ -309,7 +308,7 @@ class FakeQueue:
         return result
 
     def _fetch(self) -> Fetched | None:
-        """The next records, by the topic's name: a member that has lost the partition can fetch all the same."""
+        """The next records, by the topic's name: a member that has lost the partition can still fetch."""
         if not self._owned or self._next is None:
             return None
         if self._full:
@@ -330,7 +329,7 @@ class FakeQueue:
         return Fetched(generation=self._generation, records=records, unbroken=unbroken)
 
     def _fail(self, generation: int, reason: str) -> None:
-        """The position can't be read from. The consumer is replaced: its member leaves, and joins anew."""
+        """The position can't be read from. The consumer is replaced: its member leaves, and joins again."""
         if not self._owns(generation):
             return
         self._next = None
@@ -350,5 +349,5 @@ class FakeQueue:
 
 
 def staged_bytes(records: Sequence[Record]) -> int:
-    """What `done` is told of so many records."""
+    """The argument of `done` for this many records."""
     return sum(map(record_size, records))

@@ -1,4 +1,4 @@
-"""What seeds have in store: one number says which of the ways to go wrong are combined, and how often each is taken."""
+"""The scenarios of seeds: one number decides which faults are combined, and how often each occurs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMOOTH = Rates(latency=0.005)
 
 
 def scenario_of(seed: int) -> Scenario:
-    """What this seed has in store."""
+    """Return the scenario of this seed."""
     rng = random.Random(f"{seed} scenario")
     hours = rng.random() < 0.1
     seconds = rng.uniform(2.5, 3.5) * HOUR if hours else rng.choice((10.0, 60.0, 300.0))

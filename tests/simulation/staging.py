@@ -17,7 +17,7 @@ URI = "memory://table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """One record as its producer sends it, and the data files that must lie there for it."""
+    """One record as its producer sends it, and the data files that must exist for it."""
 
     value: bytes
     headers: Sequence[Header] = ()
@@ -34,7 +34,7 @@ def column() -> Field:
 
 
 def fragments(paths: Sequence[str]) -> list[DataFragment]:
-    """A fragment with one file each."""
+    """Fragments with one file each."""
     made = []
     for path in paths:
         fragment = DataFragment(physical_rows=10)
@@ -52,7 +52,7 @@ def append(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transa
 
 
 def overwrite(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transaction:
-    """Replaces what is there; makes the table where there is none."""
+    """Replaces the content; creates the table if there is none."""
     transaction = Transaction(uuid=str(uuid), read_version=read_version)
     transaction.overwrite.fragments.extend(fragments(paths))
     transaction.overwrite.schema.append(column())
@@ -80,7 +80,7 @@ def reserve(uuid: UUID, count: int, *, read_version: int) -> Transaction:
 
 
 def configure(uuid: UUID, *, read_version: int, replace: bool = False) -> Transaction:
-    """Sets an entry of table_metadata, or replaces them all by it."""
+    """Sets an entry of table_metadata, or replaces all entries with it."""
     transaction = Transaction(uuid=str(uuid), read_version=read_version)
     updates = transaction.update_config.table_metadata_updates
     updates.update_entries.add(key="owner", value=str(uuid))
@@ -94,7 +94,7 @@ def headers(**given: object) -> list[Header]:
 
 
 def garbage(rng: random.Random) -> Staged:
-    """A record that can't be committed whatever the table is."""
+    """A record that can't be committed to any table."""
     good = append(new_uuid(rng), ["garbage.lance"])
     unnamed, climbing = Transaction(), Transaction()
     unnamed.CopyFrom(good)

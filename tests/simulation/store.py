@@ -16,18 +16,18 @@ Watch = Callable[[Change, str, bytes], None]
 
 
 class Bucket:
-    """What is stored. Every change happens in one moment; those who watch are told in that moment."""
+    """The stored objects. Every change happens in one moment, in which watchers are notified."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.watchers: list[Watch] = []
         self._folders: dict[str, list[str]] = {}
         self.life = 0
-        """Grows when the folders are deleted, too: those that are made next are others."""
+        """Grows when the folders are deleted, too: folders made later are different ones."""
         self.swaps = 0
-        """How often all was deleted."""
+        """How often everything was deleted."""
         self.crossing = False
-        """Whether what is being created was sent before the last time, or its sender has given up."""
+        """Whether the object being created was sent before the last deletion, or its sender has given up."""
 
     def put(self, key: str, body: bytes) -> None:
         change: Change = "replaced" if key in self.objects else "created"
@@ -49,14 +49,14 @@ class Bucket:
             self._tell("deleted", key, body)
 
     def delete_all(self, *, with_folders: bool) -> None:
-        """The whole table, in one moment."""
+        """Delete the whole table, in one moment."""
         for key in list(self.objects):
             self.delete(key)
         self.life += with_folders
         self.swaps += 1
 
     def spoil(self, key: str, body: bytes) -> None:
-        """An object is another one, and nobody has written it."""
+        """Replace an object's bytes without a writer."""
         self.objects[key] = body
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[str]:
@@ -98,7 +98,7 @@ class FakeStore:
         return keys
 
     async def put(self, key: str, body: bytes) -> None:
-        # When the answer to a plain put is lost, trying again is right whatever happened: no `OutcomeUnknown`.
+        # If the response to a plain put is lost, repeating it is right whatever happened: no `OutcomeUnknown`.
         await self._read("put", key, lambda: self._bucket.put(key, body))
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
@@ -142,7 +142,7 @@ class FakeStore:
         """There is nothing to release."""
 
     async def _read(self, call: str, key: str, effect: Callable[[], Any]) -> Any:
-        """A call that may be repeated: a lost answer counts as none."""
+        """A call that may be repeated: a lost response counts as none."""
         try:
             result, _ = await self._weather.journey(f"store.{call} {key}", effect)
         except (Refused, Lost) as error:
@@ -151,15 +151,16 @@ class FakeStore:
 
 
 class SwiftStore(FakeStore):
-    """One that takes several objects at once (`committerd.stores.port.TakesSeveral`).
+    """A store that takes several objects at once (`committerd.stores.port.TakesSeveral`).
 
-    It is as `LocalStore` also in another way: versions are created in the folder that was listed last, or not at all.
+    It resembles `LocalStore` also in another way: versions are created in the folder that was listed last, or not at
+    all.
     """
 
     def __init__(self, bucket: Bucket, weather: Weather | None = None, *, uri: str = "memory://table") -> None:
         super().__init__(bucket, weather, uri=uri)
         self._held: int | None = None
-        """The life of the bucket in which its versions were listed last; None = there were none."""
+        """The life of the bucket when its versions were listed last; None = there were none."""
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         def listed() -> list[str]:

@@ -1,4 +1,6 @@
-"""The operators' audit of simulated histories: it trusts what is true, and can't be made to find what is not there."""
+"""The operators' audit of simulated histories: it accepts true ones, and finds contradictions only where there are
+some.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ SEEDS = range(15)
 
 
 def audited(world: World, *, without: Collection[int] = (), untold: int | None = None) -> AuditReport:
-    """What the audit says of a world; as if some versions were gone, or the outcomes of an offset."""
+    """The result of the audit of a world, as if some versions were gone, or the outcomes of an offset."""
     history = AuditedHistory()
     for version in versions(world):
         if version not in without:
@@ -59,13 +61,13 @@ def versions(world: World) -> list[int]:
 def test_a_history_that_keeps_every_promise_has_no_findings(seed: int) -> None:
     world = simulate(seed, scenario_of(seed)).world
     assert audited(world).findings == []
-    # Nor when any of its versions are gone, but for the last of the queue: that has the position.
+    # Nor if any of its versions are gone, except the last one of the queue, which has the position.
     rng = random.Random(seed)
     last = max(version for version, seen in world.auditor.versions.items() if seen.settled.ours)
     spared = [version for version in versions(world) if version < last]
     for gone in (spared[: rng.randint(0, len(spared))], rng.sample(spared, k=len(spared) // 3)):
         assert audited(world, without=gone).findings == []
-    # But a record without an answer is found, whichever it is.
+    # But it finds a record without an outcome, whichever it is.
     offset = rng.randrange(world.broker.log_start, world.broker.log_end + 1)
     found = audited(world, untold=offset)
     acknowledged = world.broker.group.offset if world.broker.group else 0

@@ -1,4 +1,4 @@
-"""Whatever goes wrong while one record is worked on is that record's: it is refused, and nobody else notices."""
+"""An error on one record refuses that record only, and no other record notices."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ERRORS: Sequence[Callable[[], Exception]] = (
 
 
 def is_poisoned(transaction: Transaction) -> bool:
-    """Whether it is a bad one, or a version that holds one."""
+    """Whether it is a bad record, or a version that holds one."""
     return any(file.path.startswith("bad") for one in transaction.append.fragments for file in one.files)
 
 
 def bad(staged: Staged) -> Staged:
-    """The same with a file by whose name the tests know it."""
+    """The transaction with a file by whose name the tests recognise it."""
     transaction = Transaction.FromString(staged.value)
     path = f"bad-{transaction.append.fragments[0].files[0].path}"
     transaction.append.fragments[0].files[0].path = path
@@ -45,7 +45,7 @@ def bad(staged: Staged) -> Staged:
 def run(
     plan: Callable[[World], list[Staged]], *, several: bool = False, records: int = 20, **settings: object
 ) -> tuple[Report, list[tuple[bool, Outcome]]]:
-    """Stage a plan; returns whether each record is a bad one, and its answer."""
+    """Stage a plan; return whether each record is a bad one, and its outcome."""
 
     def prepared(world: World) -> None:
         world.producers.plan = plan(world)
@@ -60,7 +60,7 @@ def run(
 
 
 def some_are_bad(world: World) -> list[Staged]:
-    """Two of them beside each other."""
+    """Two bad records, one after the other."""
     plain = [world.producers.plain() for _ in range(20)]
     return [bad(one) if number in (3, 8, 9, 17) else one for number, one in enumerate(plain)]
 
@@ -104,7 +104,7 @@ def test_who_can_not_be_built_with_others_is_found_out(
 
 
 def test_looking_for_many_culprits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other of 400 records: each costs a few builds of few records, and not one of all that wait."""
+    """Every other of 400 records: each costs a few builds of few records, not one of all waiting records."""
     built = 0
 
     async def failing(table: Any, latest: Any, judged: Any, **options: Any) -> Any:
@@ -154,7 +154,7 @@ def test_not_even_the_refusal_can_be_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_outage_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it comes: alone, or in a group of errors."""
+    """The outage comes alone, or in an exception group."""
     failed = 0
 
     async def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
@@ -172,7 +172,7 @@ def test_an_outage_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_creates_that_can_not_be_committed_do_not_keep_a_good_one_from_making_the_table() -> None:
-    """More than are kept in memory, in front of it."""
+    """There are more of them, in front of it, than are kept in memory."""
 
     def plan(world: World) -> list[Staged]:
         wrong = []
@@ -193,12 +193,12 @@ def test_creates_that_can_not_be_committed_do_not_keep_a_good_one_from_making_th
     answers = [report.world.auditor.answers[topic_id, r.offset] for _, r in report.world.producers.records]
     assert [answer.status for answer in answers[-2:]] == [COMMITTED, COMMITTED]
     assert {answer.reason for answer in answers[:-2]} == {"path_outside"}
-    # The one that could be committed has made the table, and not the one that ends the simulation.
+    # The create that could be committed has made the table, and not the one that ends the simulation.
     assert answers[-2].version == 1
 
 
 def test_creates_that_had_to_go_from_memory_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the first comes when 300 others have come behind it."""
+    """The first one's file arrives when 300 others have arrived behind it."""
 
     async def the_file_comes(world: World) -> None:
         world.bucket.put(data_key(file_of(world.producers.records[0][0])), bytes(100))

@@ -1,4 +1,4 @@
-"""`committerd commit` on a store that fails: what it says is true of the table, whatever answers were lost."""
+"""`committerd commit` on a store that fails: its result is true of the table, whichever responses were lost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
         async with anyio.create_task_group() as tasks:
             for name in range(WRITERS):
                 tasks.start_soon(write, name)
-        await anyio.sleep(600)  # until what is on its way has arrived
+        await anyio.sleep(600)  # until all requests in flight have arrived
 
     run_virtual(main)
     manifests = [decode(bucket.objects[key], len(bucket.objects[key])) for key in bucket.list(VERSIONS)]

@@ -1,4 +1,4 @@
-"""Commits through an external manifest store while both stores fail: what is told is true, no version is missing."""
+"""Commits through an external manifest store while both stores fail: outcomes are true, and no version is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EACH = 4
 
 
 class Stores:
-    """What is stored in both."""
+    """The content of both stores."""
 
     def __init__(self) -> None:
         self.bucket = Bucket()
@@ -51,7 +51,7 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
     holes: list[int] = []
 
     def watch(change: Change, key: str, body: bytes) -> None:
-        # When a version gets into place, so have all below it: Lance looks for conflicts in listings.
+        # When a version is in its place, so are all versions below it: Lance looks for conflicts in listings.
         del change, key, body
         top = max(scene.shelf.entries, default=0)
         places = [manifest_key(version, NamingScheme.V2) for version in range(1, top)]
@@ -81,7 +81,7 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
         async with anyio.create_task_group() as tasks:
             for name in range(WRITERS):
                 tasks.start_soon(write, name)
-        await anyio.sleep(600)  # until what is on its way has arrived
+        await anyio.sleep(600)  # until all requests in flight have arrived
         await scene.table(rng, Rates()).latest()  # a reader finishes the last one
 
     run_virtual(main)

@@ -1,4 +1,4 @@
-"""The loop of the simulation: time is free, and what can't go on is noticed."""
+"""The loop of the simulation: waiting costs nothing, and deadlocks and livelocks are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next version is formed while the one before it is put, and thrown away when the put made something else."""
+"""The next version is formed while the previous one is put, and dropped if the put had another result."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SLOW = Rates(latency=0.2)
 
 
 class Taken:
-    """Counts drafts that were formed ahead, those of them that were put, and the runs that were dropped."""
+    """Counts drafts that were formed ahead, those of them that were put, and dropped runs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.formed = self.used = 0
         self.runs: list[int] = []
-        """How many drafts each had that was put."""
+        """The number of drafts in each run that was put."""
         take, put = Pipeline.take, Pipeline.put
 
         async def counted(pipeline: Pipeline, head: Head) -> Run | None:
@@ -49,7 +49,7 @@ class Taken:
 
 
 def backlog(world: World) -> None:
-    """All at once: more than fit in one version."""
+    """Records that arrive together: more than fit in one version."""
     world.producers.plan = [world.producers.plain() for _ in range(40)]
 
 

@@ -1,6 +1,6 @@
-"""Committers, producers and a foreign writer, with everything going wrong that a seed has in store.
+"""Committers, producers and a foreign writer, with all faults of a seed.
 
-`make simulate` runs more seeds; what it prints when one fails runs that one again.
+`make simulate` runs more seeds. When one fails, it prints the command that runs that seed again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STEPS = Scenario(records=7, seconds=1.0, table="made_by_queue", rates=Rates(late
 
 
 def stage_one_of_each(world: World) -> None:
-    """An Append that has to wait, a create, an Append, the same again, a unit of work, one that is wrong."""
+    """An Append that has to wait, a create, an Append, the same again, a unit of work, an invalid record."""
     producers = world.producers
     waiting, create, plain = producers.plain(), producers.create(), producers.plain()
     unit = producers.plain()

@@ -1,4 +1,4 @@
-"""A table that is deleted and made again: what was answered for the dead one is not committed to its successor."""
+"""A table that is deleted and made again: outcomes for the deleted one are not committed to its successor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEEDS = range(30)
 
 
 def rough(*, several: bool) -> Scenario:
-    """Requests that fail, come late or lose their answers; on a file system the folder is another one each time."""
+    """Requests fail, come late or lose their responses; on a file system the folder is another one each time."""
     return Scenario(
         records=60,
         seconds=60.0,
@@ -39,7 +39,7 @@ def test_every_promise_holds(seed: int, several: bool) -> None:
 
 
 def test_the_limit_is_seldom_met_and_never_on_a_file_system() -> None:
-    """What lands behind a swap because it was on the way, and can't be taken out again (ARCHITECTURE.md)."""
+    """A put that lands after a swap because it was in flight, and can't be withdrawn (ARCHITECTURE.md)."""
     beyond = {several: [s for s in SEEDS if simulate(s, rough(several=several)).beyond] for several in (False, True)}
     assert beyond[True] == []
     assert len(beyond[False]) <= len(SEEDS) // 5

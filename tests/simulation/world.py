@@ -1,6 +1,6 @@
-"""The whole of it: committers, producers, a foreign writer, and what goes wrong, drawn from one seed.
+"""The whole simulation: committers, producers, a foreign writer, and faults, drawn from one seed.
 
-First comes a time in which everything goes wrong; then it is calm, and within `CALM_SECONDS` all must be settled.
+First comes a time with all faults; then there are none, and within `CALM_SECONDS` every record must be settled.
 """
 
 from __future__ import annotations
@@ -39,39 +39,40 @@ from tests.simulation.staging import URI
 from tests.simulation.store import Bucket
 
 _MEMORY_SLACK_BYTES = 32 * 1024
-"""What is newest is kept, whatever it takes: that of some versions of a few records."""
+"""The newest versions are kept, whatever memory they take: that of some versions of a few records."""
 CALM_SECONDS = 120.0
-"""From the last fault to the last answer: a refusal is looked at again within 10 s, a backoff takes 5 s at most, a
-put that hangs 30 s."""
+"""From the last fault to the last outcome: a refusal to run is retried within 10 s, a backoff takes at most 5 s, a put
+that hangs 30 s.
+"""
 TRACE_LINES = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What a seed has in store."""
+    """The scenario of a seed."""
 
     records: int = 20
     seconds: float = 30.0
-    """In which they are staged and everything goes wrong."""
+    """The time in which records are staged and faults happen."""
     table: Literal["there", "made_by_foreign", "made_by_queue"] = "there"
     rates: Rates = CALM
     latency: float = 0.005
     events: Mapping[Event, float] = field(default_factory=dict)
-    """What may happen, and how often compared with each other."""
+    """The events that may happen, and their relative frequency."""
     event_seconds: float = 5.0
-    """Mean time between two of them."""
+    """Mean time between two events."""
     foreign_seconds: float | None = None
     """Mean time between two foreign commits."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Of group `commit`."""
+    """Settings of the group `commit`."""
     ledger_bytes: int = 1024 * 1024
     footprint_bytes: int = 1024 * 1024
-    """Where both are far less than the settings allow, what was dropped of the history is met."""
+    """Where both bounds are far below the settings, dropped parts of the history are needed again."""
     recheck_seconds: float = 10.0
     several: bool = False
-    """Whether the store takes several objects at once; then it is also as if that were quick, whatever time passes."""
+    """Whether the store takes several objects at once; then it also counts as quick, whatever time passes."""
     room: int = 50
-    """Records that a member fetches beyond those that are answered."""
+    """Records that a member fetches beyond those that have an outcome."""
 
 
 class World:
@@ -92,7 +93,7 @@ class World:
             commit=CommitSettings.model_validate(scenario.settings),
             store=StoreSettings(recheck_seconds=scenario.recheck_seconds, probe=False),
         )
-        # Not validated: less than an operator may allow.
+        # Not validated: less than an operator may set.
         memory = MemorySettings.model_construct(
             ledger_bytes=scenario.ledger_bytes, footprint_bytes=scenario.footprint_bytes
         )
@@ -115,12 +116,12 @@ class World:
         self.chaos = Chaos(self)
         self.flaky_files: list[str] = []
         self.causes: set[str] = set()
-        """Refusals to run that have a cause by now."""
+        """Refusals to run that have a cause so far."""
         self.refused: set[str] = set()
-        """Refusals to run that were seen."""
+        """Refusals to run that occurred."""
 
     async def run(self) -> None:
-        """All of it; the auditor has what is wrong."""
+        """Run everything; the auditor has the violations."""
         async with anyio.create_task_group() as tasks:
             for process in self.processes:
                 tasks.start_soon(process.run)
@@ -144,11 +145,11 @@ class World:
         return record
 
     def note(self, line: str) -> None:
-        """One more line of the trace."""
+        """Add a line to the trace."""
         self.trace.append(f"{asyncio.get_running_loop().time():.6f} {line}")
 
     def digest(self) -> str:
-        """The same for the same run."""
+        """A digest of the run; equal for equal runs."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
     def fragment_ids(self, version: int) -> list[int]:
@@ -156,7 +157,7 @@ class World:
         return [fragment.id for fragment in seen.file.manifest.fragments] if seen else []
 
     async def _calm_down(self) -> None:
-        """Nothing goes wrong any more, and there is a table in the end."""
+        """End all faults, and make a table if there is none."""
         self.note("calm")
         self.chaos.end()
         if not self.auditor.latest and self.scenario.table == "made_by_queue":
@@ -165,11 +166,11 @@ class World:
             await self.foreign.create()
 
     async def _settled(self) -> None:
-        """Wait until every record has its answer and that is acknowledged."""
+        """Wait until every record has its outcome and is acknowledged."""
         until = anyio.current_time() + CALM_SECONDS
         while not self.auditor.is_over:
             unanswered = self.auditor.unanswered()
-            # A lost offset comes back with the next answer only, and one that came late is outdone by it.
+            # A lost offset comes back only with the next outcome, and a late one is superseded by it.
             acknowledged = self.broker.group is None or self.auditor.acknowledged == self.broker.log_end
             if not unanswered and acknowledged:
                 return
@@ -182,13 +183,13 @@ class World:
             await anyio.sleep(0.5)
 
     async def _watch(self) -> None:
-        """End at the first violation; see every refusal to run."""
+        """End at the first violation; note every refusal to run."""
         while not self.auditor.is_over:
             for process in self.processes:
                 self._within_memory(process)
                 if process.committer is not None and process.committer.state.name == "refused":
                     self._refused(process.name, process.committer.state.code, process.committer.state.text)
-            # A refusal is looked at again after 10 s.
+            # A refusal to run is retried after 10 s.
             await anyio.sleep(4)
         raise Violated
 
@@ -217,28 +218,28 @@ class World:
 
 @functools.cache
 def _telemetry() -> Telemetry:
-    """One for all: making the metrics takes as long as a hundred commits, and nobody looks at them here."""
+    """One for all: making the metrics takes as long as a hundred commits, and no test reads them here."""
     return Telemetry(CollectorRegistry())
 
 
 class Violated(Exception):
-    """The auditor has found something: there is no use in going on."""
+    """The auditor has found a violation, so the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     violation: str | None
     beyond: str
-    """What nobody promises was met, and so the run ended early; empty = it was not."""
+    """A situation that nobody promises to handle occurred, and so the run ended early; empty = it did not."""
     trace: Sequence[str]
     digest: str
     world: World
 
     def text(self) -> str:
-        """What is wrong, how it came to that, and how to see it again."""
+        """What is wrong, what led to it, and how to run it again."""
         last = "\n  ".join(self.trace[-TRACE_LINES:])
         return f"seed {self.seed}: {self.violation}\n  {last}\nagain: make simulate SEEDS={self.seed}"
 
