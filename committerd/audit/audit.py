@@ -132,7 +132,7 @@ class Audit:
         if entry is None:
             self._without_entry(offset)
         else:
-            self._counts["records answered in a version"] += 1
+            self._counts["records with an outcome in a version"] += 1
             if entry.era == position.era:
                 self._same_uuid(entry, record)
         self._has_outcome(record)
@@ -157,7 +157,7 @@ class Audit:
                 self.findings.add(
                     "records_lost_unread",
                     f"offsets {position.next_offset} to {bounds.log_start - 1} were deleted from the topic before the "
-                    "table answered them",
+                    "table settled them",
                     offset=position.next_offset,
                 )
             expired = self.history.count_below(bounds.identity.topic_id, bounds.log_start)
@@ -189,7 +189,7 @@ class Audit:
         before = self.outcome_numbers.get(outcome.offset)
         self.outcome_numbers.put(outcome.offset, number)
         if before not in (0, number):
-            self._false("outcomes_differ", outcome, "another outcome says something else")
+            self._false("outcomes_differ", outcome, "another outcome differs from it")
 
     def _without_entry(self, offset: int) -> None:
         topic_id = self.bounds.identity.topic_id
@@ -206,7 +206,7 @@ class Audit:
 
     def _same_uuid(self, entry: Entry, record: Record) -> None:
         if not record.value and any(name == "transaction-file" for name, _ in record.headers):
-            self._unchecked["uuids of transactions that lie beside the table"] += 1
+            self._unchecked["uuids of transactions that are in claim check files"] += 1
             return
         try:
             staged = Transaction.FromString(record.value).uuid
@@ -235,7 +235,7 @@ class Audit:
         else:
             self.findings.add(
                 "record_without_outcome",
-                f"the group has acknowledged the record at offset {offset}, and there is no outcome of it",
+                f"the group has acknowledged the record at offset {offset}, and it has no outcome",
                 offset=offset,
             )
 

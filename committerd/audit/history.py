@@ -25,7 +25,7 @@ class Finding:
     """One contradiction that an audit found."""
 
     code: str
-    """Stable snake case."""
+    """In snake case; it never changes."""
     message: str
     version: int | None = None
     offset: int | None = None
@@ -225,7 +225,7 @@ class AuditedHistory:
             # A foreign version may carry a lower position than was reached; a version of the queue never does.
             self._hole = not found.settled.ours
         if before is not None and not found.settled.ours:
-            return  # handed down from before, or made up: versions of the queue don't go by it either
+            return  # inherited or made up: versions of the queue ignore it too
         if before is not None:
             if position.era > before.era:
                 self._starts.append(position)
@@ -241,7 +241,7 @@ class AuditedHistory:
         elif position.identity != before.identity:
             self.findings.add(
                 "position_of_another_topic",
-                f"its position is of topic id {position.topic_id}, the one before of {before.topic_id}, in one era",
+                f"its position is of topic id {position.topic_id}, the one before it of {before.topic_id}, in one era",
                 version=version,
             )
         elif lost := [o for o in (before.next_offset - 1, *before.settled) if o >= 0 and not position.passes(o)]:

@@ -41,7 +41,7 @@ class Spill:
             handle, self._path = tempfile.mkstemp(prefix="committerd-audit-", suffix=".sqlite")
             os.close(handle)
             self._database = sqlite3.connect(self._path, isolation_level=None)
-            # SQLite wants the pragmas before the first table. Everything is one transaction.
+            # SQLite requires the pragmas before the first table. Everything is one transaction.
             self._database.executescript(
                 f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -{_CACHE_KIB};"
                 f"PRAGMA locking_mode = EXCLUSIVE; {_SCHEMA} BEGIN;"

@@ -86,11 +86,11 @@ class Progress:
         self._what = what
         self._total = total
         self._done = 0
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def add(self, count: int) -> None:
         """Note that `count` more items are done."""
         self._done += count
-        if time.monotonic() - self._said_at >= _PROGRESS_SECONDS:
-            self._said_at = time.monotonic()
+        if time.monotonic() - self._printed_at >= _PROGRESS_SECONDS:
+            self._printed_at = time.monotonic()
             click.echo(f"{self._what}: {self._done} of about {self._total}", err=True)

@@ -205,7 +205,7 @@ class Committer:
         while self._goes_on(generation):
             if parts.intake.fetch_failure is not None:
                 raise StartAgain(f"the queue can't deliver: {parts.intake.fetch_failure}")
-            await self._let_go(generation, view)
+            await self._drop_settled_elsewhere(generation, view)
             view.head = view.head.without_what_is_gone()
             self._show_view(view)
             try:
@@ -315,7 +315,7 @@ class Committer:
             upto = self._holding.acknowledgeable() if place == len(held_back) else None
             await self._parts.outcome_maker.publish(batch, generation=generation, acknowledge=upto)
 
-    async def _let_go(self, generation: int, view: View) -> None:
+    async def _drop_settled_elsewhere(self, generation: int, view: View) -> None:
         """Drop records that were delivered although another committer had settled them, and free their room."""
         intake = self._parts.intake
         if intake.pending and view.head.position.passes(intake.pending[0].offset):
@@ -354,7 +354,7 @@ class Committer:
                     self._waiting_since_ms = arrived[0].record.timestamp_ms
                 fresh = [pending for pending in arrived if await self._is_create(pending, view)]
                 waiting += len(arrived)
-                room = parts.intake.let_go(arrived)
+                room = parts.intake.drop(arrived)
                 if room.records:
                     await parts.queue.done(generation, room.records, room.bytes)
                 self._show(

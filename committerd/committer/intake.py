@@ -189,7 +189,7 @@ class Intake:
             self.pending = deque(pending for pending in self.pending if pending.offset not in ahead)
         return self._left(passed)
 
-    def let_go(self, records: Collection[Pending]) -> Room:
+    def drop(self, records: Collection[Pending]) -> Room:
         """Drop these records without an outcome; returns the room that they occupied."""
         gone = {pending.offset for pending in records}
         self.pending = deque(pending for pending in self.pending if pending.offset not in gone)

@@ -190,7 +190,7 @@ class RunLanding:
     def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
         if isinstance(error, OutcomeUnknown):
             self.unknown.began()
-        self._tell(error)
+        self._report_failure(error)
 
     async def _create(self) -> PutResult:
         """Put the versions that are left, in order; returns the put result of the last one that was tried.
@@ -262,7 +262,7 @@ class RunLanding:
                 withdrawn = await self._taken_out(made, standing)
                 break
             except CommitterError as error:
-                self._tell(error)
+                self._report_failure(error)
                 await backoff.wait()
         _log.error(
             "commit.on_another_table",
@@ -344,7 +344,7 @@ class RunLanding:
             try:
                 return await work()
             except StoreUnavailable as error:
-                self._tell(error)
+                self._report_failure(error)
                 await backoff.wait()
 
     async def _still_latest(self) -> bool:
@@ -366,7 +366,7 @@ class RunLanding:
         try:
             news = await self._view.peek()
         except StoreUnavailable as error:
-            self._tell(error)
+            self._report_failure(error)
             return None
         if not news.found:
             if taken:
@@ -386,7 +386,7 @@ class RunLanding:
         self._view.learn(news)
         return Settlement(race=result, found=news.found)
 
-    def _tell(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         draft = (self._left or self._tried)[0]
         reason = "unknown" if isinstance(error, OutcomeUnknown) else getattr(error, "code", "other")
         self._telemetry.commit_retries.add(reason=reason)

@@ -222,9 +222,9 @@ class GroupMember:
         try:
             polled = consumer.poll(timeout_ms=_POLL_MS_IDLE if idle else _POLL_MS, max_records=self._poll_records)
         except errors.KafkaError as error:
-            self._tell_changes()
+            self._deliver_changes()
             return self._survives(error)
-        self._tell_changes()
+        self._deliver_changes()
         self._knows_topic()
         if self._was_recreated():
             return False
@@ -309,7 +309,7 @@ class GroupMember:
                 return
             call.execute(consumer)
 
-    def _tell_changes(self) -> None:
+    def _deliver_changes(self) -> None:
         for change in self.assignment.changes():
             facts = {"generation": change.event.generation}
             if isinstance(change.event, Assigned):
@@ -329,7 +329,7 @@ class GroupMember:
         if self._stopping.is_set():
             _log.info("kafka.left", extra={"group": self._group})
         self.assignment.revoked(lost=True)  # in case the listener was not called
-        self._tell_changes()
+        self._deliver_changes()
 
     def _open(self, options: dict[str, Any]) -> Opened[Any]:
         # The only assignor that never takes the topic from its owner when a standby joins.

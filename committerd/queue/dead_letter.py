@@ -15,7 +15,7 @@ from committerd_common.request import sent_size
 
 HEADER_PREFIX = "committerd-"
 OVERHEAD_BYTES = 64 * 1024
-"""The dead letter topic accepts records larger than the staged topic's by this much, for the headers that are added."""
+"""The bytes by which a record of the dead letter topic may exceed one of the staged topic: room for added headers."""
 _CUT = frozenset({f"{HEADER_PREFIX}headers", f"{HEADER_PREFIX}key-bytes"})
 """A letter that has one of these headers lacks some of the record's own headers, or its key."""
 _NOT_REPLAYED = frozenset({"replay-of", "attempt", "retry-of"})

@@ -28,7 +28,7 @@ LEDGER_BYTES = 128 * 1024 * 1024
 """Enough for about 14 million records."""
 
 _REFUSED_SHARE = 8
-"""Refusals get one part in so many of the ledger's memory."""
+"""Refusals get the ledger's memory divided by this number."""
 _ENTRY_BYTES = 8
 _HASH_BITS = 48
 _VERSION_BITS = 64 - _HASH_BITS
@@ -44,7 +44,7 @@ _UUID_BYTES = 150
 _RECENT_REFUSAL_BYTES = 2 * 1024 * 1024
 """Memory for refusals that are stored in full."""
 _REFUSAL_LAYERS = 8
-"""Refusals are dropped a layer at a time, so a merged layer takes at most one part in so many of their memory."""
+"""Refusals are dropped a layer at a time, so a merged layer takes at most their memory divided by this number."""
 _REFUSAL_OVERHEAD_BYTES = 400
 """Memory that a refusal's message object and dictionary entry take, beyond its encoded size."""
 
@@ -122,7 +122,7 @@ class _Index:
         return replace(self, floor=max(self.floor, version))
 
     def is_full(self, entries: int) -> bool:
-        """Whether the index has no room for so many more entries."""
+        """Whether the index has no room for this many more entries."""
         return (self.entries + entries) * _ENTRY_BYTES > self.bytes_max
 
     def _bounded(self, runs: list[_Run], entries: int) -> _Index:
@@ -135,7 +135,7 @@ class _Index:
 
 
 class Earlier(NamedTuple):
-    """The history of a uuid, as far as the readable versions tell it."""
+    """The history of a uuid, as far as the readable versions show it."""
 
     committed: int | None = None
     """The newest version above the read version that holds the uuid."""
@@ -460,8 +460,8 @@ def _marked(app: AppUnit, mark: AppMark | None) -> Refused | None:
         return Refused(
             status=Status.INVALID,
             reason="app_id_in_use",
-            message=f"application {app.app_id!r} counts its versions in run {mark.run!r}, this record is of run "
-            f"{app.run!r}: a lost checkpoint counts from 0 again and its data would silently vanish as duplicates. "
+            message=f"application {app.app_id!r} counts its versions in run {mark.run!r}, but this record is of run "
+            f"{app.run!r}: after a lost checkpoint it counts from 0 again, and its data would vanish as duplicates. "
             "Restore the checkpoint, or use another app-id, or let the operator run `committerd app release "
             f"{app.app_id}`",
         )

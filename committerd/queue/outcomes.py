@@ -54,7 +54,7 @@ class Status(StrEnum):
 
     @classmethod
     def of_number(cls, number: int) -> Status:
-        """The one that has this number on the wire. Raises `ValueError` where none has it."""
+        """The status with this number on the wire. Raises `ValueError` for an unknown number."""
         return cls(StatusNumber.Name(StatusNumber.ValueType(number)))
 
     @property

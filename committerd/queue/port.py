@@ -142,7 +142,7 @@ class Queue(Protocol):
         ...
 
     async def done(self, generation: int, records: int, size: int) -> None:
-        """Report that so many delivered records, and bytes (value, key and headers), are settled.
+        """Report that this many delivered records, of `size` bytes (value, key and headers), are settled.
 
         The queue then fetches more.
         """

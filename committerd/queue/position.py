@@ -160,7 +160,7 @@ def highest(positions: Iterable[Position]) -> Position | None:
 
 
 def higher_mark(one: AppMark | None, other: AppMark) -> AppMark:
-    """The later of two marks: the one of the higher life, or of the higher version in one life."""
+    """The later of two marks: the one with more releases (`life`), or else the one with the higher version."""
     if one is None or (other.life, other.version) > (one.life, one.version):
         return other
     return one
@@ -219,7 +219,7 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
         raise _unreadable(FORMAT_KEY, text)
     if text is not None and int(text) > FORMAT:
         raise RefusedToRun(
-            f"the table's queue keys have format {text!r}, this committerd knows format {FORMAT}: "
+            f"the table's queue keys have format {text!r}, but this committerd knows only format {FORMAT}: "
             "run the newer committerd that wrote them",
             code="format_newer",
         )

@@ -48,9 +48,9 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
         return f"it would be refused again, as {decoded.reason}: {decoded.message}"
     deadline = decoded.envelope.deadline_ms
     if deadline is not None and deadline <= since.now_ms:
-        return "its producer no longer wants it: header deadline-ms has passed"
+        return "the deadline in its header deadline-ms has passed"
     if letter.place in since.waiting:
-        return f"it is staged again already, at offset {since.waiting[letter.place]}, and not answered yet"
+        return f"it is staged again already, at offset {since.waiting[letter.place]}, and has no outcome yet"
     candidate = Candidate(uuid=decoded.uuid, read_version=0, app=decoded.envelope.app, is_replay=True)
     known = dedupe(candidate, since.earlier, since.marks, version=0)
     if known is not None:
@@ -62,12 +62,12 @@ def _known(letter: Letter, outcome: Outcome) -> str:
     """The reason against a replay that an outcome of the same transaction gives; empty if it gives none."""
     if outcome.status in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE):
         return (
-            f"transaction {outcome.uuid} was answered {StatusNumber.Name(outcome.status)} at version "
+            f"transaction {outcome.uuid} got outcome {StatusNumber.Name(outcome.status)} at version "
             f"{outcome.version or 'unknown'}, for the record at offset {outcome.offset}"
         )
     if outcome.status == StatusNumber.UNDECIDED and f"{outcome.topic}:{outcome.offset}" != letter.place:
         return (
-            f"transaction {outcome.uuid} was answered UNDECIDED for the record at offset {outcome.offset}: look in the "
+            f"transaction {outcome.uuid} got outcome UNDECIDED for the record at offset {outcome.offset}: look in the "
             "table whether its data is there"
         )
     return ""

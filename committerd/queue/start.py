@@ -56,7 +56,7 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
     if position.next_offset > facts.log_end:
         raise RefusedToRun(
             f"the table's position is offset {position.next_offset}, but {_topic(facts)} ends at {facts.log_end}: "
-            "records that the table has were cut off the log, and new ones would get their offsets. "
+            "records that the table has settled were cut off the log, and new ones would get their offsets. "
             "If the log is the right one, `committerd position adopt` says from where to go on",
             code="position_beyond_end",
         )

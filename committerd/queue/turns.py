@@ -56,8 +56,8 @@ class _WaitingRefusal:
     refused_at: float
     operation: str
     again: bool
-    """Whether the refused record was a re-execution. A hold waits for the next tries of these. The next try of a first
-    one may be committed in the same hold, but the hold does not wait for it.
+    """Whether the refused record was a re-execution. A hold waits for the next try of a re-execution. The next try of a
+    first attempt may be committed in the same hold, but the hold does not wait for it.
     """
 
 

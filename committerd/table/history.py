@@ -50,9 +50,9 @@ class History:
         if formed:
             yield formed
 
-    def met_by_appends(self, after: int) -> Comparison:
-        """Return the cached comparison of Appends with read version `after`; `NOTHING_FOUND` when none holds here."""
-        known = self.table.met_by_appends(after)
+    def compared_appends(self, after: int) -> Comparison:
+        """Return the cached comparison of Appends with read version `after`; `NOTHING_FOUND` when none is valid."""
+        known = self.table.compared_appends(after)
         if known is None:
             return NOTHING_FOUND
         found, last = known

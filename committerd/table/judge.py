@@ -25,7 +25,7 @@ from committerd.errors import (
     UnsupportedTable,
 )
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
-from committerd.lance.conflicts.grid import NOTHING_FOUND, Checked, Comparison, Verdict, hold, reason
+from committerd.lance.conflicts.grid import NOTHING_FOUND, Checked, Comparison, Verdict, compared, reason
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -279,7 +279,7 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
         return None
     # All Appends with the same read version compare alike.
     is_append = operation.kind is Kind.APPEND
-    before = case.history.met_by_appends(after) if is_append else NOTHING_FOUND
+    before = case.history.compared_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
         return _Since(ours=AN_APPEND, read=None, then=None, theirs=(), found=before)
     read, then, ours = None, None, AN_APPEND
@@ -290,11 +290,11 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     async for some in case.history.since(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
-        found, last = hold(ours, [(one.version, one.footprint) for one in some], found), some[-1]
+        found, last = compared(ours, [(one.version, one.footprint) for one in some], found), some[-1]
         if Need.FOOTPRINTS in operation.needs:
             theirs += [f for one in some if isinstance(f := one.footprint, Footprint) and f.kind is not Kind.APPEND]
     if is_append and last is not None:
-        case.table.note_met_by_appends(after, found, last)
+        case.table.note_compared_appends(after, found, last)
     return _Since(ours=ours, read=read, then=then, theirs=theirs, found=found)
 
 
@@ -494,7 +494,7 @@ def _gap(transaction: Transaction, gap: int, latest: int, options: PrepareOption
     return Rejected(
         status=Status.UNDECIDED,
         reason="history_gap",
-        message=f"{problem}, nor whether this transaction was committed before. A person has to look",
+        message=f"{problem}, nor whether this transaction was committed before. Check whether its data is in the table",
         conflicting_version=gap,
     )
 

@@ -10,7 +10,7 @@ from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS
 
-_SAID_CHARS_MAX = 150
+_ERROR_CHARS_MAX = 150
 """Characters of an unexpected error's message that an outcome quotes."""
 
 
@@ -50,5 +50,5 @@ def mishandled(error: Exception) -> Rejected:
         status=Status.INVALID,
         reason=code if code in INVALID_REASONS else INTERNAL_ERROR,
         message=f"committerd failed on this record and has not committed it: {type(error).__name__}: "
-        f"{str(error)[:_SAID_CHARS_MAX]}. The committer's log has the traceback; report the error",
+        f"{str(error)[:_ERROR_CHARS_MAX]}. The committer's log has the traceback; report the error",
     )

@@ -326,7 +326,7 @@ async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[s
         if descriptor is not None and descriptor.length < fragment.physical_rows:
             raise InvalidRequest(
                 f"fragment {fragment.id} says that it has {fragment.physical_rows} rows (physical_rows), but its file "
-                f"{key[:_NAME_CHARS_MAX]} has {descriptor.length}. Stage what pylance says of the files that it wrote",
+                f"{key[:_NAME_CHARS_MAX]} has {descriptor.length}. Stage the row count that pylance gives for it",
                 code="physical_rows_too_many",
             )
 

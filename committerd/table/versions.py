@@ -71,7 +71,7 @@ _SKIMMED_FACTOR = 4
 _ENTRY_BYTES = 600
 """Memory in bytes of a cached version without queue entries: its uuid, and the objects around it."""
 _KEPT_SHARE = 0.9
-"""Share of the bound down to which footprints are dropped once it is exceeded, so that sorting them is rare."""
+"""Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
 _READ_VERSIONS_MAX = 32
 """Most read versions for which the comparison of Appends is cached: producers use few read versions at a time."""
 _CHECKED_MAX = 1000
@@ -149,7 +149,7 @@ class Table:
         self._ends: dict[int, bytes] = {}
         """By version that was read or created: a digest of its object's size and end."""
         self._committed: dict[int, Committed] = {}
-        self._met_by_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
+        self._compared_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
         """By read version: the comparison of its Appends, and the last version that it covers."""
         self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
         """By version, least recently used first: its queue entries, and the estimate of their memory in bytes."""
@@ -413,19 +413,19 @@ class Table:
         """Return the cached facts about a version; None when there are none."""
         return self._committed.get(version)
 
-    def met_by_appends(self, after: int) -> tuple[Comparison, Committed] | None:
+    def compared_appends(self, after: int) -> tuple[Comparison, Committed] | None:
         """Return the cached comparison of Appends with read version `after`, and the last version that it covers.
 
         The caller must check that this version belongs to its history.
         """
-        return self._met_by_appends.get(after)
+        return self._compared_appends.get(after)
 
-    def note_met_by_appends(self, after: int, found: Comparison, last: Committed) -> None:
+    def note_compared_appends(self, after: int, found: Comparison, last: Committed) -> None:
         """Cache the comparison of an Append of read version `after` with the versions up to `last`."""
-        self._met_by_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
-        self._met_by_appends.move_to_end(after)
-        if len(self._met_by_appends) > _READ_VERSIONS_MAX:
-            self._met_by_appends.popitem(last=False)
+        self._compared_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
+        self._compared_appends.move_to_end(after)
+        if len(self._compared_appends) > _READ_VERSIONS_MAX:
+            self._compared_appends.popitem(last=False)
 
     async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
         """Return the version above `after` that holds the transaction of this uuid, alone or as a member, or None.
@@ -463,7 +463,7 @@ class Table:
         self._footprint_bytes = 0
         self._settled.clear()
         self._settled_bytes = 0
-        self._met_by_appends.clear()
+        self._compared_appends.clear()
 
     async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
         found: dict[int, Committed | None] = {version: self._committed.get(version) for version in versions}

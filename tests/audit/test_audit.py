@@ -43,7 +43,7 @@ def test_what_is_right_has_no_findings_and_is_counted() -> None:
         "outcomes": 4,
         "staged records": 5,
         "records passed": 3,
-        "records answered in a version": 3,
+        "records with an outcome in a version": 3,
         "records pending": 2,
     }
 
@@ -84,7 +84,7 @@ def test_a_transaction_that_lies_beside_the_table_is_not_compared() -> None:
     claim = Record(offset=1, value=b"", headers=(("transaction-file", b"x.txn"),))
     report = audited(records=[RECORDS[0], claim, *RECORDS[2:]])
     assert report.findings == []
-    assert report.unchecked == {"uuids of transactions that lie beside the table": 1}
+    assert report.unchecked == {"uuids of transactions that are in claim check files": 1}
 
 
 # What is wrong with the outcomes

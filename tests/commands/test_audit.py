@@ -22,7 +22,7 @@ def test_what_happened_is_proved(story: Story) -> None:
     counts = found["counts"]
     assert counts["versions"] == scene.table.version
     assert (counts["transactions committed"], counts["transactions refused"]) == (6, 3)
-    assert (counts["outcomes"], counts["records answered in a version"]) == (9, 9)
+    assert (counts["outcomes"], counts["records with an outcome in a version"]) == (9, 9)
     text = printed(scene, "audit", "--versions", "1")
     assert "Could not be checked:" in text
     assert "Nothing was found" in text

@@ -19,7 +19,7 @@ from committerd.lance.conflicts.grid import (
     Unreadable,
     Verdict,
     check,
-    hold,
+    compared,
     reason,
     rule,
     worst,
@@ -245,12 +245,12 @@ def test_a_cell_is_found_by_row_and_column() -> None:
 def test_what_was_found_goes_on_from_what_was_found_before() -> None:
     ours = Footprint(kind=Kind.DELETE, fragments=frozenset({1}))
     append, rewrite = Footprint(kind=Kind.APPEND), Footprint(kind=Kind.REWRITE, fragments=frozenset({1}))
-    first = hold(ours, [(5, append)])
+    first = compared(ours, [(5, append)])
     assert (first.through, first.conflicts, first.deciding) == (5, (), check(ours, 5, append))
-    assert hold(ours, [], first) is first
-    both = hold(ours, [(6, rewrite), (7, append)], first)
+    assert compared(ours, [], first) is first
+    both = compared(ours, [(6, rewrite), (7, append)], first)
     assert [one.version for one in both.checked] == [5, 6, 7]
     assert [one.version for one in both.conflicts] == [6]
     assert both.deciding == check(ours, 6, rewrite)
-    assert both == hold(ours, [(5, append), (6, rewrite), (7, append)])
-    assert hold(ours, []) is NOTHING_FOUND
+    assert both == compared(ours, [(5, append), (6, rewrite), (7, append)])
+    assert compared(ours, []) is NOTHING_FOUND

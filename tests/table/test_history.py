@@ -84,11 +84,11 @@ async def test_what_appends_met_in_a_version_that_was_dropped_is_looked_for_anew
     formed = History(table).then(dropped)
     before = await judge(formed, file, append(2), options=ANY, world=world())
     assert not isinstance(before, Rejected)
-    assert formed.met_by_appends(2).through == 4
+    assert formed.compared_appends(2).through == 4
     overwritten = transaction(3, overwrite=Transaction.Overwrite(fragments=[fragment(9)], schema=[column(0)]))
     scene.write_version(samples.manifest(version=4), overwritten)
-    assert History(table).met_by_appends(2) == NOTHING_FOUND
+    assert History(table).compared_appends(2) == NOTHING_FOUND
     answer = await judge(History(table), await table.latest(), append(2), options=ANY, world=world())
     assert isinstance(answer, Rejected)
     assert answer.conflicting_version == 4
-    assert formed.met_by_appends(2) == NOTHING_FOUND
+    assert formed.compared_appends(2) == NOTHING_FOUND

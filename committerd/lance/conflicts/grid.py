@@ -191,7 +191,7 @@ class Comparison:
 NOTHING_FOUND = Comparison()
 
 
-def hold(
+def compared(
     ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Comparison = NOTHING_FOUND
 ) -> Comparison:
     """Compare ours with the versions that follow those of `before`, an earlier comparison of the same footprint."""

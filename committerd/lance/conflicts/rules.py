@@ -76,8 +76,8 @@ def row(ours: Footprint, theirs: Footprint) -> Verdict:
 def upd(ours: Footprint, theirs: Footprint) -> Verdict:
     """Update over Update: retry when both may have inserted the same key; otherwise the worse of `wal` and `row`.
 
-    Lance: conflict_resolver.rs, check_update_txn. That two updates must not merge the same MemWAL
-    generation is our own addition; Lance asks it of an UpdateMemWalState only.
+    Lance: conflict_resolver.rs, check_update_txn. Lance applies `wal` to an UpdateMemWalState only; that two Updates
+    must not merge the same MemWAL generation is committerd's own rule.
     """
     if ours.key_filter is not None and (
         theirs.key_filter is None or ours.key_filter.may_share_a_key(theirs.key_filter)
@@ -95,10 +95,10 @@ def key(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def nul(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Values written beside a schema change: retry unless every field stays as nullable as it was.
+    """Values written concurrently with a schema change: retry unless every field stays as nullable as it was.
 
-    A column may have been found free of nulls before the values came, or a required one be missing
-    from them. Lance 14: conflict_resolver.rs, may_alter_nullability; 4.0.0 lets them pass.
+    The schema change may have found a column free of nulls before these values were written, or may require a column
+    that they lack. Lance 14: conflict_resolver.rs, may_alter_nullability; 4.0.0 lets them pass.
     """
     return _retry_if(not (ours.preserves_nullability and theirs.preserves_nullability))
 
@@ -114,8 +114,8 @@ def upj(ours: Footprint, theirs: Footprint) -> Verdict:
 def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over Project: incompatible when the column that it indexes is gone.
 
-    This rule is committerd's own: Lance commits such an index, and every filter on the table fails from then on. It is
-    not for a Merge, which replaces a column that it casts: there Lance's verdict counts.
+    This rule is committerd's own: Lance commits such an index, and every filter on the table fails from then on. It
+    does not apply to a Merge, which replaces each column that it casts: for a Merge, Lance's verdict counts.
     """
     gone = any(not index.fields <= theirs.schema_fields for index in ours.new_indices)
     return Verdict.INCOMPATIBLE if gone else Verdict.COMPATIBLE
@@ -124,9 +124,8 @@ def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
 def dpr(ours: Footprint, theirs: Footprint) -> Verdict:
     """DataReplacement over Project: incompatible when the replaced column is gone; otherwise as `nul`.
 
-    Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass. A Project that
-    says nothing of nullability, as those of older writers, is retried before its columns are looked
-    at.
+    Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass. Over a Project whose writer does
+    not assert that it preserves nullability (older writers never do), the verdict is retry, whatever its columns are.
     """
     fields = {one for fields in ours.replaced.values() for one in fields if one >= 0}
     if fields <= theirs.schema_fields:
@@ -182,10 +181,9 @@ def idx(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over CreateIndex: retry when both make an index of one name (system indices
     included).
 
-    Also when a removal meets what was built on the removed index: a segment added under its name,
-    or a replacement of the same index. Lance 14: conflict_resolver.rs, check_create_index_txn.
-    Lance 4.0.0 doesn't ask for removals, so a version that a Lance of those years committed is
-    judged as it would: its writers build on that.
+    Retry also when one side removed an index on which the other builds: a segment added under its name, or a
+    replacement of the same index. Lance 14: conflict_resolver.rs, check_create_index_txn. Lance 4.0.0 does not check
+    removals, so a version that such an old Lance committed is judged by its rule: its writers rely on that.
     """
     if ours.creates & theirs.creates:
         return Verdict.RETRYABLE
@@ -201,10 +199,10 @@ def idx(ours: Footprint, theirs: Footprint) -> Verdict:
 def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over Rewrite: retry when the index covers a fragment that is gone, or does not say what it covers.
 
-    Not when the Rewrite brought a fragment reuse entry younger than the index: readers then follow
-    its rows. An index of reuse entries itself is given theirs. Lance: conflict_resolver.rs,
-    check_create_index_txn; 4.0.0 doesn't see the entry, which it dates at the version that the
-    index was built on.
+    There is no conflict when the Rewrite added a fragment reuse entry that is younger than the index: readers then
+    follow the moved rows. If ours is the index of reuse entries itself, it is rebased to include theirs. Lance:
+    conflict_resolver.rs, check_create_index_txn; 4.0.0 misses the entry, because it dates the entry at the version
+    that the index was built on.
     """
     if theirs.reuse_version is not None and FRAGMENT_REUSE_INDEX in ours.creates:
         alone = len(ours.new_indices) == 1 and len(ours.removed_indices) == 1
@@ -217,10 +215,9 @@ def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
 def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
     """Rewrite over CreateIndex: retry when the index covers a fragment that ours replaces.
 
-    Where ours leaves indices alone (deferred remapping) only a group that is covered in part is a
-    conflict: then the index lists fragments that are gone, and the new ones count as not indexed.
-    An index of reuse entries is no conflict. Lance: conflict_resolver.rs, check_rewrite_txn; the
-    part about groups is of 6.0.
+    If ours defers the remapping of indices, only an index that covers a part of a group is a conflict. Any other index
+    may keep listing fragments that are gone, and the new fragments count as not indexed. An index of reuse entries
+    alone is no conflict. Lance: conflict_resolver.rs, check_rewrite_txn; the rule about groups is that of 6.0.
     """
     if FRAGMENT_REUSE_INDEX in theirs.creates:
         alone = len(theirs.new_indices) == 1 and len(theirs.removed_indices) == 1
@@ -237,7 +234,7 @@ def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def rew(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Rewrite over Rewrite: as `frg`; retry also when both deferred indices, since there is one list of reuse entries.
+    """Rewrite over Rewrite: as `frg`; retry also when both defer remapping, as there is one list of reuse entries.
 
     Lance: conflict_resolver.rs, check_rewrite_txn.
     """
@@ -247,7 +244,7 @@ def rew(ours: Footprint, theirs: Footprint) -> Verdict:
 def prn(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over Update: rebase the index, which no longer covers what the update rewrote in place.
 
-    Lance 14: conflict_resolver.rs, check_create_index_txn; 4.0.0 leaves it in.
+    Lance 14: conflict_resolver.rs, check_create_index_txn; in 4.0.0 the index still covers it.
     """
     stale = any(
         index.fields & theirs.fields_modified and _may_cover(index, theirs.files.keys()) for index in ours.new_indices
@@ -265,7 +262,7 @@ def mwi(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def iwl(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over UpdateMemWalState: rebase the MemWAL index with their generations; incompatible for others.
+    """CreateIndex over UpdateMemWalState: rebase the MemWAL index with their generations; any other is incompatible.
 
     Lance: conflict_resolver.rs, check_create_index_txn.
     """
@@ -317,8 +314,8 @@ def ovc(ours: Footprint, theirs: Footprint) -> Verdict:
 def ucc(ours: Footprint, theirs: Footprint) -> Verdict:
     """UpdateConfig over UpdateConfig: incompatible when both change the same config key or the same metadata.
 
-    Lance: conflict_resolver.rs, check_update_config_txn. For table metadata too, by key or when
-    either replaces all of it: Lance 14; with 4.0.0 the last writer wins.
+    Lance: conflict_resolver.rs, check_update_config_txn. Table metadata conflicts by key, or when either side replaces
+    all of it: Lance 14; in 4.0.0 the last writer wins.
     """
     table = ours.table_metadata_keys & theirs.table_metadata_keys or (
         (ours.replaces_table_metadata and theirs.sets_table_metadata)

@@ -71,12 +71,12 @@ _SIZE = Bounds(0, SIZE_MAX)
 _TIME = Bounds(-TIME_MS_MAX, TIME_MS_MAX)
 
 BOUNDS: dict[str, dict[str, Bounds]] = {
-    "Transaction": {"read_version": _U64},  # a detached version is refused as such
+    "Transaction": {"read_version": _U64},  # validation refuses a detached version
     "Transaction.Delete": {"deleted_fragment_ids": _FRAGMENT},
     "Transaction.Rewrite.RewrittenIndex": {"new_index_version": Bounds(0, 2**31 - 1)},
-    "Transaction.Restore": {"version": _U64},  # it is there, or refused
+    "Transaction.Restore": {"version": _U64},  # a version that does not exist is refused
     "Transaction.ReserveFragments": {"num_fragments": Bounds(0, RESERVED_MAX, "fragment_ids_exhausted")},
-    "Transaction.Clone": {"ref_version": _U64},  # it is there, or refused
+    "Transaction.Clone": {"ref_version": _U64},  # a version that does not exist is refused
     "Transaction.ExactKeySetFilter": {"key_hashes": _U64},
     "Transaction.BloomFilter": {"num_bits": _U32, "number_of_items": _SIZE},
     "Transaction.KeyExistenceFilter": {"field_ids": _FIELD},
@@ -90,17 +90,17 @@ BOUNDS: dict[str, dict[str, Bounds]] = {
     },
     "Transaction.UpdateConfig": {
         "field_metadata": Bounds(0, FIELD_ID_MAX, "unknown_field"),
-        "field_metadata_updates": Bounds(-(2**31), FIELD_ID_MAX, "unknown_field"),  # it is there, or refused
+        "field_metadata_updates": Bounds(-(2**31), FIELD_ID_MAX, "unknown_field"),  # an unknown field is refused
     },
     "Transaction.DataReplacementGroup": {"fragment_id": _FRAGMENT},
-    "DataFragment": {"id": _U64, "physical_rows": _ROWS},  # where an id counts it is looked up
+    "DataFragment": {"id": _U64, "physical_rows": _ROWS},  # an id that matters is looked up
     "DataFile": {
         "fields": Bounds(-2, FIELD_ID_MAX),
         "column_indices": Bounds(-1, 2**31 - 1),
-        "file_major_version": _U32,  # it is one that we know, or refused
+        "file_major_version": _U32,  # an unknown version is refused
         "file_minor_version": _U32,
         "file_size_bytes": _SIZE,
-        "base_id": _U32,  # it is there, or refused
+        "base_id": _U32,  # an unknown base is refused
     },
     "DeletionFile": {"read_version": _VERSION, "id": _U64, "num_deleted_rows": _ROWS, "base_id": _U32},
     "ExternalFile": {"offset": _SIZE, "size": _SIZE},

@@ -36,7 +36,7 @@ def buffer_table(tail: bytes, size: int) -> Extent | None:
     if len(tail) < _FOOTER.size:
         return None
     _, _, table, buffers, _, major, minor, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
-    # Files say 0.3 for 2.0; older ones have no global buffers.
+    # Files of format 2.0 have version 0.3 here; files of older formats have no global buffers.
     if magic != _MAGIC or (major, minor) < (0, 3) or not buffers or table + _BUFFER.size > size - _FOOTER.size:
         return None
     return Extent(table, table + _BUFFER.size)

@@ -39,8 +39,8 @@ _MORE = 0x80
 T = TypeVar("T")
 
 CHUNK_BYTES_MAX = 256 * 1024
-"""About the most of a chunk with more than one fragment. Joining 100 MB of them is still little more than copying, and
-decoding one of them for a single fragment takes less than a millisecond."""
+"""The approximate maximum size of a chunk with more than one fragment, in bytes. Joining 100 MB of chunks takes little
+longer than copying them, and decoding a chunk for a single fragment takes less than a millisecond."""
 
 
 class Facts(NamedTuple):
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
 
     ids: BitMap64 = BitMap64()
     ascending: bool = True
-    """Strictly: so no id is there twice."""
+    """Whether ids ascend strictly; if so, no id occurs twice."""
     has_deletions: bool = False
     """Some fragment has a deletion file."""
     has_unknown_fields: bool = False

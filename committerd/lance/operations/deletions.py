@@ -64,8 +64,8 @@ def merge_deletions(
         fragment_id = merge.ours.id
         if not deletions.read <= deletions.ours:
             return RowConflict(
-                message=f"fragment {fragment_id} has rows again that were deleted at the read version, so what it "
-                "deletes can't be told"
+                message=f"fragment {fragment_id} has rows again that were deleted at the read version, so the rows "
+                "that the transaction deletes can't be determined"
             )
         affected = deletions.ours - deletions.read
         both = affected & deletions.latest

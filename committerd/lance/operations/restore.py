@@ -24,7 +24,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     restored, latest = draft.given.restored, draft.manifest
     if restored is None:
         raise unbuildable(
-            f"Restore names version {transaction.restore.version}, which is not there (any more)", "unknown_version"
+            f"Restore names version {transaction.restore.version}, which does not exist (any more)", "unknown_version"
         )
     if has_stable_row_ids(restored.outline) != draft.has_stable_row_ids:
         raise unbuildable(

@@ -195,12 +195,12 @@ def _rewritten_indices(
             moved.files.extend(change.new_index_files)
             indices.append(moved)
         elif covered is None or is_system_index(index) or not draft.has_stable_row_ids:
-            # Even if it covers old fragments: those no longer exist, and the new ones count as not indexed.
+            # The index stays as it is. Old fragments in its list no longer exist, and new ones count as not indexed.
             indices.append(index)
         elif holds_addresses(index):
             indices.append(with_coverage(index, covered - old))
         else:
-            # Rows kept their ids, so it finds them in the new fragments.
+            # Rows keep their ids, so the index finds them in the new fragments.
             indices.append(with_coverage(index, rewritten_coverage(covered, groups, name=index.name)))
     return indices
 

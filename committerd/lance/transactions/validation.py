@@ -48,8 +48,8 @@ def require_valid(
         )
     if unknown := unknown_fields(transaction):
         raise UnsupportedRequest(
-            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; it would lose what "
-            "they say. Stage with a Lance up to 14.0.2, or without the feature",
+            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; it would drop "
+            "them. Stage with a Lance up to 14.0.2, or without the feature",
             code="unknown_fields",
         )
     if operation.kind not in allowed.operations:
@@ -78,7 +78,7 @@ def _require_read_version(transaction: Transaction, operation: Operation, latest
         return
     if read_version == 0 and operation.read_version is ReadVersion.REQUIRED:
         raise InvalidRequest(
-            f"read_version 0 says that nothing was read, but {operation.kind} changes what is there; set the version "
+            f"read_version 0 says that nothing was read, but {operation.kind} changes existing data; set the version "
             "that it was planned on",
             code="read_version_missing",
         )
@@ -116,7 +116,7 @@ def _require_files(files: StagedFiles, room: int) -> None:
         where = path, file.base_id if file.HasField("base_id") else None
         if where in seen:
             raise InvalidRequest(
-                f"data file {path!r} is there twice; each belongs to one fragment", code="duplicate_file"
+                f"data file {path!r} is listed twice; each file belongs to one fragment", code="duplicate_file"
             )
         seen.add(where)
         if len(file.fields) != len(file.column_indices) and file.file_major_version >= 2:

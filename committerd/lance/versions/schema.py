@@ -117,7 +117,7 @@ def _wrong_children(field: Field, seen: _Seen) -> str:
     """The fault of the children of a list or map. Lance takes the first child unchecked (field.rs, data_type)."""
     logical_type, children = field.logical_type, seen.children.get(field.id, 0)
     if _LIST_TYPE.fullmatch(logical_type) and children != 1:
-        return f"a {logical_type} has one child, which says of what; this one has {children}"
+        return f"a {logical_type} has one child, the type of its elements; this one has {children}"
     parent = seen.fields.get(field.parent_id)
     if parent is None:
         return ""
