@@ -9,7 +9,7 @@ import pytest
 
 ALLOWED = {
     "committerd_common": {"exceptiongroup", "google", "numpy", "pyroaring", "typing_extensions"},
-    "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "pyarrow", "pyroaring"},
+    "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
     "committerd_spark": {"committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
 }
 """Beside itself and the standard library. numpy, pyroaring, pylance (lance) and pyspark come with extras."""
