@@ -1,6 +1,7 @@
-"""What more than one folder of tests needs: real parts, and names that nobody used before.
+"""Fixtures for more than one folder of tests: real parts, and fresh names.
 
-A part starts when the first test asks for it. Where it can't be had its tests are skipped, with what to install.
+A part starts when the first test uses it. If it can't be had, its tests are skipped with a message that says what to
+install.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _part(part: contextlib.AbstractContextManager[Part]) -> Iterator[Part]:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker | RunningKafka]:
-    """A broker for the whole run; use names of your own. Whoever stops it needs one of their own.
+    """A broker for the whole run; use your own names. A test that stops the broker needs `breakable_kafka`.
 
     Where several processes share the tests, they share the broker too: `COMMITTERD_TEST_KAFKA` is its address.
     """
@@ -63,27 +64,27 @@ def breakable_kafka(_breakable_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Endpoint]:
-    """versitygw, or the server that COMMITTERD_TEST_S3_ENDPOINT names, for the whole run; make buckets of your own."""
+    """versitygw, or the server that COMMITTERD_TEST_S3_ENDPOINT names, for the whole run; make your own buckets."""
     yield from _part(s3_server())
 
 
 @pytest.fixture(scope="session")
 def minio() -> Iterator[S3Endpoint]:
-    """A second S3 server, by other people."""
+    """A second S3 server, MinIO."""
     for server in _part(Minio()):
         yield server.endpoint
 
 
 @pytest.fixture(scope="session")
 def dynamodb() -> Iterator[DynamoDBEndpoint]:
-    """DynamoDB Local for the whole run; make tables of your own."""
+    """DynamoDB Local for the whole run; make your own tables."""
     for server in _part(DynamoDBLocal()):
         yield server.endpoint
 
 
 @pytest.fixture(scope="session")
 def toxiproxy() -> Iterator[Toxiproxy]:
-    """Network faults for the whole run; make proxies of your own, and take them away."""
+    """Network faults for the whole run; make your own proxies, and remove them."""
     yield from _part(Toxiproxy())
 
 
@@ -95,5 +96,5 @@ def away_kafka(toxiproxy: Toxiproxy) -> Iterator[AwayKafka]:
 
 @pytest.fixture
 def dataset() -> str:
-    """A dataset's name, new for each test: its topics, its group."""
+    """A dataset's name, new for each test, which names its topics and its group."""
     return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""A small table with its queue, all of it right, to be spoilt in audits of it."""
+"""A small, consistent table with its queue, which the audit's tests damage."""
 
 from __future__ import annotations
 

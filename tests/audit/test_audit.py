@@ -1,4 +1,4 @@
-"""The audit is content with what is right, notices each thing that is wrong, and does not guess."""
+"""The audit accepts what is right, finds each thing that is wrong, and does not guess."""
 
 from __future__ import annotations
 

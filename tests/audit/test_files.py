@@ -1,4 +1,4 @@
-"""Are the data files of an Append in its version, each exactly once?"""
+"""Checks that the data files of an Append are in its version, each exactly once."""
 
 from __future__ import annotations
 

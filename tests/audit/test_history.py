@@ -1,4 +1,4 @@
-"""An audit of versions: those that contradict each other, those that are gone, and those of an operator."""
+"""The audit of versions: versions that contradict each other, missing versions, and versions of an operator."""
 
 from __future__ import annotations
 

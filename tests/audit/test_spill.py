@@ -1,4 +1,4 @@
-"""What an audit remembers, in a file: as in memory, and gone afterwards."""
+"""The audit's file works like a dictionary in memory, and is gone afterwards."""
 
 from __future__ import annotations
 

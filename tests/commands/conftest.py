@@ -1,4 +1,4 @@
-"""Scenes for operators' commands: one that is only looked at, and a new one for each test that changes something."""
+"""Scenes for operators' commands: one that tests only read, and a new one for each test that changes something."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> It
 
 @pytest.fixture(scope="package")
 def story(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """A dataset whose committer runs; nothing is staged any more. Not to be changed."""
+    """A dataset whose committer runs; nothing is staged any more. Tests must not change it."""
     folder = tmp_path_factory.mktemp("story")
     with Scene(kafka=kafka.bootstrap_servers, name=f"t-{uuid.uuid4().hex[:12]}", folder=folder) as made:
         yield told(made)

@@ -1,4 +1,4 @@
-"""`committerd` in this process: what it prints, and what it ends with."""
+"""Runs `committerd` in this process, and returns its output and exit code."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _PATIENT = {
     "KAFKA__DELIVERY_TIMEOUT_MS": "30000",
     "KAFKA__FETCH_MAX_WAIT_MS": "100",
 }
-"""Times for a machine that has much else to do."""
+"""Timeouts for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One command that has ended."""
+    """A finished command."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """What `--json` printed."""
+        """The output of `--json`, decoded."""
         return json.loads(self.out)
 
 
@@ -59,7 +59,7 @@ def run(scene: Scene, *words: str, **settings: str) -> Ran:
 
 
 def printed(scene: Scene, *words: str, code: int = 0, **settings: str) -> str:
-    """Run it; it must end with this code."""
+    """Run it and return its output; it must end with this code."""
     ran = run(scene, *words, **settings)
     assert ran.code == code, f"exit code {ran.code}\n{ran.out}\n{ran.err}"
     return ran.out

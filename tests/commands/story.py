@@ -1,4 +1,4 @@
-"""What happened to one dataset: commits, records that were refused, and a foreign writer."""
+"""The history of one dataset: commits, records that were refused, and a foreign writer."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from harness.scene import Scene, until
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """It: nine records, all answered, in eight versions or fewer."""
+    """Nine records, all with outcomes, in eight versions or fewer."""
 
     scene: Scene
     garbage: int
     """Offset of a record that was no transaction."""
     elsewhere: Transaction
-    """Was staged for another table, with header producer."""
+    """Staged for another table, with header `producer`."""
     elsewhere_offset: int
     twice: Transaction
-    """Was staged, and committed, and staged again."""
+    """Staged and committed, and staged again."""
 
 
 def told(scene: Scene) -> Story:
-    """Let it happen."""
+    """Perform the history."""
     scene.table.create(3)
-    # No rebalance while it is looked at, however busy the machine is.
+    # No rebalance meanwhile, however busy the machine is.
     scene.started(KAFKA__SESSION_TIMEOUT_MS="40000")
     scene.committed(5)
     (garbage,) = scene.ask(b"\x1b[31mgarbage\xff")

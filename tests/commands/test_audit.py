@@ -1,4 +1,4 @@
-"""`committerd audit`: content with a queue at work, and not with forged or lost answers."""
+"""`committerd audit` accepts a running queue, and rejects forged or missing outcomes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_false_outcomes_and_a_second_commit_are_found(scene: Scene) -> None:
     for value in (forged.SerializeToString(), b"\xff no outcome"):
         scene.topics.producer.send(scene.topics.outcomes, key=answer.uuid.encode(), value=value, partition=3)
     scene.topics.producer.flush()
-    # Lance itself doesn't look at uuids: the same file twice is the same rows twice.
+    # Lance itself ignores uuids: the same file twice means the same rows twice.
     again = scene.table.open().read_transaction(answer.version)
     file = scene.folder / "again.pb"
     transaction.read_version = answer.version

@@ -1,4 +1,4 @@
-"""`committerd dead`: dead letters are found, read, staged again where that helps, and deleted from the front."""
+"""`committerd dead`: dead letters are listed, shown, staged again where that helps, and deleted from the front."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_would_die_again_is_not_staged_again(story: Story) -> None:
     refused = answered(scene, "dead", "replay", "0", "1", "--apply", code=1)["letters"]
     assert ["as record_undecodable" in refused[0]["refused"], "as wrong_dataset" in refused[1]["refused"]] == [True] * 2
     assert [one["staged_offset"] for one in refused] == [None, None]
-    # With the name that its producer gave the table it could be committed.
+    # Under the name that its producer gave the table it could be committed.
     (good,) = answered(scene, "dead", "replay", "1", DATASET__ALIASES="/nowhere.lance")["letters"]
     assert (good["refused"], good["staged_offset"]) == ("", None)
     assert answered(scene, "dead", "replay", "--reason", "schema")["letters"] == []
@@ -79,7 +79,7 @@ def test_a_replay_is_judged_anew_and_only_once(scene: Scene) -> None:
     assert {answer.reason for answer in scene.topics.wait_answers(offsets)} == {"future_read_version"}
     scene.table.write()
     scene.table.write()
-    # One of them was committed meanwhile by hand.
+    # One of them was committed by hand meanwhile.
     file = scene.folder / "done.pb"
     file.write_bytes(done.SerializeToString())
     printed(scene, "commit", scene.table.uri, str(file))

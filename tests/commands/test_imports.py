@@ -1,4 +1,4 @@
-"""What a command takes beside a committer is mostly what it imports: each does without what it has no use for."""
+"""A command's memory is mostly what it imports: each command imports only what it uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DAEMON = _TOLD_AT_EXIT + "import committerd.commands.run"
 
 
 def imported(code: str, *words: str, **environment: str) -> set[str]:
-    """The modules that a process has at its end."""
+    """The modules that a process has loaded at its end."""
     ended = subprocess.run(
         [sys.executable, "-c", code, *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

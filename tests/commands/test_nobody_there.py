@@ -1,4 +1,4 @@
-"""`status` where no committer runs, and `position show` where the topic is gone: both say so, and what they do know."""
+"""`status` when no committer runs, and `position show` when the topic is gone: both say so, and print the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`committerd run` on a table that no store of ours serves: told at once, whatever else is wrong."""
+"""`committerd run` on a table that no store supports: it reports this at once, whatever else is wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_place_that_is_not_served_is_a_wrong_setting_and_kafka_is_not_looked_f
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,  # Kafka would be looked for a minute
+        timeout=50,  # it would look for Kafka for a minute
     )
     assert done.returncode == 2
     assert done.stderr.startswith("committerd: settings:\n")

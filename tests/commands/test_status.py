@@ -1,4 +1,4 @@
-"""`committerd status`: what table and queue say together, and half of it where the other half is away."""
+"""`committerd status`: the state of table and queue, and of one of them if the other is unavailable."""
 
 from __future__ import annotations
 

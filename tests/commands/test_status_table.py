@@ -1,4 +1,4 @@
-"""What `committerd status` makes of a table whose old versions are damaged, or hold what nobody should have written."""
+"""`committerd status` on a table whose old versions are damaged, or hold data that no writer should write."""
 
 from __future__ import annotations
 

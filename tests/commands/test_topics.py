@@ -1,4 +1,4 @@
-"""`committerd topics`: makes what is missing, compares, and changes nothing else."""
+"""`committerd topics` creates missing topics, compares settings, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_topics_are_made_once_and_what_is_wrong_is_named_and_left_alone(scene: S
     assert [(one["topic"], one["actual"]) for one in missing["checks"]] == [(name, "missing") for name in names]
     assert not [name for name in scene.topics.admin.list_topics() if name.startswith(scene.name)]
 
-    # Also where the settings say that a committer must not.
+    # Even if the settings forbid it to a committer.
     made = answered(scene, "topics", "create", KAFKA__TOPICS_MODE="check")
     assert made["created"] == names
     assert all(one["good"] for one in made["checks"])

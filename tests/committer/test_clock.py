@@ -1,4 +1,4 @@
-"""What time it is for Kafka, whatever this machine's clock says."""
+"""Kafka's time, whatever this machine's clock says."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Times:
         await self.clock.ask(cast(Queue, _Broker(self, seconds)))
 
     def late(self) -> float:
-        """Seconds by which the clock is before the brokers'; less than 0 = after it."""
+        """Seconds by which the clock is behind the brokers'; negative = ahead of it."""
         return (self.now - self.clock.now()).total_seconds()
 
 

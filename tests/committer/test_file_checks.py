@@ -1,4 +1,4 @@
-"""Files of records are looked at while the records wait, and a version waits for no file of another one."""
+"""Files of records are checked while the records wait, and a version waits for no file of another one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
 
 class SlowStore(LocalStore):
-    """Answers about one object at a time, and about some only when it is told to."""
+    """Responds for one object at a time, and for some objects only on command."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, durable=False)
@@ -75,7 +75,7 @@ def staged(name: str) -> Transaction:
 
 
 class Bench:
-    """What forms versions, and what looks at files for it."""
+    """A former, and a checker that checks files for it."""
 
     def __init__(
         self, scene: Scene, options: FormingOptions | None = None, file_check_timing: FileCheckTiming = "early"
@@ -169,7 +169,7 @@ async def test_files_of_all_records_that_wait_are_looked_at_together(bench: Benc
 async def test_further_records_are_looked_at_as_those_before_them_are_settled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without anything new from Kafka, which delivers nothing while too much waits."""
+    """Nothing new comes from Kafka, which delivers nothing while too much waits."""
     bench.arrive_staged("a", "b", "c")
     monkeypatch.setattr(file_checks, "_BYTES_AHEAD", 2 * bench.intake.pending[0].size)
     async with bench.looking():
@@ -317,7 +317,7 @@ async def test_what_is_judged_before_it_was_looked_at_is_looked_at_then(bench: B
 
 
 class TestAStoreThatAnswersAtOnce:
-    """Files of all records of a version are looked at in one go, when it is formed."""
+    """All files of a version are checked in one go, when it is formed."""
 
     @pytest.fixture
     def bench(self, scene: Scene) -> Bench:
@@ -328,7 +328,7 @@ class TestAStoreThatAnswersAtOnce:
         bench.arrive_staged("a", "nothing", "b")
         bench.store.batches.clear()
         assert await bench.formed() == ([0, 2], ["missing_file"])
-        # The second time it is asked for what was missing.
+        # The second time it is asked for the missing files.
         assert bench.store.batches == [["data/a.lance", "data/nothing.lance", "data/b.lance"]]
         assert await bench.formed() == ([0, 2], ["missing_file"])
         assert len(bench.store.batches) == 1

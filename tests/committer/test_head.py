@@ -1,4 +1,4 @@
-"""What follows a head: versions of the queue, of other writers, and versions that are only formed."""
+"""The heads that follow a head: versions of the queue, of other writers, and versions that are only formed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.store import Bucket, FakeStore
 
 START = Position(cluster_id="c", topic="t", topic_id="i", next_offset=5, last_offset=4, last_sha256="x")
 MANIFEST = ManifestFile.__new__(ManifestFile)
-"""Nobody looks into it."""
+"""Never read."""
 MARK = AppMark(run="r", version=1, uuid="u", table_version=2, used_ms=0)
 
 

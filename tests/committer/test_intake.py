@@ -1,4 +1,4 @@
-"""Records are compared with the log while other events go on."""
+"""Records are compared with the log while other events are handled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEHIND = Position(cluster_id="cluster", topic="t.staged", topic_id="i", next_off
 
 
 class Hanging(FakeQueue):
-    """Whoever asks for the bounds of the log gets no answer."""
+    """Requests for the bounds of the log get no response."""
 
     asked = 0
 
@@ -27,7 +27,7 @@ class Hanging(FakeQueue):
 
 
 def comparing(then: Callable[[FakeQueue], None]) -> Intake:
-    """What an intake knows a second after something has happened while it compares a record."""
+    """The intake's state a second after `happens` was called during a comparison."""
     broker = FakeBroker()
 
     async def main() -> Intake:

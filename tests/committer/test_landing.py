@@ -1,4 +1,4 @@
-"""The commit protocol, step by step: what the store answers, and what is done next."""
+"""The commit protocol, step by step: the store's results, and what is done next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOST, DOWN = OutcomeUnknown("lost"), StoreUnavailable("down")
 
 
 class Script:
-    """A landing whose answers are written down beforehand."""
+    """A landing with scripted results."""
 
     def __init__(self, puts: Sequence[Answer], reads: Sequence[str | None], *, gives_up: bool = False) -> None:
         self.puts, self.reads = list(puts), list(reads)
@@ -73,6 +73,6 @@ async def test_who_gives_up_does_so_before_anything_can_have_landed() -> None:
 
 @pytest.mark.parametrize("first", [LOST, TAKEN])
 async def test_nobody_gives_up_once_it_may_be_there(first: Answer) -> None:
-    """A number that is taken may be taken by our own put, whose answer never came."""
+    """A number that is taken may be taken by our own put, whose response was lost."""
     script = Script([first, DOWN, TAKEN], [None, "ours"], gives_up=True)
     assert await land(script, Backoff(random.Random(0))) == "ours"

@@ -1,4 +1,4 @@
-"""What is known of a table whose history has more records than the ledger may remember."""
+"""The known facts about a table whose history has more records than the ledger may hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def loaded_from(bucket: Bucket, owed_from: Callable[[Position], int] = not
 
 
 def put(bucket: Bucket, version: int, *, answers: int, next_offset: int, settled: Sequence[int]) -> None:
-    """A version of the queue that answers one record."""
+    """A version of the queue that settles one record."""
     position = Position(
         cluster_id="c", topic="t", topic_id="i", next_offset=next_offset, settled=tuple(settled), last_offset=-1
     )
@@ -46,7 +46,7 @@ def put(bucket: Bucket, version: int, *, answers: int, next_offset: int, settled
 
 
 def settled_ahead_and_79_more() -> Bucket:
-    """Version 1 answers offset 200, ahead of all others; version n + 2 answers offset n."""
+    """Version 1 settles offset 200, ahead of all others; version n + 2 settles offset n."""
     bucket = Bucket()
     put(bucket, 1, answers=AHEAD, next_offset=0, settled=[AHEAD])
     for offset in range(79):

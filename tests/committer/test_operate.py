@@ -1,4 +1,4 @@
-"""`position adopt` and `rewind`: which records the position passes that an operator sets."""
+"""`position adopt` and `rewind`: the records that an operator's position passes."""
 
 from __future__ import annotations
 

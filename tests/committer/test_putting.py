@@ -1,4 +1,4 @@
-"""What was put into a table that it was not built on is taken out again, and nothing else ever is."""
+"""A version that was put into another table than its own is withdrawn again, and no other version ever is."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Bench:
         self.seconds = 0.0
 
     def replace_below(self) -> None:
-        """Another table was made under the same name."""
+        """Another table is made under the same name."""
         self.scene.write_version(manifest(fragment(0), version=1, config={"of": "another table"}))
 
     def clean_up(self) -> None:
-        """Version 1 goes, and its data file, which version 2 does not name."""
+        """Version 1 and its data file are removed; version 2 does not name that file."""
         (self.scene.root / manifest_key(1, self.scene.scheme)).unlink()
         (self.scene.root / "data" / fragment(0).files[0].path).unlink()
 
     def delete(self) -> None:
-        """All goes that was there before version 2."""
+        """Everything from before version 2 is removed."""
         self.clean_up()
         for path in (self.scene.root / "data").iterdir():
             path.unlink()
 
     async def put(self, staged: Transaction) -> list[str]:
-        """Put version 2, upon which something happened; returns the names of the versions that are left."""
+        """Put version 2, on which something happens; returns the names of the remaining versions."""
         bench = self
 
         class Store(LocalStore):
@@ -108,14 +108,14 @@ async def test_what_is_left_of_a_deleted_table_is_withdrawn(bench: Bench, monkey
 
 
 async def test_a_cleanup_of_all_below_it_withdraws_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process stood still behind the put for so long that a cleanup took the version below, and its data."""
+    """The process stood still after the put for so long that a cleanup took the version below, and its data."""
     bench.seconds = 7200.0
     monkeypatch.setattr(bench, "happens", bench.clean_up)
     assert len(await bench.put(overwrite())) == 1
 
 
 async def test_what_others_may_have_answered_is_not_withdrawn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process stood still behind the put: a standby has taken over, and has told producers what was made."""
+    """The process stood still after the put: a standby has taken over, and has published outcomes."""
     bench.seconds = 60.0
     monkeypatch.setattr(bench, "happens", bench.replace_below)
     assert len(await bench.put(append())) == 2

@@ -1,4 +1,4 @@
-"""Arithmetic on row ids, held against the same said row by row."""
+"""Arithmetic on row ids, compared with a row-by-row computation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from committerd_common.row_runs import (
 )
 
 UNHURRIED = settings(deadline=None)
-"""Others may be at work on this machine."""
+"""No deadline, because the machine may be busy."""
 
 FORMS: tuple[Callable[[list[int]], Segment], ...] = (
     lambda ids: array("Q", ids),
@@ -114,7 +114,7 @@ class Existing:
         self.sequences = sequences
 
     def created(self) -> dict[int, int]:
-        """Row by row, the first that has an id counts."""
+        """Row by row, the first fragment that has the id counts."""
         found: dict[int, int] = {}
         for several, runs in self.sequences:
             each = row_by_row(versions(runs))

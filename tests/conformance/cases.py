@@ -32,9 +32,9 @@ class Case:
 
     @property
     def answers(self) -> list[Mapping[str, Any]]:
-        """What counts as right, first what this pylance answered with all that it knows in memory."""
+        """The accepted results; the first is that of this pylance with all that it knows in memory."""
         with_all = self.expected.get("with_in_memory_info") or self.expected
-        # Some cases of 4.0.0 were given to 14.0.2 too; either answer is right.
+        # Some cases of 4.0.0 were given to 14.0.2 too; either result is right.
         also = self.expected.get("also")
         return [with_all, also] if also else [with_all]
 
@@ -74,7 +74,7 @@ def load(unpacked: Path, name: str) -> Case:
 
 
 def mount(unpacked: Path) -> list[Path]:
-    """Put the tables that others read through a base where they expect them; returns those that were not there."""
+    """Put the tables that others read through a base into their places; return those that were not there before."""
     made: list[Path] = []
     for name in names():
         case = load(unpacked, name)

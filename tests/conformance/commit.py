@@ -1,4 +1,4 @@
-"""Commit a staged transaction to a table in a folder, alone and without a queue."""
+"""Commits a staged transaction to a table in a folder, alone and without a queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_store(uri: str) -> ObjectStore:
 async def commit_alone(
     root: Path, staged: Transaction, options: Mapping[str, Any] | None = None
 ) -> Prepared | Rejected:
-    """What became of it; a commit is in the table."""
+    """Commit it if possible; return the outcome."""
     table = Table(open_store(str(root)))
     answer = await prepare(
         table,

@@ -1,4 +1,4 @@
-"""A version as plain JSON: all that a commit decides, nothing of how it is laid out in bytes."""
+"""A version as plain JSON: all that a commit decides, and nothing about the layout of bytes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _indices(file: ManifestFile) -> list[dict[str, Any]]:
 
 
 def in_order(indices: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Indices in an order that any two descriptions of one list share."""
+    """Indices in a canonical order."""
     return sorted(
         (dict(index) for index in indices),
         key=lambda index: (index["name"], index["fragment_bitmap"] or [], index["uuid"]),

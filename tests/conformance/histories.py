@@ -1,8 +1,8 @@
 """Random histories: the same operation, staged at a random version, committed once by pylance and once by us.
 
-`LANCE_LOG=error python -m tests.conformance.histories --first 0 --count 500` runs many; a seed that fails is printed,
-and repeats it. The tables are made by pylance 4.0.0 or 14.0.2, some by both in turn; what 4.0.0 staged may come out as
-either of them does it. Both read every result, through its indices and without.
+`LANCE_LOG=error python -m tests.conformance.histories --first 0 --count 500` runs many; it prints a seed that fails,
+and that seed repeats the failure. The tables are made by pylance 4.0.0 or 14.0.2, some by both in turn; a change that
+4.0.0 staged may have the result of either. Both read every result, with and without its indices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pylance:
-    """One version of pylance: makes and changes tables, and reads them."""
+    """One version of pylance: makes, changes and reads tables."""
 
     def __init__(self, python: str | None = None) -> None:
         """The version of this process, or that of another Python."""
@@ -45,15 +45,15 @@ class Pylance:
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def make(self, root: Path, shape: operations.Shape) -> str | None:
-        """The error, if it can't be made."""
+        """Make a table; returns the error if it can't be made."""
         return self._ask(operations, {"root": str(root), "shape": asdict(shape)}).get("error")
 
     def run(self, root: Path, step: Step, version: int | None = None) -> str | None:
-        """The error, if the step can't be done at this version."""
+        """Perform a step; returns the error if it can't be done at this version."""
         return self._ask(operations, {"root": str(root), "step": asdict(step), "version": version}).get("error")
 
     def read(self, root: Path) -> dict[str, Any]:
-        """What a reader sees, and wrong answers of indices."""
+        """Return what a reader sees, and wrong results of indices."""
         return self._ask(reader, {"root": str(root), "lookups": True})
 
     def _ask(self, part: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def outcome_of(error: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What both made of one operation."""
+    """The results of both sides for one operation."""
 
     seed: int
     said: str
@@ -119,12 +119,12 @@ class Compared:
     theirs: str
     differences: tuple[str, ...] = ()
     wrong_in_pylance: tuple[str, ...] = ()
-    """Queries that answer wrongly on pylance's own result too."""
+    """Queries with wrong results on pylance's own table too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a commit ended with, and what both versions read of the table."""
+    """The result of a commit, and what both versions read of the table."""
 
     outcome: str
     error: str
@@ -133,7 +133,7 @@ class Result:
 
 
 async def run(seed: int, folder: Path, versions: Pylances, only: tuple[str, ...] = ()) -> Compared | None:
-    """One history and one operation on it, of `only` if there are any; None when it can't be made at its version."""
+    """Run one history and one operation on it, of `only` if given; None if it can't be made at its version."""
     rng = random.Random(seed)
     root = folder / "table"
     old = versions.old if versions.old is not None and rng.random() < 0.35 else None
@@ -146,7 +146,7 @@ async def run(seed: int, folder: Path, versions: Pylances, only: tuple[str, ...]
     for _ in range(rng.randrange(1, 5)):
         step = random_step(rng)
         by = rng.choice([versions.new, versions.old or versions.new]) if mixed else writer
-        # A column that is no longer there and the like: another step, then.
+        # A column no longer exists, or similar: take another step.
         if by.run(root, step) is None:
             history.append(described(step) + ("" if by is writer else " (by the other pylance)"))
     latest = max(manifests(root))
@@ -168,10 +168,10 @@ async def run(seed: int, folder: Path, versions: Pylances, only: tuple[str, ...]
     mine, first = await by_us(copied, staged, versions)
     found = tuple(differences(mine, first, theirs, before=before, step=ours))
     if found and versions.old is not None and (old is not None or mixed):
-        # A table of 4.0.0 may come out as 14.0.2 makes it, and one that both write as either.
+        # A table of 4.0.0 may have the result of 14.0.2, and one that both write may have either.
         second = versions.new if old is not None else versions.old
         other = without_lineage(by_pylance(second, root, read, ours, folder / "other", versions))
-        # Where they judge differently, the stricter verdict is ours.
+        # Where they differ, our verdict is the stricter one.
         as_strict = mine.outcome != "committed" and (other.outcome != "committed" or mixed)
         if as_strict or not any(differences(without_lineage(mine), first, other, before=before, step=ours)):
             found = ()
@@ -193,14 +193,14 @@ def described(step: Step) -> str:
 
 
 def stage(writer: Pylance, root: Path, read: int, step: Step, folder: Path) -> list[Transaction]:
-    """The transactions that the operation makes on a copy that ends at its read version; empty when it can't."""
+    """The transactions that the operation makes on a copy that ends at its read version; empty if it can't."""
     shutil.copytree(root, folder)
     found = manifests(folder)
     latest = decode(found[max(found)].read_bytes()).manifest
     for version, path in found.items():
         if version > read:
             path.unlink()
-    # A compaction reserves ids before it begins; those it gets here are the ones that it will get from the table.
+    # A compaction reserves ids before it begins; it gets here those that it will get from the table.
     file = decode(found[read].read_bytes())
     ahead = Manifest()
     ahead.CopyFrom(file.manifest)
@@ -222,7 +222,7 @@ def by_pylance(writer: Pylance, root: Path, read: int, step: Step, folder: Path,
 
 
 async def by_us(root: Path, staged: list[Transaction], versions: Pylances) -> tuple[Result, str]:
-    """The result, and the outcome of the earliest conflict alone: pylance stops there."""
+    """Return the result, and the outcome of the earliest conflict alone, because pylance stops there."""
     answer: Prepared | Rejected | None = None
     for transaction in staged:
         answer = await commit_alone(root, transaction)
@@ -244,7 +244,7 @@ def result(root: Path, outcome: str, error: str, versions: Pylances) -> Result:
 
 
 def differences(mine: Result, first: str, theirs: Result, *, before: Mapping[str, Any], step: Step) -> Iterator[str]:
-    """What differs between the versions that both made, names of files and indices left out."""
+    """The differences between the versions of both sides, without names of files and indices."""
     if mine.outcome != theirs.outcome or mine.outcome != "committed":
         accepted = (theirs.outcome, *(("invalid",) if theirs.outcome == "error" else ()))
         if mine.outcome in accepted or first in accepted:
@@ -257,15 +257,15 @@ def differences(mine: Result, first: str, theirs: Result, *, before: Mapping[str
             return
         yield f"{mine.outcome} {mine.error!r} (at the first conflict: {first}), not {theirs.outcome} {theirs.error!r}"
         return
-    # An index that pylance lets answer for rows that it doesn't have is not to be had from us.
+    # pylance lets an index cover rows that it lacks; we don't.
     right = len(wrong_lookups(mine)) < len(wrong_lookups(theirs))
     for key, value in mine.facts.items():
         if value == theirs.facts[key] or (key == "indices" and (right or narrower(value, theirs.facts[key]))):
             continue
         if key.endswith("feature_flags") and value == theirs.facts[key] | FeatureFlag.STABLE_ROW_IDS:
-            continue  # 4.0.0 forgets it in a table without fragments
-        # pylance carries a schema's metadata along in memory, and so undoes what was set since its read version. The
-        # transaction does not say any, so what the table has stays.
+            continue  # 4.0.0 drops it in a table without fragments
+        # pylance carries a schema's metadata in memory, and so undoes what was set since its read version. The
+        # transaction does not contain any, so the table's stays.
         if key == "schema_metadata" and step.name in CARRY_METADATA:
             if value != before[key]:
                 yield "schema metadata is lost"
@@ -284,7 +284,7 @@ CAN_BE_STAGED = tuple(name for name in operations.OPERATIONS if name != "compact
 LAXER = frozenset({"delete_nothing_of_a_fragment"})
 """docs/conflicts.md says why."""
 READ_THE_LATEST = frozenset({"restore", "truncate", "move_rows"})
-"""These do their work on the latest version, whichever version they were asked on."""
+"""These work on the latest version, whichever version they were called on."""
 CARRY_METADATA = frozenset(
     name
     for name in operations.OPERATIONS
@@ -293,7 +293,7 @@ CARRY_METADATA = frozenset(
 
 
 def narrower(ours: list[Any], theirs: list[Any]) -> bool:
-    """Whether all that differs is that zone maps and bloom filters of ours cover less.
+    """Whether the only difference is that zone maps and bloom filters of ours cover less.
 
     They hold addresses, and 4.0.0 lets them cover rows that moved.
     """
@@ -309,7 +309,7 @@ def wrong_lookups(made: Result) -> list[str]:
 
 
 def without_lineage(made: Result) -> Result:
-    """Without row versions: 4.0.0 takes the stable id of an updated row for its address, and stamps others."""
+    """Without row versions: 4.0.0 mistakes the stable id of an updated row for its address, and stamps other rows."""
     facts = dict(made.facts)
     facts["fragments"] = [
         {key: value for key, value in fragment.items() if key not in ("created_at", "last_updated_at")}
@@ -319,7 +319,7 @@ def without_lineage(made: Result) -> Result:
 
 
 def is_unreadable(made: Result) -> bool:
-    """Whether a table can't be read, or not through its indices, by the newest pylance."""
+    """Whether the newest pylance can't read a table, or not through its indices."""
     if not made.read:
         return False
     newest = made.read[0]
@@ -327,7 +327,7 @@ def is_unreadable(made: Result) -> bool:
 
 
 def comparable(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts that are the same wherever an operation is run."""
+    """Facts that are the same wherever an operation runs."""
     kept = {key: value for key, value in facts.items() if key != "version"}
     for fragment in kept["fragments"]:
         for file in fragment["files"]:

@@ -1,7 +1,7 @@
-"""What pylance is made to do to a table: each operation does the same wherever it is run.
+"""Operations that pylance performs on a table; each has the same effect wherever it runs.
 
 Runs under any pylance and imports nothing of ours. As a program it runs one operation for each line that it reads,
-{"root": ..., "version": ..., "step": {...}}, and answers each with a line that says how it ended.
+{"root": ..., "version": ..., "step": {...}}, and prints a line with the result for each.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import lance
 import pyarrow as pa
 
 ROWS = 5
-"""Of a fragment."""
+"""Rows of a fragment."""
 WIDTH = 4
-"""Of a vector."""
+"""Dimensions of a vector."""
 KEY = "lance-schema:unenforced-primary-key"
 
 SCALAR = {
@@ -39,7 +39,7 @@ VECTOR = ("IVF_FLAT", "IVF_PQ")
 
 @dataclass(frozen=True)
 class Step:
-    """One operation, and what chance gave it to work on."""
+    """One operation, and its random arguments."""
 
     name: str
     row: int = 0
@@ -117,7 +117,7 @@ def _like_the_key(data: pa.Table, *, keyed: bool) -> pa.Table:
 
 
 def _like(dataset: Any, data: pa.Table) -> pa.Table:
-    """The rows, as far as the table still has their columns, with as many nulls allowed as there."""
+    """The rows, with those columns that the table still has, and with as many nulls as it allows."""
     present = [name for name in dataset.schema.names if name in data.schema.names]
     taken = data.select(present)
     fields = []
@@ -132,12 +132,12 @@ def append(dataset: Any, step: Step) -> None:
 
 
 def append_several(dataset: Any, step: Step) -> None:
-    """Several fragments at once."""
+    """Append several fragments."""
     lance.write_dataset(_like(dataset, step.rows(5)), dataset, mode="append", max_rows_per_file=2)
 
 
 def append_columns(dataset: Any, step: Step) -> None:
-    """Rows that leave nullable columns out."""
+    """Append rows that leave nullable columns out."""
     lance.write_dataset(_like(dataset, step.data.select(["id", "a", "b"])), dataset, mode="append")
 
 
@@ -146,7 +146,7 @@ def overwrite(dataset: Any, step: Step) -> None:
 
 
 def overwrite_with_metadata(dataset: Any, step: Step) -> None:
-    """Another schema, with metadata of its own."""
+    """Overwrite with another schema, with metadata of its own."""
     data = step.data.select(["id", "a", "b", "s"]).replace_schema_metadata({step.key: str(step.value)})
     lance.write_dataset(data, dataset, mode="overwrite")
 
@@ -185,7 +185,7 @@ def update_indexed(dataset: Any, step: Step) -> None:
 
 
 def update_many(dataset: Any, step: Step) -> None:
-    """Rows of all fragments."""
+    """Update rows of all fragments."""
     dataset.update({"a": str(step.value), "b": "'melon green'"}, f"a < {step.value % 9}", conflict_retries=0)
 
 
@@ -226,11 +226,11 @@ def delete_nothing_of_a_fragment(dataset: Any, step: Step) -> None:
 
 
 def move_rows(dataset: Any, step: Step) -> None:
-    """Put several new fragments, with ids or without, in the place of one."""
+    """Replace one fragment by several new ones, with ids or without."""
     from lance.fragment import LanceFragment
 
     gone = dataset.get_fragments()[step.row % 3]
-    # Which nothing had: pylance takes any, and then two fragments have one id.
+    # Ids that no row had: pylance takes any, and then two fragments have one id.
     chosen = max(one.fragment_id for one in dataset.get_fragments()) + 50 + step.seed % 800
     made = [
         LanceFragment.create(
@@ -256,7 +256,7 @@ def insert_missing(dataset: Any, step: Step) -> None:
 
 
 def replace_by_source(dataset: Any, step: Step) -> None:
-    """Rows that the source does not have are deleted, as far as a condition says."""
+    """Delete the rows that the source does not have, as far as a condition says."""
     data = _like(dataset, step.data)
     changed = data.slice(0, 1).set_column(0, data.schema.field("id"), pa.array([step.row], pa.int64()))
     builder = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
@@ -265,7 +265,7 @@ def replace_by_source(dataset: Any, step: Step) -> None:
 
 
 def rewrite_column(dataset: Any, step: Step) -> None:
-    """Rewrite a column of one fragment in place, also one with fields of its own."""
+    """Rewrite a column of one fragment in place, also one with nested fields."""
     fragment = dataset.get_fragments()[step.row % 3]
     changed = sorted({step.row, step.other})
     wanted = _like(dataset, step.rows(len(changed)).select(["id", step.column]))
@@ -278,7 +278,7 @@ def rewrite_column(dataset: Any, step: Step) -> None:
 
 
 def replace_data(dataset: Any, step: Step) -> None:
-    """Put another file in the place of a column of one fragment."""
+    """Replace the file of a column of one fragment."""
     _replace(dataset, step, step.column)
 
 
@@ -291,7 +291,7 @@ def _replace(dataset: Any, step: Step, column: str) -> None:
     data = _like(dataset, step.rows(fragment.physical_rows).select([column]))
     ids = _field_ids(dataset.lance_schema.fields(), column)
     if version != "2.0" and data.schema.field(0).type.num_fields:
-        ids = ids[1:]  # later formats write the leaves alone
+        ids = ids[1:]  # later formats write only the leaves
     with LanceFileWriter(f"{dataset.uri}/data/{name}", data.schema, version=version) as writer:
         writer.write_batch(data)
     major, minor = version.split(".")
@@ -302,7 +302,7 @@ def _replace(dataset: Any, step: Step, column: str) -> None:
 
 
 def _field_ids(fields: list[Any], column: str) -> list[int]:
-    """The ids of a column and of what it contains."""
+    """The ids of a column and of its nested fields."""
     ids: list[int] = []
     pending = [one for one in fields if one.name() == column]
     while pending:
@@ -488,7 +488,7 @@ OPERATIONS: dict[str, Callable[[Any, Step], None]] = {
 
 
 def random_step(rng: random.Random, names: tuple[str, ...] = ()) -> Step:
-    """Any operation, with whatever it may need; `names` narrows the choice."""
+    """Any operation with random arguments; `names` restricts the choice."""
     groups = [[one.__name__ for one in group if not names or one.__name__ in names] for group in GROUPS]
     weights = [weight if group else 0 for weight, group in zip((5, 2, 4), groups, strict=True)]
     name = rng.choice(rng.choices(groups, weights)[0])

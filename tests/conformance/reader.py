@@ -1,7 +1,7 @@
 """What pylance reads of a table, as JSON.
 
-Runs under any pylance, imports nothing of ours: as a program it reads one request a line, {"root": ..., "before": ...},
-and answers each with a line.
+Runs under any pylance, and imports nothing of ours. As a program it reads one request a line, {"root": ..., "before":
+...}, and prints a line for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lance.query import MatchQuery
 
 
 def read(root: str, storage_options: dict[str, str] | None = None) -> dict[str, Any]:
-    """Digest of the latest version. Rows count, not their order in a fragment."""
+    """A digest of the latest version. It depends on the rows, and not on their order in a fragment."""
     dataset = lance.dataset(root, storage_options=storage_options)
     digest = _digest(dataset.to_table())
     digest["version"] = dataset.version
@@ -34,7 +34,7 @@ def read(root: str, storage_options: dict[str, str] | None = None) -> dict[str, 
 
 
 def lookups(root: str, storage_options: dict[str, str] | None = None) -> list[str]:
-    """Wrong answers of indices: queries that find other rows with the index than without."""
+    """Wrong results of indices: queries that find other rows with the index than without."""
     dataset = lance.dataset(root, storage_options=storage_options)
     wrong = []
     try:
@@ -63,7 +63,7 @@ def lookups(root: str, storage_options: dict[str, str] | None = None) -> list[st
 
 
 def _said(error: BaseException, root: str) -> str:
-    """Without what differs between two tables, and without the place in pylance's source."""
+    """A message without what differs between two tables, and without the place in pylance's source."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     text = f"{type(error).__name__}: {error}".partition(", /")[0].replace(root.strip("/"), "TABLE")
@@ -77,7 +77,7 @@ def _indices(dataset: Any) -> list[Any]:
 
 
 def _field(schema: Any, path: str) -> Any:
-    """The field of a schema with this path; None when there is none."""
+    """The field of a schema with this path; None if there is none."""
     field = None
     for step in path.split("."):
         place = schema.names.index(step) if hasattr(schema, "names") and step in schema.names else -1
@@ -93,7 +93,7 @@ def _children(kind: Any) -> Any:
 
 
 def _values(dataset: Any, column: str) -> list[Any]:
-    """The values of a column, those in a list one by one."""
+    """The values of a column; the items of lists one by one."""
     top, *steps = column.split(".")
     values = dataset.to_table(columns=[top]).column(top).to_pylist()
     for step in steps:
@@ -105,7 +105,7 @@ Query = tuple[str, list[int], list[int]]
 
 
 def _by_filters(dataset: Any, column: str, kind: str) -> Iterator[Query]:
-    """Filters that an index of this kind answers, the rows that it finds and those of a scan."""
+    """Yield filters that an index of this kind can use, the rows that it finds, and those of a scan."""
     values = sorted({one for one in _values(dataset, column) if one is not None}, key=str)
     filters = []
     for value in values:
@@ -150,7 +150,7 @@ def _by_words(dataset: Any, column: str) -> Iterator[Query]:
 
 
 def _by_distance(dataset: Any, column: str) -> Iterator[Query]:
-    """All rows that have a vector are neighbours, near or far."""
+    """As `_by_filters`, for vectors: all rows that have one are neighbours, near or far."""
     width = _field(dataset.schema, column).type.list_size
     table = dataset.to_table(columns=[column], with_row_id=True)
     pairs = zip(table.column("_rowid").to_pylist(), table.column(column).to_pylist(), strict=True)
@@ -163,9 +163,10 @@ def _by_distance(dataset: Any, column: str) -> Iterator[Query]:
 
 
 def commit_over(root: str, before: int) -> str:
-    """Commit a delete of nothing that was planned on version `before`, so that the versions since are looked at.
+    """Commit a delete of no row that was planned on version `before`, so that pylance compares it with the versions
+    since.
 
-    Returns how it ended: "committed", or the conflict. Anything else is raised.
+    Returns "committed", or the conflict. Raises all other errors.
     """
     dataset = lance.dataset(root, version=before)
     try:

@@ -71,18 +71,18 @@ class StoreRunner:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """pylance's, for the tables in the bucket."""
+        """pylance's storage options for the tables in the bucket."""
         return self._s3.storage_options() | (self._dynamodb.storage_options() if self._dynamodb else {})
 
     def uri(self, name: str) -> str:
-        """Of the table with this name."""
+        """The URI of the table with this name."""
         plain = f"{self._bucket}/{name}/table.lance"
         return f"s3+ddb://{plain}?ddbTableName={self._entries}" if self._entries else f"s3://{plain}"
 
     def commit(self, folder: Path, staged: bytes, options: Mapping[str, Any]) -> tuple[str, str]:
-        """Commit to a copy of the table in the folder, and bring what it became back there.
+        """Commit to a copy of the table in the folder, and bring the result back there.
 
-        Returns the outcome in small letters, and the URI where the table lies from now on.
+        Returns the outcome in lower case, and the URI of the table from now on.
         """
         name = uuid.uuid4().hex
         sums = self._upload(folder, f"{name}/table.lance/")
@@ -114,7 +114,7 @@ class StoreRunner:
             return direct.DirectOutcome(status=refused.status, reason=refused.reason, message=refused.message)
 
     def _upload(self, folder: Path, prefix: str) -> dict[str, str]:
-        """Every file; returns the MD5 of each by its key, which is also its ETag."""
+        """Upload every file; returns the MD5 of each by its key, which is also its ETag."""
         files = {prefix + str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
         bodies = {key: path.read_bytes() for key, path in files.items()}
         with contextlib.closing(http.client.HTTPConnection(urlsplit(self._s3.url).netloc, timeout=60)) as connection:
@@ -125,7 +125,7 @@ class StoreRunner:
         return {key: hashlib.md5(body, usedforsecurity=False).hexdigest() for key, body in bodies.items()}
 
     def _put(self, connection: http.client.HTTPConnection, key: str, body: bytes) -> None:
-        """One PUT. A table has dozens of files, and botocore's client takes ten times longer to make a request."""
+        """Send one PUT. A table has dozens of files, and botocore's client takes ten times longer to make a request."""
         path = f"/{self._bucket}/{quote(key)}"
         request = AWSRequest(method="PUT", url=self._s3.url + path, data=body)
         S3SigV4Auth(Credentials(self._s3.access_key, self._s3.secret_key), "s3", self._s3.region).add_auth(request)
@@ -135,7 +135,7 @@ class StoreRunner:
         assert answer.status == http.HTTPStatus.OK, f"PUT {path}: {answer.status} {said!r}"
 
     def _enter(self, client: Any, prefix: str, bodies: Mapping[str, bytes]) -> None:
-        """The entries that the table's versions would have."""
+        """Make the entries that the table's versions would have."""
         for key, body in bodies.items():
             named = parse_manifest_name(key.removeprefix(prefix + VERSIONS))
             if named is not None and key.startswith(prefix + VERSIONS):
@@ -149,7 +149,7 @@ class StoreRunner:
                 client.put_item(TableName=self._entries, Item=item)
 
     def _download(self, folder: Path, prefix: str, sums: Mapping[str, str]) -> None:
-        """Make the folder what the bucket has: new and changed objects, and without those that are gone."""
+        """Make the folder equal to the bucket: new and changed objects, without those that are gone."""
         client = self._s3.client()
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
         found = {one["Key"]: one["ETag"].strip('"') for page in pages for one in page.get("Contents", ())}
@@ -180,10 +180,10 @@ def _shared(kind: Kind) -> StoreRunner:
 
 
 def s3(folder: str, staged: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """For a scorer: commit by way of S3."""
+    """For a scorer: commit through S3."""
     return {"outcome": _shared("s3").commit(Path(folder), Path(staged).read_bytes(), options)[0]}
 
 
 def s3_ddb(folder: str, staged: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """For a scorer: commit by way of S3 and DynamoDB."""
+    """For a scorer: commit through S3 and DynamoDB."""
     return {"outcome": _shared("s3+ddb").commit(Path(folder), Path(staged).read_bytes(), options)[0]}

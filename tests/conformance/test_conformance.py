@@ -1,4 +1,4 @@
-"""Every case: the same outcome, the same version, and a table that both pylances read."""
+"""Every case: the same outcome, the same version, and a table that both versions of pylance read."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def reads_as_expected(root: str, wanted: Mapping[str, Any], storage_options: dic
 
 
 def reads_in_4(root: Path, oldest: Oldest | None, before: int | None) -> None:
-    """pylance 4.0.0 reads the same rows, and takes the version into account when it commits over it."""
+    """Check that pylance 4.0.0 reads the same rows, and compares the version with its own commit."""
     flags = latest_facts(root)["reader_feature_flags"]
     if oldest is None or flags >= FeatureFlag.DATA_OVERLAYS:
         return

@@ -1,4 +1,4 @@
-"""Random histories, a few of them; `tests.conformance.histories` runs more."""
+"""Some random histories; `tests.conformance.histories` runs more."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_an_index_on_a_column_that_was_dropped_is_refused(tmp_path: Path, 
     ("kind", "column"), [("BTREE", "a"), ("BITMAP", "s.y"), ("NGRAM", "b"), ("LABEL_LIST", "t"), ("INVERTED", "b")]
 )
 def test_a_wrong_answer_of_an_index_is_seen(kind: str, column: str, tmp_path: Path, versions: Pylances) -> None:
-    """An index that claims to cover a fragment that it does not."""
+    """An index that claims to cover a fragment that it lacks."""
     root = tmp_path / "t"
     assert versions.new.make(root, Shape(seed=1, indices=((kind, column, True),))) is None
     assert versions.new.run(root, Step("append", seed=5)) is None
@@ -119,7 +119,7 @@ def test_a_wrong_answer_of_an_index_is_seen(kind: str, column: str, tmp_path: Pa
     wrong = [with_coverage(index, covered) for index in file.indices]
     assert file.transaction is not None
     found[max(found)].write_bytes(encode(file.manifest, wrong, file.transaction))
-    other = tmp_path / "moved"  # pylance remembers what it read of a table
+    other = tmp_path / "moved"  # pylance caches what it read of a table
     root.rename(other)
     assert versions.new.read(other)["lookups"]
 

@@ -58,6 +58,6 @@ def test_case_on_a_store(name: str, runner: StoreRunner, unpacked: Path, tmp_pat
     assert len(manifests(root)) == len(before) + (outcome == "committed")
     if outcome == "committed":
         wanted = (answer.get("result") or {}).get("reads") or {}
-        # Opening a bucket takes pylance longer than all the rest: of all cases only what came down is read.
+        # Opening a bucket takes pylance longer than all the rest: for all cases only the downloaded table is read.
         place = (str(root), {}) if CHOSEN else (uri, runner.storage_options)
         reads_as_expected(place[0], wanted, place[1])

@@ -1,4 +1,4 @@
-"""The queues of the contract suite, each with what producers, readers and operators do to them."""
+"""The queues of the contract tests, with the actions of producers, readers and operators on them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Cluster(Protocol):
     """One dataset's topics. They exist as soon as the first member has joined."""
 
     patience: float
-    """Seconds within which whatever comes has come."""
+    """Seconds within which everything arrives."""
 
     def member(self, *, outstanding_records_max: int = 10_000) -> AbstractAsyncContextManager[Queue]:
-        """A member of the group while entered."""
+        """A member of the group, inside the block."""
         ...
 
     async def stage(self, values: Sequence[bytes], headers: Sequence[Header] = ()) -> None:
@@ -35,11 +35,11 @@ class Cluster(Protocol):
         ...
 
     async def outcomes(self, partition: int) -> list[Written]:
-        """What is in a partition of the outcomes topic."""
+        """The records in a partition of the outcomes topic."""
         ...
 
     async def letters(self) -> list[Written]:
-        """What is in the dead letter topic."""
+        """The records in the dead letter topic."""
         ...
 
     async def delete_before(self, offset: int) -> None:
@@ -51,7 +51,7 @@ class Cluster(Protocol):
         ...
 
     async def recreate_topic(self) -> None:
-        """Delete the staged topic and make it anew."""
+        """Delete the staged topic and create it again."""
         ...
 
 

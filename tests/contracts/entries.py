@@ -1,4 +1,4 @@
-"""An external manifest store in memory, and one that fails where a test wants it."""
+"""An external manifest store in memory, and one that fails where a test wants it to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.faults import Lost, Refused, Weather
 
 
 class Shelf:
-    """What is stored. Several stores can share one shelf, as several processes share a table."""
+    """The entries. Several stores can share one shelf, as several processes share a table."""
 
     def __init__(self) -> None:
         self.entries: dict[int, ManifestEntry] = {}
@@ -63,7 +63,7 @@ class FakeManifests:
         return replaced
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """There is nothing to close."""
 
     def _versions(self) -> Iterable[ManifestEntry]:
         return (entry for entry in self._entries.values() if entry.version <= VERSION_MAX)
@@ -77,21 +77,21 @@ class FakeManifests:
 
 @dataclass
 class Trouble:
-    """Which calls go wrong, before or after their effect: `objects.copy`, `entries.get`, or, of one folder's objects,
+    """Which calls fail, before or after their effect: `objects.copy`, `entries.get`, or, of one folder's objects,
     `objects.put _versions`.
     """
 
     before: dict[str, BaseException] = field(default_factory=dict)
     after: dict[str, BaseException] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
-    """All that was called, in order."""
+    """All calls, in order."""
     once: bool = True
     """Only the first call fails."""
     meanwhile: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
-    """What others do just before a call has its effect, once."""
+    """Actions of others just before a call has its effect, once."""
 
     def add(self, when: str, call: str, error: BaseException) -> Trouble:
-        """One more that goes wrong, `before` or `after` its effect."""
+        """Add a call that fails, `before` or `after` its effect."""
         (self.before if when == "before" else self.after)[call] = error
         return self
 
@@ -103,7 +103,7 @@ class Trouble:
 
 
 class _Troubled:
-    """Any port, with trouble before and after its calls."""
+    """Any port, with failures before and after its calls."""
 
     def __init__(self, name: str, inner: object, trouble: Trouble) -> None:
         self._name = name
@@ -131,10 +131,10 @@ class _Troubled:
 
 
 def troubled_objects(objects: ObjectStore, trouble: Trouble) -> ObjectStore:
-    """The store, whose calls are named `objects.put` and so on."""
+    """The store; its calls are named `objects.put` and so on."""
     return cast(ObjectStore, _Troubled("objects", objects, trouble))
 
 
 def troubled_entries(entries: ManifestStore, trouble: Trouble) -> ManifestStore:
-    """The manifest store, whose calls are named `entries.get` and so on."""
+    """The manifest store; its calls are named `entries.get` and so on."""
     return cast(ManifestStore, _Troubled("entries", entries, trouble))

@@ -1,11 +1,8 @@
-"""Where the stores of the contract suite keep their objects.
+"""Where the stores of the contract tests keep their objects. A place is a string, so a child process can open the same
+one.
 
-A place is a string, so that a child process can open the same one. As a program: race for keys.
-
-    python -m tests.contracts.places PLACE TAG KEY...
-
-says "ready", waits for a line on stdin, puts `TAG KEY` under each key, and prints the keys that it
-won as JSON.
+As a program it races for keys: `python -m tests.contracts.places PLACE TAG KEY...` prints "ready", waits for a line on
+stdin, puts `TAG KEY` under each key, and prints the keys that it won as JSON.
 """
 
 from __future__ import annotations
@@ -36,11 +33,11 @@ from tests.simulation.store import Bucket, FakeStore, SwiftStore
 
 _BUCKETS: defaultdict[str, Bucket] = defaultdict(Bucket)
 _SHELVES: defaultdict[str, Shelf] = defaultdict(Shelf)
-"""What is in memory is in this process only."""
+"""Entries in memory exist in this process only."""
 
 
 def open_store(place: str) -> ObjectStore:
-    """A store of its own at `KIND:WHERE`."""
+    """A new store at `KIND:WHERE`."""
     kind, _, where = place.partition(":")
     match kind:
         case "local":
@@ -65,7 +62,7 @@ def open_store(place: str) -> ObjectStore:
 
 
 class OwnS3Store(S3Store):
-    """A store whose client is its own."""
+    """A store with a client of its own."""
 
     def __init__(self, client: AwsClient, place: S3Place) -> None:
         super().__init__(client, place)
@@ -84,7 +81,7 @@ def s3_store(where: str) -> OwnS3Store:
 
 
 class OwnDynamoStore(DynamoStore):
-    """A manifest store whose client is its own."""
+    """A manifest store with a client of its own."""
 
     def __init__(self, client: AwsClient, *, table: str, base_uri: str) -> None:
         super().__init__(client, table=table, base_uri=base_uri)
@@ -107,7 +104,7 @@ def dynamo_store(where: str, **settings: Any) -> OwnDynamoStore:
 
 
 async def race(store: ObjectStore, tag: str, keys: list[str]) -> list[str]:
-    """Put every key if absent, all at once and in an order of our own; the keys that were won."""
+    """Put every key if absent, concurrently and in a random order; returns the keys that were won."""
     won = []
 
     async def put(key: str) -> None:

@@ -1,4 +1,4 @@
-"""What every external manifest store promises, whichever it is (`committerd.stores.port.ManifestStore`)."""
+"""The contract of every external manifest store (`committerd.stores.port.ManifestStore`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every object store promises, whichever it is (`committerd.stores.port.ObjectStore`)."""
+"""The contract of every object store (`committerd.stores.port.ObjectStore`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RACED_KEYS = [f"_versions/{number}.manifest" for number in range(30)]
 
 ON_DISK = ["local", "local-not-durable", "measured-local"]
 _BUCKETS: dict[str, str] = {}
-"""One for all tests of a server: making one takes longer than most of them."""
+"""One bucket for all tests of a server: making one takes longer than most of them."""
 ON_S3 = [
     pytest.param("s3", marks=pytest.mark.s3),
     pytest.param("minio", marks=pytest.mark.s3),
@@ -202,7 +202,7 @@ async def test_a_deleted_object_is_gone_and_its_key_free(store: ObjectStore) -> 
 
 
 def raced_keys(place: str) -> list[str]:
-    """Fewer where one put takes five requests."""
+    """Fewer keys where one put takes five requests."""
     return RACED_KEYS[:5] if place.startswith("s3+ddb") else RACED_KEYS
 
 

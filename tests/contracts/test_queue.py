@@ -1,4 +1,4 @@
-"""What every queue promises, whichever it is (`committerd.queue.port.Queue`)."""
+"""The contract of every queue (`committerd.queue.port.Queue`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 async def arrivals(queue: Queue, cluster: Cluster) -> list[int]:
-    """Offsets of all that comes."""
+    """The offsets of all records that arrive."""
     return [record.offset for record in await take_what_comes(queue, quiet_seconds=cluster.patience)]
 
 
@@ -223,7 +223,7 @@ async def test_a_topic_made_anew_has_another_id_and_nothing_is_fetched_from_it_f
                         fetched.clear()
                         await queue.seek(generation, 0)
                     case FetchFailed() | Revoked():
-                        # By the name alone nobody can tell, until the metadata is read anew.
+                        # The name alone does not show it, until the metadata is refreshed.
                         told = True
                         fetched.clear()
                     case Fetched(records=records):
@@ -251,5 +251,5 @@ async def test_it_tells_what_time_it_is_for_the_brokers(cluster: Cluster) -> Non
         (record,) = await take(queue, 1)
         last = await queue.time_ms()
         assert last is not None
-        # The broker that leads the partition may have another clock than the one that answers; here it is the same.
+        # The broker that leads the partition may have another clock than the one that responds; here it is the same.
         assert first - 100 <= record.timestamp_ms <= last + 100

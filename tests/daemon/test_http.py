@@ -1,4 +1,4 @@
-"""The HTTP server, asked over real sockets."""
+"""The HTTP server, tested over real sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class At:
 
 @dataclass(slots=True)
 class State:
-    """What the daemon under test says of itself."""
+    """The state that the daemon under test reports."""
 
     problems: list[str] = field(default_factory=list)
     ready: tuple[bool, str] = (True, "active at offset 7")

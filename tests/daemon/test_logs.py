@@ -1,4 +1,4 @@
-"""Log lines: one per event, whatever is in it."""
+"""Log lines: one per event, whatever data it has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Format = Literal["json", "text"]
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Leave the root logger as it was found: pytest captures with it."""
+    """Restore the root logger: pytest captures with it."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = []
@@ -221,7 +221,7 @@ def test_warnings_that_differ_in_numbers_and_names_of_objects_are_the_same() -> 
         warning("<Conn id=2 port=9093>: no answer in 11 s"),
         warning("<Conn id=2 port=9093>: no answer in 12 s", offset=7),
     ]
-    assert [len(list(said.admit(one))) for one in alike] == [1, 0, 1]  # one with other data is another line
+    assert [len(list(said.admit(one))) for one in alike] == [1, 0, 1]  # with other data it is another line
     assert len(list(said.admit(warning("refused", error="no such topic")))) == 1
     assert len(list(said.admit(warning("refused", error="not allowed")))) == 1
 

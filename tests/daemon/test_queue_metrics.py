@@ -1,4 +1,4 @@
-"""What a member tells of its queue: the holder of the partition all, a standby nothing, or alerts would add it up."""
+"""A member's metrics about its queue: the partition's owner exports all, a standby none, or alerts would sum them."""
 
 from __future__ import annotations
 

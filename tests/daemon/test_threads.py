@@ -1,4 +1,4 @@
-"""Heavy work in threads: the event loop goes on, and what takes too much is ended."""
+"""Heavy work in threads: the event loop continues, and a call that takes too much is ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = WorkBudget(cpu_seconds=20, memory_factor=20, memory_bytes_min=32 * MIB)
 
 
 def spin(seconds: float = 60.0) -> int:
-    """Processor time, as a loop of Python takes it."""
+    """Take CPU time, as a loop of Python does."""
     until, turns = time.thread_time() + seconds, 0
     while time.thread_time() < until:
         turns += 1
@@ -84,7 +84,7 @@ async def test_what_takes_too_much_time_is_ended() -> None:
 
 
 async def test_waiting_takes_no_processor_time() -> None:
-    """Nothing is refused because the machine has much to do."""
+    """No call is refused because the machine is busy."""
     await BudgetedThreads(SHORT)(lambda: time.sleep(0.6), size=1)
 
 
@@ -107,7 +107,7 @@ async def test_what_nobody_waits_for_any_more_is_ended() -> None:
 
 
 async def test_a_call_that_does_not_end_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside a call of C nothing can be raised."""
+    """No exception can be raised inside a call of C."""
     monkeypatch.setattr("committerd.daemon.threads._GRACE_SECONDS", 0.3)
     over = threading.Event()
     work = BudgetedThreads(WorkBudget(cpu_seconds=-1, memory_factor=1, memory_bytes_min=MIB))

@@ -1,4 +1,4 @@
-"""Scenes: on the Kafka of the run, or on the one that tests may break."""
+"""Scenes: on the shared Kafka, or on the one that tests may kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer as a process of its own: writes fragments, commits them through the queue, says what came of it.
+"""A producer as a process of its own: writes fragments, commits them through the queue, and prints the results.
 
     python -m tests.e2e.producer SERVERS DATASET URI FIRST_ID COUNT
 

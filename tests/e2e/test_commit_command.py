@@ -1,4 +1,4 @@
-"""`committerd commit`: one staged file into a dataset, without Kafka and without a trace of the queue."""
+"""`committerd commit`: one staged file into a dataset, without Kafka and without queue entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> LanceTable:
 
 
 def _commit(table: LanceTable, *staged: Transaction | bytes, words: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """What it prints for each, in order; the exit code says whether each is in the table."""
+    """Return the output for each file, in order; the exit code says whether each is in the table."""
     files = []
     for number, one in enumerate(staged):
         file = Path(table.uri).parent / f"{number}.pb"
@@ -62,7 +62,7 @@ def test_each_outcome_is_told_as_json(table: LanceTable) -> None:
     assert all(one["message"] for one in said if one["outcome"] != "committed")
     rows = [*ids, *table.brought[first.uuid], *table.brought[second.uuid]]
     assert sorted(table.ids()) == sorted(table.ids_in_4()) == sorted(rows)
-    # Nothing of the queue's.
+    # No queue entries.
     for version in table.versions():
         said_there = table.open().read_transaction(version.number).transaction_properties
         assert not [key for key in (*said_there, *table.metadata(version.number)) if key.startswith("committerd.")]

@@ -1,4 +1,4 @@
-"""A compaction through the queue: it wins against appends and against a delete that hits it."""
+"""A compaction through the queue: it is committed despite appends, and despite a delete of its rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_compaction_that_a_delete_hits_is_executed_again_and_covers_its_
 
 
 def hit(uri: str, predicate: str) -> Callable[[], lance.LanceDataset]:
-    """Opens the table; the first time rows are deleted right after that."""
+    """Open the table; the first time, rows are deleted right afterwards."""
     opened: list[int] = []
 
     def open_table() -> lance.LanceDataset:

@@ -1,4 +1,4 @@
-"""Committers that are killed, and ones that sleep and wake: nothing lost, nothing doubled, every answer true."""
+"""Committers that are killed, or sleep and wake: no record is lost or doubled, and every outcome is true."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from harness.scene import Scene, until
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
 _SETTINGS = {
-    # Small groups: many versions, so that a signal meets every stage of a commit.
+    # Small groups make many versions, so that a signal meets every stage of a commit.
     "COMMIT__GROUP_RECORDS_MAX": "10",
-    # No faster than that: there must be work left when the signal comes.
+    # No faster than this, so that there is work left when the signal comes.
     "COMMIT__INTERVAL_SECONDS_MIN": "0.05",
     "KAFKA__SESSION_TIMEOUT_MS": "1500",
     "KAFKA__HEARTBEAT_INTERVAL_MS": "300",
@@ -34,7 +34,7 @@ class _Work:
         self._scene = scene
 
     def stage(self, count: int, *, versions: int) -> None:
-        """Stage so many, and wait until the table has so many versions more."""
+        """Stage this many, and wait until the table has this many more versions."""
         made = [self._scene.table.append() for _ in range(count)]
         self.ids += [i for transaction in made for i in self._scene.table.brought[transaction.uuid]]
         wanted = _versions(self._scene) + versions
@@ -42,7 +42,7 @@ class _Work:
         _wait_version(self._scene, wanted)
 
     def audit(self) -> Evidence:
-        """Each was committed, and everything fits together."""
+        """Check that each was committed, and that everything is consistent."""
         answers = self._scene.topics.wait_answers(self.offsets, timeout=90)
         assert {answer.status for answer in answers} == {Status.COMMITTED}
         return self._scene.audit(self.ids)
@@ -57,7 +57,7 @@ def _wait_version(scene: Scene, wanted: int) -> None:
 
 
 def _active(*daemons: Daemon) -> Daemon:
-    """The one of them that commits; waits for it."""
+    """Return the one that commits; wait for it."""
     found: list[Daemon] = []
 
     def look() -> bool:
@@ -73,13 +73,13 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
     rng = random.Random(20)
     work = _Work(scene, scene.table.create())
     daemon = scene.started(**_SETTINGS)
-    for _ in range(10):  # alone: who is killed is started again
+    for _ in range(10):  # alone: the killed one is started again
         work.stage(250, versions=rng.randint(1, 15))
         time.sleep(rng.uniform(0, 0.05))
         daemon.kill()
         daemon.start()
     other = scene.daemon(**_SETTINGS)
-    for _ in range(10):  # with a standby beside it, which takes over
+    for _ in range(10):  # with a standby, which takes over
         active = _active(daemon, other)
         work.stage(250, versions=rng.randint(1, 15))
         time.sleep(rng.uniform(0, 0.05))
@@ -88,7 +88,7 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
         standby.wait_ready(text="active")
         active.start()
     evidence = work.audit()
-    # The kills came while there was work: answers were published more than once.
+    # The kills came during work: outcomes were published more than once.
     assert len(evidence.outcomes) > 5_000
     assert sum(1 for d in (daemon, other) for _ in d.lines("start.done")) >= 20
 
@@ -97,8 +97,8 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
 def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wakes(scene: Scene) -> None:
     rng = random.Random(7)
     work = _Work(scene, scene.table.create())
-    # Always at work, so that most sleeps begin in the middle of a commit; and what one has in hand, the other would
-    # not form: equal groups would count as one's own.
+    # There is always work, so most sleeps begin in the middle of a commit. The two never form equal groups, which
+    # would count as one's own.
     settings = _SETTINGS | {"COMMIT__INTERVAL_SECONDS_MIN": "0"}
     daemons = (
         scene.started(**settings | {"COMMIT__GROUP_RECORDS_MAX": "2"}),
@@ -118,7 +118,7 @@ def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wake
         active.thaw()
         active.wait_ready(text="standby")
     work.audit()
-    # Who woke went on with what it had in hand, and found its version taken.
+    # The one that woke continued with its version, and found the number taken.
     assert [line for daemon in daemons for line in daemon.lines("commit.raced")]
 
 

@@ -1,4 +1,4 @@
-"""Records that are wrong, between good ones: answered with a reason, kept as they were, and in nobody's way."""
+"""Wrong records between good ones: they get a reason, are kept as dead letters, and stop no other record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Wrong = tuple[str, str, bytes | None, Sequence[Header]]
 
 
 def _changed(transaction: Transaction, change: Callable[[Transaction], object]) -> bytes:
-    """Another transaction, with one thing wrong."""
+    """A transaction with one thing wrong."""
     copy = Transaction()
     copy.CopyFrom(transaction)
     copy.uuid = str(uuid.uuid4())
@@ -63,7 +63,7 @@ def _wrong_values(scene: Scene) -> list[Wrong]:
 
 
 def _wrong_headers(scene: Scene) -> list[Wrong]:
-    """Good transactions whose headers ask for what can't be."""
+    """Good transactions whose headers are impossible."""
 
     def with_headers(status: str, reason: str, **headers: str) -> Wrong:
         named = [(name.replace("_", "-"), text.encode()) for name, text in headers.items()]
@@ -83,7 +83,7 @@ def _wrong_headers(scene: Scene) -> list[Wrong]:
         with_headers("INVALID", "header_invalid", deadline_ms="soon"),
         with_headers("EXPIRED", "deadline_passed", deadline_ms=str(int(time.time() * 1000) - 1)),
         ("INVALID", "header_invalid", value, [("dataset", b"\xff\xfe")]),
-        # Of a header that stands twice the last counts.
+        # Of a header that occurs twice the last one counts.
         ("INVALID", "wrong_dataset", value, [("dataset", scene.table.uri.encode()), ("dataset", b"/else.lance")]),
         (claimed[0], claimed[1], b"", claimed[3]),
         with_headers("INVALID", "header_invalid", transaction_file="../x.txn", transaction_sha256="0" * 64),
@@ -95,7 +95,7 @@ def _set_path(transaction: Transaction, path: str) -> None:
 
 
 def _unknown_operation() -> bytes:
-    """Field 150, as an operation of a Lance to come."""
+    """Field 150, as an operation of a future Lance."""
     return bytes(Transaction(uuid=str(uuid.uuid4())).SerializeToString()) + b"\xb2\x09\x00"
 
 
@@ -115,7 +115,7 @@ def test_bad_records_between_good_ones_become_dead_letters_and_the_good_ones_com
     assert {a.status for a in scene.topics.wait_answers(good)} == {Status.COMMITTED}
     assert all(a.producer == "bad one" and a.message for a in answers)
     evidence = scene.audit(ids)
-    # A letter each, with the place in it; what has no uuid is answered by topic and offset alone.
+    # A letter each, with its place; a record without a uuid has topic and offset only.
     dead = [offset for offset, (status, *_) in zip(offsets, wrong, strict=True) if status != "EXPIRED"]
     assert [int(letter.header("committerd-offset")) for letter in evidence.letters] == dead
     assert all(letter.header("committerd-topic") == scene.topics.staged for letter in evidence.letters)

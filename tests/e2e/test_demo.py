@@ -1,4 +1,4 @@
-"""`make demo`: what it shows is what is in the table, and nothing of it outlives it."""
+"""`make demo` shows what is in the table, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 DEMO = ("-m", "scripts.demo")
 SMALL = ("--producers", "2", "--appends", "30", "--rows", "10", "--appends-only")
 LONG = ("--producers", "2", "--appends", "20000", "--rows", "1", "--appends-only")
-"""Not over before it is interrupted."""
+"""Not finished before it is interrupted."""
 
 STARTING_KAFKA = "Starting Apache Kafka"
 STARTING_COMMITTER = "Starting committerd"
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 class Demo:
-    """One run, in a folder for temporary files of its own; knows every process that belongs to it."""
+    """One run, with its own temporary folder; knows every process that belongs to it."""
 
     def __init__(self, folder: Path, *, kafka: str | None, **environment: str) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Demo:
         self._process.send_signal(number)
 
     def end(self) -> int:
-        """The exit code; everything that was printed is in `output`."""
+        """Wait for the end; returns the exit code. Everything that was printed is in `output`."""
         assert self._process is not None
         assert self._process.stdout is not None
         with self._process.stdout:
@@ -98,7 +98,7 @@ class Demo:
         return self.end()
 
     def processes(self) -> list[psutil.Process]:
-        """All that have inherited our mark, from whoever started them."""
+        """All processes that have inherited our mark, whoever started them."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -109,7 +109,7 @@ class Demo:
         return found
 
     def process(self, word: str) -> psutil.Process:
-        """The one program with this word in its command line; not the one that watches over it."""
+        """The one program with this word in its command line; not its watcher."""
         (found,) = [
             p for p in self.processes() if word in p.cmdline() and not any("child.py" in w for w in p.cmdline())
         ]
@@ -124,7 +124,7 @@ class Demo:
             self._process.stdout.close()
 
     def value(self, name: str) -> float:
-        """Of a line of the table at the end."""
+        """The value of a line of the table at the end."""
         match = re.search(rf"^  {name} +([\d,.]+)(  |$)", self.output, re.MULTILINE)
         assert match, self.output
         return float(match[1].replace(",", ""))
@@ -132,7 +132,7 @@ class Demo:
 
 @pytest.fixture
 def demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
-    """On the Kafka of the test run."""
+    """A demo on the Kafka of the test run."""
     made = Demo(tmp_path, kafka=kafka.bootstrap_servers)
     yield made
     made.close()
@@ -140,7 +140,7 @@ def demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
 
 @pytest.fixture
 def own_demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
-    """It starts a Kafka itself; that it can, the one of the test run has shown."""
+    """A demo that starts a Kafka itself."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         pytest.skip("KAFKA_BOOTSTRAP_SERVERS is set: there may be no Java to start Kafka with")
     made = Demo(tmp_path, kafka=None)
@@ -149,7 +149,7 @@ def own_demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo
 
 
 def assert_nothing_is_left(demo: Demo) -> None:
-    # What was killed in the middle of being started is reaped a moment later.
+    # A process that is killed while it starts is reaped a moment later.
     deadline = time.monotonic() + 3
     while demo.processes() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -158,7 +158,7 @@ def assert_nothing_is_left(demo: Demo) -> None:
 
 
 def demos_in(kafka: KafkaBroker | RunningKafka) -> set[str]:
-    """Topics and groups that demos have there."""
+    """The topics and groups of demos."""
     admin: Any = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     try:
         groups = {group["group_id"] for group in admin.list_groups()}
@@ -219,7 +219,7 @@ def test_it_can_be_interrupted_while_it_is_loaded(demo: Demo, seconds: float) ->
     demo.start(*LONG)
     time.sleep(seconds)
     demo.signal(signal.SIGINT)
-    assert demo.end() != 0, demo.output  # 130, or Python's own answer if Python itself was still being loaded
+    assert demo.end() != 0, demo.output  # 130, or Python's own code if Python itself was still being loaded
     assert_nothing_is_left(demo)
 
 
@@ -354,7 +354,7 @@ def test_on_a_terminal_progress_is_one_line_and_control_c_ends_it(
 
 
 def interrupted_on_a_terminal(demo: Demo, *options: str) -> tuple[int, str]:
-    """Exit code and screen of a run in which Control-C is pressed when there has been some progress."""
+    """Exit code and screen of a run in which Control-C is pressed after some progress."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, TERMINAL_COLUMNS, 0, 0))
     command = [sys.executable, "-c", TAKE_TERMINAL, *DEMO, *options]
@@ -367,7 +367,7 @@ def interrupted_on_a_terminal(demo: Demo, *options: str) -> tuple[int, str]:
             while True:
                 try:
                     shown += terminal.read(1000)
-                except OSError:  # nobody has it open any more
+                except OSError:  # no process has it open any more
                     break
                 if not pressed and shown.count(b"answered,") > 3:
                     pressed = bool(terminal.write(b"\x03"))

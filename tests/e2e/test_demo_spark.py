@@ -1,4 +1,4 @@
-"""What works beside the appends of `make demo`: a Spark stream, upserts and deletes, a compaction."""
+"""What runs beside the Appends of `make demo`: a Spark stream, upserts and deletes, a compaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture
 def demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
-    """On the Kafka of the test run."""
+    """A demo on the Kafka of the test run."""
     made = Demo(tmp_path, kafka=kafka.bootstrap_servers)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""The same work staged again: once in the table, and every record told what it is."""
+"""The same work staged again is in the table once, and every record gets its outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_record_staged_again_and_again_is_in_the_table_once(scene: Scene) -> N
     assert _told(scene.ask(twice)) == [_COMMITTED]
     assert _told(scene.ask(twice)) == [_UUID_SEEN]
 
-    # Ten in one group: the committer sleeps while they arrive.
+    # Ten in one group: the committer is frozen while they arrive.
     daemon.freeze()
     offsets = scene.stage(*[grouped] * 10)
     daemon.thaw()
@@ -101,14 +101,14 @@ def test_an_application_version_counts_once_whatever_the_uuid(scene: Scene) -> N
 
     versions = scene.table.version
     scene.command("app", "release", "query")
-    assert scene.table.version == versions  # it only told what it would do
+    assert scene.table.version == versions  # it only printed what it would do
     scene.command("app", "release", "query", "--apply", good=False)
     scene.command("app", "release", "query", "--apply", "--reason", "checkpoint was lost")
     assert scene.table.version == versions + 1
     assert "checkpoint was lost" in scene.table.open().read_transaction(versions + 1).transaction_properties.values()
 
     assert ask(4, 0, "r2") == _COMMITTED
-    assert ask(3, 1, "r2") == ("INVALID", "app_id_in_use")  # its uuid was refused before, and that stands
+    assert ask(3, 1, "r2") == ("INVALID", "app_id_in_use")  # its uuid was refused before, and that stays
     assert ask(2, 8, "r1") == ("INVALID", "app_id_in_use")
     scene.audit([*ids, *(i for n in (0, 4) for i in scene.table.brought[work[n].uuid])])
 
@@ -128,7 +128,7 @@ def test_two_units_of_one_application_in_one_group_go_on_from_each_other(scene: 
 
 
 def test_what_was_refused_stays_refused_though_its_cause_is_gone(scene: Scene) -> None:
-    """A missing data file appears; a restart, a lost group offset and a second staging must not change the answer."""
+    """A missing data file appears; a restart, a lost group offset and a second staging must not change the outcome."""
     ids = scene.table.create()
     daemon = scene.started(COMMIT__VERIFY_FILES="always")
     lacking, whole = scene.table.append(), scene.table.append()
@@ -148,14 +148,14 @@ def test_what_was_refused_stays_refused_though_its_cause_is_gone(scene: Scene) -
     told = len(scene.topics.read_outcomes())
     daemon.start()
     daemon.wait_ready(text="active")
-    # The same bytes, staged anew: the uuid was refused, and that stands.
+    # The same bytes, staged again: the uuid was refused, and that stays.
     (again,) = scene.ask(lacking)
     assert (again.status, again.reason, again.message) == (first.status, first.reason, first.message)
-    # All answers were given once more, the same ones.
+    # All outcomes were published once more, the same ones.
     assert len(scene.topics.read_outcomes()) >= told + 3
     scene.audit([*ids, *scene.table.brought[whole.uuid]])
 
-    # Only a replay is judged anew.
+    # Only a replay is judged again.
     (replayed,) = scene.ask(lacking, replay_of=f"{scene.topics.staged}:{first.offset}")
     assert _told([replayed]) == [_COMMITTED]
     scene.audit([*ids, *(i for t in (whole, lacking) for i in scene.table.brought[t.uuid])])

@@ -1,4 +1,4 @@
-"""One table on a real S3 server with a real DynamoDB beside it: committerd and both versions of pylance."""
+"""One table on a real S3 server with a real DynamoDB: committerd and both versions of pylance use it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from tests.producers.old_pylance import old_pylance
 pytestmark = [pytest.mark.s3, pytest.mark.dynamodb, pytest.mark.pylance]
 
 STEPS = ["objects.put _versions", "entries.put_if_absent", "objects.copy", "entries.replace", "objects.delete"]
-"""Of one commit; the second decides."""
+"""The steps of one commit; the second one decides."""
 _STORAGE: Final = "2.0"
-"""Written by both versions of pylance, and read by both."""
+"""Both versions of pylance can write and read it."""
 _OPEN_AND_APPEND_IN_4 = """
 import json, sys, lance, pyarrow as pa
 uris, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])
@@ -68,7 +68,7 @@ class CrashError(BaseException):
 
 @dataclass
 class Ground:
-    """A bucket, a DynamoDB table, and how to get there."""
+    """A bucket, a DynamoDB table, and their endpoints."""
 
     s3: S3Endpoint
     dynamodb: DynamoDBEndpoint
@@ -175,14 +175,14 @@ async def test_what_a_crash_leaves_is_read_and_finished_by_us(ground: Ground) ->
         assert latest is not None
         assert latest.version == (1 if step == 0 else 2)
         assert ground.paths(name) == manifests_of(latest.version)
-        assert len(ground.staged(name)) == (step in (0, 3)), step  # of no use to anyone, and in nobody's way
+        assert len(ground.staged(name)) == (step in (0, 3)), step  # of no use to anyone, and harmless
         answer = await ground.commit(uri, [2])
         assert (answer.status, answer.version) == (Status.COMMITTED, latest.version + 1)
         assert ids_of(ground.open(uri)) == ([0, 2] if step == 0 else [0, 1, 2])
 
 
 async def test_what_a_crash_leaves_is_read_and_finished_by_pylance(ground: Ground) -> None:
-    """And it commits on top of it, and we on top of that."""
+    """pylance also commits on top of it, and we on top of that."""
     for step in range(len(STEPS)):
         name = f"pylance-{step}"
         uri = await crash_after(ground, name, step)
@@ -241,7 +241,7 @@ async def test_a_lost_answer_to_any_request_neither_loses_nor_doubles(ground: Gr
 
 
 async def test_a_manifest_that_pylance_4_threw_away_is_told_with_the_way_out(ground: Ground) -> None:
-    """It takes the lost answer to its commit for a conflict, deletes what it has committed, and never comes back."""
+    """It takes the lost response to its commit for a conflict, deletes what it has committed, and never comes back."""
     uri = ground.create("thrown")
     with FaultProxy(ground.dynamodb.url) as proxy:
         proxy.fault(DROP_ANSWER, target="PutItem")
@@ -304,7 +304,7 @@ async def test_we_create_what_pylance_opens_and_cleans_up(ground: Ground) -> Non
     store = ground.stores.open(uri)
     assert isinstance(store, ExternallyDecided)
     assert await store.conditions_hold()
-    # The entries of what is cleaned up stay. They are in nobody's way.
+    # The entries of cleaned-up versions stay. They are harmless.
     table.cleanup_old_versions(retain_versions=1)
     ours = Table(ground.stores.open(uri))
     assert await ours.versions() == [3]

@@ -1,4 +1,4 @@
-"""`committerd heartbeat`, and what a cluster sees of two members: both are ready."""
+"""`committerd heartbeat`, and a cluster's view of two members: both are ready."""
 
 from __future__ import annotations
 

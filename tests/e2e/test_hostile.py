@@ -29,7 +29,7 @@ def test_hostile_records_of_all_operations_stop_nothing(scene: Scene, tmp_path: 
 
 
 def test_a_queue_of_hostile_records_is_adopted(scene: Scene) -> None:
-    """The operator passes half of them unread, and the committer has to say of each that it is undecided."""
+    """The operator passes half of them unread, and the committer has to publish UNDECIDED for each."""
     ids = scene.table.create()
     daemon = scene.started(**SETTINGS)
     ids += scene.committed(3)

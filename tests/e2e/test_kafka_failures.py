@@ -1,4 +1,4 @@
-"""Kafka dies or hangs in the middle of the work, and comes back."""
+"""Kafka is killed or frozen during the work, and comes back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _staged_meanwhile(scene: Scene, total: int) -> tuple[threading.Thread, list[
     """A thread that stages Appends, ten at a time; (thread, offsets, ids)."""
     transactions = [scene.table.append() for _ in range(total)]
     offsets: list[int] = []
-    scene.topics.stage()  # the producer knows the topic before anything breaks
+    scene.topics.stage()  # the producer knows the topic before anything fails
 
     def stage() -> None:
         for start in range(0, total, 10):
@@ -48,7 +48,7 @@ def test_kafka_is_killed_during_500_appends(breakable_scene: Scene, breakable_ka
         breakable_kafka.start()
     thread.join()
     answers = scene.topics.wait_answers(offsets)
-    # A producer that heard nothing sends again: then the record is there twice, and one of the two is a duplicate.
+    # A producer without a response sends again: then the record is there twice, and one of the two is a duplicate.
     assert {answer.status for answer in answers} <= {Status.COMMITTED, Status.DUPLICATE}
     scene.audit([*ids, *staged])
     assert daemon.running()
@@ -90,7 +90,7 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
         until(lambda one=one: not one.ready()[0], seconds=35)  # type: ignore[misc]  # a default is not inferred
         assert "Kafka has not answered for " in one.ready()[1]
         assert one.metric("committerd_kafka_connected") == 0
-    assert time.monotonic() - began < 35  # 30 and what a busy machine takes
+    assert time.monotonic() - began < 35  # 30 s, and the delay of a busy machine
     until(lambda: time.monotonic() - began > 40, seconds=60)
     for one, size in zip((active, standby), sizes, strict=True):
         said = [json.loads(line) for line in one.log.read_bytes()[size:].decode().splitlines()]

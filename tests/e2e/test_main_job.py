@@ -51,7 +51,7 @@ def test_eight_producers_at_once_have_each_row_committed_once(scene: Scene) -> N
     evidence = scene.audit([*first_ids, *staged])
     assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
     assert len({o.uuid for o in evidence.outcomes}) == _PRODUCERS * _EACH
-    # Each producer's own name is in its answers, and appends that waited together share a version.
+    # Each outcome has its producer's name, and Appends that waited together share a version.
     assert {o.producer for o in evidence.outcomes} == {f"producer-{1 + n * _EACH}" for n in range(_PRODUCERS)}
     assert len(evidence.versions) < _PRODUCERS * _EACH
 
@@ -68,7 +68,7 @@ def test_pylance_commits_to_the_same_table_meanwhile(scene: Scene) -> None:
             scene.table.open().delete(f"id = {written[0]}")
             foreign.add(written[1])
 
-    # Ids are made by both threads: those of the queue first.
+    # Both threads make ids: those of the queue come first.
     transactions = [scene.table.append() for _ in range(200)]
     other = threading.Thread(target=write_and_delete)
     other.start()
@@ -85,7 +85,7 @@ def test_pylance_commits_to_the_same_table_meanwhile(scene: Scene) -> None:
     queued = {i for t in transactions for i in scene.table.brought[t.uuid]}
     evidence = scene.audit(ids | foreign | queued)
     assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
-    # They really took turns: a foreign version between two of ours, and the other way round, several times.
+    # They really took turns: a foreign version between two of ours, and the reverse, several times.
     assert sum(one.ours is not other.ours for one, other in pairwise(evidence.versions)) > 5
     seen = sum(not version.ours for version in evidence.versions[1:])
     until(lambda: daemon.metric("committerd_foreign_commits_total") == seen)

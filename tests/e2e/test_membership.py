@@ -1,4 +1,4 @@
-"""One active committer, any number of standbys: what they show, how the one leaves and another takes over."""
+"""One active committer, any number of standbys: what they report, how one leaves and another takes over."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def test_sigterm_ends_in_order_and_a_standby_takes_over_at_once(scene: Scene) ->
     ended = time.monotonic()
     assert first.code == 0
     assert ended - began < 5
-    # What it has committed is answered and acknowledged: the standby owes nothing and goes on behind it.
+    # Its commits have outcomes and are acknowledged: the standby owes nothing and goes on behind them.
     start = second.wait_line("start.done")
     assert time.monotonic() - ended < 3
     assert start["answers_from"] == start["position"]
     assert 0 < start["position"] < 300
     assert {answer.status for answer in scene.topics.wait_answers(offsets)} == {Status.COMMITTED}
     evidence = scene.audit([*ids, *(i for t in transactions for i in scene.table.brought[t.uuid])])
-    assert len(evidence.outcomes) == 300  # none was told twice
-    # A standby ends as quickly, and one that is alone too.
+    assert len(evidence.outcomes) == 300  # none was published twice
+    # A standby ends as quickly, and so does a committer without a standby.
     second.stop()
     assert second.code == 0
 

@@ -1,4 +1,4 @@
-"""Records staged before there is a table wait for it, whoever makes it."""
+"""Records that are staged before there is a table wait for it, whoever makes it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_of_several_creates_the_first_that_can_be_committed_makes_the_table(scen
     offsets = scene.stage(waiting)
     offsets.append(scene.stage_create(broken))
     daemon.wait_ready(text="2 records wait")
-    # A restart forgets nothing: nobody had been told anything.
+    # A restart loses nothing: nothing had been published.
     daemon.kill()
     offsets += [scene.stage_create(first), scene.stage_create(second)]
     daemon.start()
@@ -110,6 +110,6 @@ def test_a_create_alone_is_enough(scene: Scene) -> None:
     assert (answer.status, answer.version) == (Status.COMMITTED, 1)
     evidence = scene.audit(_ids(scene, create.transaction.uuid))
     assert sorted(scene.table.ids_in_4()) == sorted(evidence.ids)
-    # pylance goes on from there.
+    # pylance continues from there.
     more = scene.table.write(2)
     scene.audit([*evidence.ids, *more])

@@ -1,4 +1,4 @@
-"""A producer leaves a Kafka transaction open: nothing behind it can be read, and everybody is told so."""
+"""A producer leaves a Kafka transaction open: no record behind it can be read, and this is reported everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/limits.md says of what is out of scope, where no other test holds it: branches and namespaces."""
+"""Statements of docs/limits.md about what is out of scope that no other test checks: branches and namespaces."""
 
 from __future__ import annotations
 

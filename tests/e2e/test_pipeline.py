@@ -1,4 +1,4 @@
-"""A backlog of changes to one fragment: each rests on the files of the one before."""
+"""A backlog of changes to one fragment: each needs the files of the previous one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README.md and the pages of docs/ say to run and to write works as it is printed, against a real Kafka."""
+"""Everything that README.md and the pages of docs/ tell a user to run works as printed, against a real Kafka."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _section(title: str) -> str:
 
 
 def _blocks(text: str, language: str = "") -> list[str]:
-    """The fenced blocks of that language; those without one when it is empty."""
+    """The fenced blocks of that language; those without a language if it is empty."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [block for named, block in found if named == language]
 
@@ -50,7 +50,7 @@ def _named(path: Path) -> str:
 
 
 def _run(program: str, *, interactive: bool = False) -> list[str]:
-    """The lines that it prints, with the Python of this environment first on the PATH, as after `activate`."""
+    """Run the lines; the Python of this environment is first on the PATH, as after `activate`."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [sys.executable, "-i" if interactive else "-"],
@@ -68,7 +68,7 @@ def _run(program: str, *, interactive: bool = False) -> list[str]:
 
 @pytest.fixture
 def here(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Callable[[str], str]:
-    """What the pages print, with the Kafka, dataset and folder of this test."""
+    """The pages' values replaced by the Kafka, dataset and folder of this test."""
 
     def meant(text: str) -> str:
         for printed, real in (
@@ -114,7 +114,7 @@ def test_what_is_installed_has_all_that_the_programs_import(title: str, needed: 
 @pytest.mark.kafka
 @pytest.mark.pylance
 def test_the_first_commit_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
-    """As it is pasted into the interactive interpreter, before the committer has made its topics, and once more."""
+    """Pasted into the interactive interpreter before the committer has made its topics, and once more."""
     (first,) = _blocks(_section("First commit"), "python")
     printed = [_run(here(first), interactive=True) for _ in range(2)]
     assert "version 2" in printed[0]
@@ -178,7 +178,7 @@ def _links(path: Path) -> list[str]:
 
 
 def _anchors(path: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Anchors as GitHub makes them from headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 

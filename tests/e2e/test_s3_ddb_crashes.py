@@ -1,4 +1,4 @@
-"""A committer that is killed between any two steps of a commit through DynamoDB: the next start repairs."""
+"""A committer that is killed between any two steps of a commit through DynamoDB: the next start repairs it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Reader(threading.Thread):
     def __init__(self, table: LanceTable) -> None:
         super().__init__()
         self.seen: list[int] = []
-        """How many rows each reading found."""
+        """The number of rows that each reading found."""
         self.error: Exception | None = None
         self._table = table
         self._ended = threading.Event()
@@ -132,7 +132,7 @@ def test_readers_finish_what_a_killed_committer_left(stage: Stage) -> None:
 
 
 def test_the_next_start_finishes_what_a_killed_committer_left(stage: Stage) -> None:
-    """And what its last request does when it arrives after that: nothing."""
+    """Its last request has no effect when it arrives after that."""
     scene, table = stage.scene, stage.scene.table
     ids = table.create()
     daemon = scene.started(**_SETTINGS)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.slow]
 
 @pytest.fixture
 def demo(tmp_path: Path, s3: S3Endpoint, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
-    """It starts a server itself, where none is named; that it can, the one of the test run has shown."""
+    """A demo that starts a server itself, unless one is named."""
     made = Demo(tmp_path, kafka=kafka.bootstrap_servers)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""A network and stores with bad days: every outcome is true, no row is there twice, no version is missing."""
+"""A network and stores with many faults: every outcome is true, no row is there twice, no version is missing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bad_days(
     target: str | None = None,
     body: str | None = None,
 ) -> list[Rule]:
-    """Each fault once, at requests that follow each other, and each of them now and then; returns the former."""
+    """Inject each fault once, at consecutive requests, and each of them now and then; returns the former."""
     some = functools.partial(proxy.fault, method=method, path=path, target=target, body=body)
     chosen = list(faults)
     certain = [some(fault, first=5 + number) for number, fault in enumerate(chosen)]
@@ -78,7 +78,7 @@ def bad_days(
 
 
 def work(scene: Scene) -> None:
-    """Commits through the queue, among them some by pylance; then all has to be right."""
+    """Commit through the queue, and some directly with pylance; then check everything."""
     table = scene.table
     ids = table.create()
     scene.started(**_SETTINGS)
@@ -92,7 +92,7 @@ def work(scene: Scene) -> None:
     assert {answer.status for answer in answers} == {Status.COMMITTED}
     evidence = scene.audit([*ids, *(i for t in transactions for i in table.brought[t.uuid])])
     numbers = [version.number for version in evidence.versions]
-    # Each transaction is a version, each number is there once, and who asks twice what became of it is told the same.
+    # Each transaction is a version, each number is there once, and a second request for an outcome gets the same one.
     assert numbers == list(range(1, 1 + len(numbers)))
     assert sum(len(version.members) for version in evidence.versions) == COMMITS
     assert {o.uuid: o.version for o in evidence.outcomes} == {a.uuid: a.version for a in answers}
@@ -131,6 +131,6 @@ def test_dynamodb_with_every_fault(
         place = ddb_place(s3, dynamodb, proxy=proxy.url, ddb_proxy=ddb_proxy.url)
         run(kafka, dataset, tmp_path, place)
         assert [rule.fault for rule in certain if not rule.hits] == []
-        # What was put was also finished: every entry names a manifest in its place.
+        # Each put was also finished: every entry names a manifest in its place.
         name = place.uri.partition("ddbTableName=")[2]
         assert [item["path"] for item in dynamodb.items(name) if not item["path"].endswith(".manifest")] == []

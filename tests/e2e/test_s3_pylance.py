@@ -75,5 +75,5 @@ def test_the_first_version_comes_through_the_queue(
         ids = scene.table.brought[created.transaction.uuid] + scene.committed(3) + scene.table.write()
         ids += scene.committed()
         scene.audit(ids)
-        # An operator's commands find the table too.
+        # Operators' commands find the table too.
         assert scene.shown_position()["position"]["next_offset"] == 5

@@ -1,4 +1,4 @@
-"""What a commit costs in requests to S3, and what becomes of an answer that says neither yes nor no."""
+"""The requests of a commit to S3, and the handling of a response that says neither yes nor no."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scene(
 
 
 def kinds(seen: Sequence[Seen]) -> list[str]:
-    """Each request: method, folder, and the status when it is an error."""
+    """Each request: method, folder, and the status if it is an error."""
     found = []
     for one in seen:
         folder = re.search(r"(?<=table\.lance/)(?:_versions|_transactions|data)|list-type", one.path)
@@ -66,7 +66,7 @@ def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more
         "PUT _transactions": 2,
         "PUT _versions 412": 1,
         "GET list-type": 1,
-        # The other writer's version; and whether that below ours is what it was, beside each PUT and behind the LIST.
+        # The other writer's version; and a check of the version below ours, beside each PUT and after the LIST.
         "GET _versions": 4,
         "PUT _versions": 1,
     }
@@ -81,7 +81,7 @@ def test_an_idle_committer_lists_once_in_a_while_and_no_more(scene: Scene, proxy
     before = len(proxy.seen)
     until(lambda: len(proxy.seen) - before >= 5)
     assert set(kinds(proxy.seen[before:])) == {"GET list-type", "GET _versions"}
-    # And one more request when the latest version was last asked for too long ago.
+    # And one more request if the latest version was last listed too long ago.
     ids += scene.committed()
     assert set(kinds(proxy.seen[before:])) == {
         "GET list-type",

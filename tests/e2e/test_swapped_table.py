@@ -1,4 +1,4 @@
-"""The table is deleted and made again under the queue: nothing is built on the dead one, the new one stays whole."""
+"""The table is deleted and made again under the queue: nothing is built on the old one, and the new one stays whole."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VERSIONS = pytest.mark.parametrize("versions", [2, 6, 9], ids=["lower", "same",
 
 
 class Place:
-    """Where the table lies, and how to put another one there."""
+    """The location of the table, and how to put another one there."""
 
     def __init__(self, uri: str, options: dict[str, str], s3: S3Endpoint | None = None) -> None:
         self.uri = uri
@@ -39,10 +39,10 @@ class Place:
         self._s3 = s3
 
     def make_again(self, versions: int) -> None:
-        """Delete the table and make another one with so many versions."""
+        """Delete the table and make another one with this many versions."""
         for _ in range(20):
             self.delete()
-            # A committer may have written meanwhile; it takes that out again.
+            # A committer may have written meanwhile; it withdraws that again.
             with contextlib.suppress(OSError):
                 self._make(versions)
                 return
@@ -61,7 +61,7 @@ class Place:
 
     def delete(self) -> None:
         if self._s3 is None:
-            # In one step: else a committer meets a table whose data is gone and whose versions are still there.
+            # In one step: else a committer meets a table whose data is gone and whose versions still exist.
             gone = f"{self.uri}.deleted-{uuid.uuid4()}"
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.uri, gone)
@@ -146,6 +146,6 @@ def test_a_table_that_was_made_again_under_load_is_left_whole(placed: tuple[Scen
     topic_id = scene.topics.topic_id()
     answered = [scene.topics.answers[topic_id, o] for o in offsets if (topic_id, o) in scene.topics.answers]
     assert {answer.status for answer in answered} == {Status.COMMITTED}
-    # One version for each, without a hole: all of them were of the table that was deleted.
+    # One version for each, without a gap: all of them were of the deleted table.
     assert [answer.version for answer in answered] == list(range(2, len(answered) + 2))
     assert len(answered) < len(offsets)

@@ -1,6 +1,7 @@
-"""The table changes under the queue: restored, its metadata replaced, put back, deleted, of a kind that we don't know.
+"""The table changes under the queue: restored, metadata replaced, put back, deleted, or of an unknown kind.
 
-What a readable version still tells is put back into the next one. Where nothing tells any more, the committer refuses.
+What a readable version still carries is put back into the next one. If no version carries it any more, the committer
+refuses to run.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def _start(daemon: Daemon, *, running: bool) -> None:
 
 
 def _manifest(scene: Scene, version: int) -> Path:
-    """Where pylance puts the manifest of a version: V2 names, counted from the top."""
+    """Where pylance puts the manifest of a version: V2 names, which count down."""
     return Path(scene.table.uri, "_versions", f"{2**64 - 1 - version}.manifest")
 
 
 def _put_back(scene: Scene, version: int) -> None:
-    """The table as it was at an earlier version, as a backup would have it; data files stay."""
+    """Restore the table as it was at an earlier version, as from a backup; data files stay."""
     for number in range(version + 1, scene.table.version + 1):
         _manifest(scene, number).unlink()
     Path(scene.table.uri, "_versions", "latest_version_hint.json").unlink(missing_ok=True)
@@ -72,7 +73,7 @@ def test_a_restored_table_keeps_its_position_and_its_applications(scene: Scene, 
     assert scene.position() == position
     daemon.wait_line("keys.put_back")
 
-    # What the restore took out of the table was committed all the same, and is told so.
+    # Records that the restore took out of the table were committed all the same, and their outcomes say so.
     (duplicate,) = scene.ask(marked)
     assert (duplicate.status, duplicate.reason) == (Status.DUPLICATE, "uuid_seen")
     (old_unit,) = scene.ask(again, app_id="query", app_version="1")
@@ -137,7 +138,7 @@ def test_a_table_that_is_restored_again_and_again_under_load_loses_no_record(sce
 
 
 def _rows_by_history(scene: Scene) -> set[int]:
-    """What the latest version has to hold: each version adds its members, a Restore goes back."""
+    """The rows that the latest version has to hold: each version adds its members, a Restore goes back."""
     table, rows = scene.table.open(), {1: {0}}
     for version in scene.table.versions()[1:]:
         before = rows[version.number - 1]
@@ -255,7 +256,7 @@ def test_a_table_that_is_gone_is_refused_and_not_made_anew_by_a_create(scene: Sc
     _start(daemon, running=running)
     daemon.wait_refused("table_gone")
     assert not list(Path(scene.table.uri).rglob("*.manifest"))
-    # The operator makes another one, and says that it is meant.
+    # The operator makes another one, and confirms it.
     ids = scene.table.create()
     daemon.wait_refused("keys_missing")
     scene.adopt(daemon)
@@ -286,7 +287,7 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, 
     daemon = scene.started()
     ids += scene.committed()
     _stop(daemon, running=running)
-    # The next version is written by a Lance to come.
+    # The next version is written by a future Lance.
     latest = _manifest(scene, scene.table.version).read_bytes()
     found = decode(latest, len(latest))
     made = found.manifest
@@ -303,7 +304,7 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, 
     said = daemon.wait_refused("feature_flags")
     assert str(1 << 40) in said or "40" in said
     assert sorted(newer.parent.iterdir()) == versions
-    # Whoever wrote it takes it back: the committer goes on by itself.
+    # Its writer takes it back: the committer continues by itself.
     newer.unlink()
     assert scene.topics.wait_answers(offsets)[0].reason == "record_undecodable"
     ids += scene.committed()
@@ -312,7 +313,7 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone(scene: Scene, 
 
 
 def _damage(path: Path) -> None:
-    """As a disk does: the end of the file is something else."""
+    """Damage the end of the file, as a disk does."""
     path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
 
 

@@ -1,7 +1,7 @@
 """The queue changes under the table: made again, truncated, put back, its group forgotten.
 
-The committer goes on where nothing is at stake, and refuses where a record could be lost, doubled or answered twice.
-Each refusal names a command, and that command gets out of it.
+The committer continues if nothing is at stake, and refuses to run if a record could be lost, doubled or get two
+outcomes. Each refusal names a command that resolves it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_topic_that_was_made_again_is_refused_until_it_is_adopted(scene: Scene
     assert daemon.metric("committerd_refused_to_run", cause="topic_id") == 1
     assert daemon.metric("committerd_active") == 0
     if running:
-        # Neither looking nor a dry run changes anything, and a change needs a reason.
+        # Neither a look nor a dry run changes anything, and a change needs a reason.
         assert "refuses: topic_id" in scene.command("position", "show")
         assert "Nothing was written" in scene.command("position", "adopt")
         assert "--reason" in scene.command("position", "adopt", "--apply", good=False)
@@ -108,7 +108,7 @@ def test_a_log_that_lost_unanswered_records_is_refused_until_it_is_adopted(scene
     ids += scene.committed(3)
     if running:
         daemon.freeze()
-        time.sleep(0.5)  # the broker answers the fetch that was under way: nothing new
+        time.sleep(0.5)  # the broker responds to the fetch in flight: nothing new
     else:
         daemon.stop()
     lost = scene.append(4)
@@ -131,7 +131,7 @@ def test_a_log_that_lost_unanswered_records_is_refused_until_it_is_adopted(scene
 
 
 def test_offsets_without_a_record_are_passed(scene: Scene) -> None:
-    """Kafka's own transactions leave holes: what was aborted is never delivered, and each end takes an offset."""
+    """Kafka transactions leave holes: aborted records are never delivered, and each end marker takes an offset."""
     ids = scene.table.create()
     daemon = scene.started()
     aborted, kept, last = scene.table.append(), scene.table.append(), scene.table.append()
@@ -174,7 +174,7 @@ def test_answers_are_published_again_when_the_groups_offset_is_gone(scene: Scene
 def test_a_log_put_back_to_an_earlier_state_is_refused_until_it_is_adopted(
     breakable_scene: Scene, breakable_kafka: KafkaBroker
 ) -> None:
-    """Kafka's data restored from a backup: the table has records that the log has lost, and knows it."""
+    """Kafka's data is restored from a backup: the table has records that the log has lost, and proves it."""
     scene = breakable_scene
     ids = scene.table.create()
     daemon = scene.started()
@@ -193,7 +193,7 @@ def test_a_log_put_back_to_an_earlier_state_is_refused_until_it_is_adopted(
     assert "position is offset 7" in said
     assert "ends at 3" in said
 
-    # New records take the offsets of those that were cut off: the table tells them apart by what it remembers.
+    # New records take the offsets of the lost ones: the table tells them apart by hashes and leader epochs.
     daemon.stop()
     offsets = scene.append(5)
     assert offsets == [3, 4, 5, 6, 7]
