@@ -176,7 +176,7 @@ class Telemetry:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         catalogue = _Catalogue(registry)
-        self._answers(catalogue)
+        self._outcomes(catalogue)
         self._commits(catalogue)
         self._queue(catalogue)
         self._state(catalogue)
@@ -185,7 +185,7 @@ class Telemetry:
         self.build_info.set(1, version=__version__, python=platform.python_version())
         ProcessCollector(registry=registry)
 
-    def _answers(self, metrics: _Catalogue) -> None:
+    def _outcomes(self, metrics: _Catalogue) -> None:
         self.transactions = metrics.count(
             "committerd_transactions_total",
             "Staged records that have an outcome, by operation of the transaction and status of the outcome.",

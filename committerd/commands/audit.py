@@ -31,7 +31,7 @@ from committerd_common.messages import DecodeError, Outcome
 _AT_ONCE = 16
 """Number of versions that are read at once, at most."""
 _READ_BYTES = 6 * 1024 * 1024
-"""Total size of the versions that are read at once, about."""
+"""The approximate total size of the versions that are read at once."""
 _DECODED_FACTOR = 8
 """Bytes of memory that a decoded transaction takes for each serialized byte."""
 _SHOWN_MAX = 100
@@ -51,7 +51,7 @@ def audit(versions: int | None, as_json: bool) -> None:
     """Prove from the table and the topics that nothing was lost, doubled or reported falsely.
 
     Exactly one version must give each staged record below the table's position its outcome, every published outcome
-    must say what that version says, no transaction and no version of an application may be committed twice, and
+    must agree with that version, no transaction and no version of an application may be committed twice, and
     positions must not go back. Versions that were cleaned up, and records and outcomes that have expired, can't be
     checked; the audit counts them. Committers may run meanwhile. The audit writes nothing.
 
@@ -114,7 +114,7 @@ async def _read_history(table: Table, newest: int | None, history: AuditedHistor
 
 
 def _size(one: Examined | str) -> int:
-    """The memory that it takes in bytes, about."""
+    """Its approximate memory in bytes."""
     if isinstance(one, str) or one.transaction is None:
         return 0
     return len(one.fragments) + _DECODED_FACTOR * one.transaction.ByteSize()

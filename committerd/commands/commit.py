@@ -44,7 +44,7 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
 @click.option(
     "--verify-files/--no-verify-files",
     default=True,
-    help="Check before the commit that the staged files exist and have the size that is said; the default.",
+    help="Check before the commit that the staged files exist and have the size that the record gives; the default.",
 )
 @click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
 @click.option(

@@ -156,18 +156,18 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
 
 
 def _print_change(found: Situation, target: Position, version: int | None, *, as_json: bool) -> None:
-    unanswered = operate.undecided_below(found, target.next_offset)
+    unknown = operate.undecided_below(found, target.next_offset)
     if as_json:
-        written = {"version": version, "applied": version is not None, "skipped": unanswered}
+        written = {"version": version, "applied": version is not None, "skipped": unknown}
         click.echo(json.dumps({"before": _json(found.loaded.position), "after": _json(target)} | written))
         return
     click.echo(f"before:  {_text(found.loaded.position)}")
     click.echo(f"after:   {_text(target)}")
-    if unanswered is None:
-        click.echo("skips:   an unknown number of records: nothing tells which of the records below it have an outcome")
-    elif unanswered:
+    if unknown is None:
+        click.echo("skips:   an unknown number of records: it is not known which records below it have an outcome")
+    elif unknown:
         click.echo(
-            f"skips:   {unanswered} offsets below {target.next_offset} that have no known outcome: their records get "
+            f"skips:   {unknown} offsets below {target.next_offset} that have no known outcome: their records get "
             "UNDECIDED, and are not committed"
         )
     if version is None:

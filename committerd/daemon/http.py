@@ -91,11 +91,11 @@ def _application(registry: CollectorRegistry, health: Health) -> web.Application
 
     async def livez(_: web.Request) -> web.Response:
         problems = list(health.live())
-        return _answer(not problems, {"live": not problems, "problems": problems})
+        return _response(not problems, {"live": not problems, "problems": problems})
 
     async def readyz(_: web.Request) -> web.Response:
         ready, text = health.ready()
-        return _answer(ready, {"ready": ready, "reason": text})
+        return _response(ready, {"ready": ready, "reason": text})
 
     application = web.Application()
     application.router.add_get("/metrics", metrics)
@@ -104,5 +104,5 @@ def _application(registry: CollectorRegistry, health: Health) -> web.Application
     return application
 
 
-def _answer(good: bool, body: dict[str, object]) -> web.Response:
+def _response(good: bool, body: dict[str, object]) -> web.Response:
     return web.json_response(body, status=200 if good else 503, headers={"Cache-Control": "no-store"})

@@ -340,9 +340,9 @@ class Probes:
         """The parts that are stuck, so that only a restart can help; empty if all is well."""
         problems = []
         if self._beat.stalled():
-            problems.append(f"the event loop has not turned for {STALLED_SECONDS:g} s")
+            problems.append(f"the event loop has not run for {STALLED_SECONDS:g} s")
         if self._beat.stalled(self._member.owner_turned_at):
-            problems.append(f"the Kafka thread has not turned for {STALLED_SECONDS:g} s")
+            problems.append(f"the Kafka thread has not run for {STALLED_SECONDS:g} s")
         return problems
 
     def ready(self) -> tuple[bool, str]:

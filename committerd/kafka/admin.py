@@ -217,20 +217,20 @@ class TopicAdmin:
         node, missing = leader, 0
         for _ in range(_REDIRECTS_MAX + _GONE_ATTEMPTS):
             try:
-                answer = self._metadata(topic, node)
+                response = self._metadata(topic, node)
             except errors.KafkaError as error:
                 failed = self.failed(f"asking for topic {topic}", error)
                 if node is None:
                     raise failed from error
                 node = None  # any node may know the new leader
                 continue
-            found = answer.topics[0]
+            found = response.topics[0]
             error_type = errors.for_code(found.error_code)
             if error_type is errors.UnknownTopicOrPartitionError:
                 missing += 1
                 if missing == _GONE_ATTEMPTS:
                     raise RefusedToRun(
-                        f"there is no topic {topic} in Kafka cluster {answer.cluster_id}; what was "
+                        f"there is no topic {topic} in Kafka cluster {response.cluster_id}; what was "
                         "staged there and not committed is lost unless the topic is restored",
                         code="topic_gone",
                     )
@@ -245,13 +245,13 @@ class TopicAdmin:
                 raise self.failed(f"asking for topic {topic}", error_type())
             if len(found.partitions) > 1:
                 raise RefusedToRun(
-                    f"{topic} has {len(found.partitions)} partitions and must have one: only within a partition is "
-                    "there an order to commit in, and committerd reads one. Kafka can't remove partitions: stage the "
-                    "records of all partitions again elsewhere, delete the topic, create it again, and run "
+                    f"{topic} has {len(found.partitions)} partitions and must have one: records have a "
+                    "common order only within a partition, and committerd reads one. Kafka can't remove partitions: "
+                    "stage the records of all partitions again elsewhere, delete the topic, create it again, and run "
                     "`committerd position adopt`",
                     code="topic_partitions",
                 )
-            return TopicIdentity(cluster_id=answer.cluster_id, topic=topic, topic_id=_written(found.topic_id))
+            return TopicIdentity(cluster_id=response.cluster_id, topic=topic, topic_id=_written(found.topic_id))
         raise QueueUnavailable(f"the leader of topic {topic} keeps changing")
 
     def _metadata(self, topic: str | None, node: int | None) -> Any:

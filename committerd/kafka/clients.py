@@ -76,9 +76,9 @@ def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Open
 
 def no_broker(servers: Sequence[str], error: errors.KafkaError, lines: Iterable[str]) -> QueueUnavailable:
     """The error if no broker accepts a connection. `lines`: the lines that kafka-python logged."""
-    said = "; ".join(lines) or "nothing"
+    logged = "; ".join(lines) or "nothing"
     return QueueUnavailable(
-        f"no Kafka broker of {','.join(servers)} could be used: {in_words(error)}. The client said: {said}"
+        f"no Kafka broker of {','.join(servers)} could be used: {in_words(error)}. The client logged: {logged}"
     )
 
 

@@ -191,8 +191,8 @@ class GroupMember:
         self._network, self._topic_id, self._replace_because = opened.network, None, ""
         self._connection, self._unbroken = None, True
         consumer.subscribe([self._staged.topic], listener=_Listener(self.assignment, opened, self._assignor))
-        heard = time.monotonic() + _METADATA_SECONDS
-        while not self._knows_topic() and time.monotonic() < heard:
+        until = time.monotonic() + _METADATA_SECONDS
+        while not self._knows_topic() and time.monotonic() < until:
             self._stopping.wait(_METADATA_PAUSE_SECONDS)
         while not self._stopping.is_set():
             self.turned_at = time.monotonic()

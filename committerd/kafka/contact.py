@@ -22,7 +22,7 @@ _TIMEOUT_MS = 5_000
 
 
 class KafkaContact:
-    """Keeps `answered_at` true while `run` runs."""
+    """Keeps `responded_at` up to date while `run` runs."""
 
     def __init__(self, settings: KafkaSettings, name: str, *, staged: TopicPartition) -> None:
         timeout = max(min(settings.request_timeout_ms, _TIMEOUT_MS), settings.fetch_max_wait_ms + 1)
@@ -31,7 +31,7 @@ class KafkaContact:
         self._staged = staged
         self._admin: TopicAdmin | None = None
         self._lane = CapacityLimiter(1)
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
         """When Kafka last responded (monotonic clock, seconds); before the first response, when this was created."""
 
     async def run(self) -> None:
@@ -55,4 +55,4 @@ class KafkaContact:
             pass  # Kafka has responded: the topic does not exist
         except CommitterError:
             return
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()

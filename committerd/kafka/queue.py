@@ -132,7 +132,7 @@ class KafkaQueue:
 
     def silent_seconds(self) -> float:
         """Seconds since Kafka last responded; up to some seconds even if all is well."""
-        return time.monotonic() - self._contact.answered_at
+        return time.monotonic() - self._contact.responded_at
 
     # The port; `committerd.queue.port.Queue` documents each method
 
@@ -147,14 +147,14 @@ class KafkaQueue:
 
     async def identity(self) -> TopicIdentity:
         ask = partial(self._admin.identity, self.topics.staged, self._member.leader())
-        return await self._in_thread(self._admin, ask, "asking which topic it is")
+        return await self._in_thread(self._admin, ask, "asking for the topic's identity")
 
     async def bounds(self) -> tuple[int, int]:
         ask = partial(self._admin.bounds, [self._staged])
         return (await self._in_thread(self._admin, ask, "asking for bounds"))[self._staged]
 
     async def time_ms(self) -> int | None:
-        return await self._in_thread(self._admin, self._admin.time_ms, "asking what time it is")
+        return await self._in_thread(self._admin, self._admin.time_ms, "asking for the brokers' time")
 
     async def acknowledged(self) -> Acknowledged | None:
         found = await self._in_thread(self._reader, self._reader.acknowledged, "asking for the group's offset")
@@ -244,7 +244,7 @@ class KafkaQueue:
                 unwell_since = now if unwell_since is None else unwell_since
                 if now - unwell_since > patience:
                     unwell_since = None
-                    member.replace("Kafka answers, and the consumer hears nothing or can't join its group")
+                    member.replace("Kafka responds, but the consumer receives nothing or can't join its group")
                 continue
             unwell_since = None
 
@@ -271,7 +271,7 @@ class KafkaQueue:
             return
         ask = partial(self._admin.end, self._staged)
         end = await self._in_thread(self._admin, ask, "asking for the topic's end")
-        # Asked last: records of a transaction that was committed meanwhile are not held back.
+        # This request comes last: records of a transaction that was committed meanwhile are not held back.
         readable = (await self.bounds())[1]
         if readable >= end:
             self._held_back_from = None

@@ -86,17 +86,17 @@ def read_batches(
         consumer.assign(list(ends))
         for partition in ends:
             consumer.seek(partition, ranges[partition][0])
-        heard_at = time.monotonic()
+        received_at = time.monotonic()
         # Compare positions, not the last record's offset: the last offsets may have no record (transaction markers).
         while any(consumer.position(p) < end for p, end in ends.items()):
             polled = consumer.poll(timeout_ms=_POLL_MS)
             batch = [f for partition, records in polled.items() for f in records if f.offset < ends[partition]]
             if polled:
-                heard_at = time.monotonic()
+                received_at = time.monotonic()
             if batch:
                 yield batch
-                heard_at = time.monotonic()  # the caller may have taken long to ask for the next batch
-            if (time.monotonic() - heard_at) * 1000 > options["request_timeout_ms"]:
+                received_at = time.monotonic()  # the caller may have taken long to ask for the next batch
+            if (time.monotonic() - received_at) * 1000 > options["request_timeout_ms"]:
                 raise QueueUnavailable(f"no records came from {', '.join(_shown(ends))}")
 
 

@@ -7,7 +7,7 @@
 * Last bytes. kafka-python drops the bytes that a broker sends right before it closes a connection: the reason why it
   refuses a login, or the response to a request.
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
-  takes itself for the owner, without heartbeats, forever. The Java client had the same fault (KAFKA-9815).
+  believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def repair_kafka_python() -> None:
     """Patch the classes, once per process. Call it before a client is made."""
     for owner, name, mended in (
         (DefaultRecordBatch, "_read_msg", _with_few_headers),
-        (KafkaTCPTransport, "_sock_recv", _with_last_words),
-        (KafkaSSLTransport, "_sock_recv", _with_last_words),
+        (KafkaTCPTransport, "_sock_recv", _with_last_bytes),
+        (KafkaSSLTransport, "_sock_recv", _with_last_bytes),
         (ConsumerCoordinator, "need_rejoin", _until_joined),
     ):
         method = getattr(owner, name)
@@ -40,13 +40,13 @@ def repair_kafka_python() -> None:
             setattr(owner, name, functools.wraps(method)(mended(method)))
 
 
-def _with_last_words(receive: Method) -> Method:
-    def heard(transport: Any) -> tuple[bytes, Exception | None]:
+def _with_last_bytes(receive: Method) -> Method:
+    def received(transport: Any) -> tuple[bytes, Exception | None]:
         data, error = receive(transport)
         # Return the data first; the next read finds no data and gets the error again.
         return (data, None) if data else (data, error)
 
-    return heard
+    return received
 
 
 def _until_joined(need_rejoin: Method) -> Method:

@@ -226,8 +226,8 @@ def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
         actual=str(topic.partitions),
         problem=""
         if topic.partitions == 1 or not only_one
-        else f"{plan.name} has {topic.partitions} partitions and must have one, or there is no order "
-        "to commit in. Partitions can't be taken away: drain it, delete it, create it anew, and "
+        else f"{plan.name} has {topic.partitions} partitions and must have one, or records have no "
+        "common order. Partitions can't be removed: drain it, delete it, create it anew, and "
         "adopt it with `committerd position adopt`",
     )
 
@@ -274,7 +274,7 @@ def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Ite
     yield check(
         "min.insync.replicas",
         good=int(configs.get("min.insync.replicas", 1)) >= int(copies),
-        why="losing one broker can lose what it took",
+        why="with one broker, records that it took can be lost",
         value=copies,
         expected=f">= {copies}",
     )
@@ -286,7 +286,7 @@ def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Ite
     if plan.role == "staged":
         yield from _staged_configs(plan, topic)
     else:
-        yield from _answers_configs(plan, topic)
+        yield from _outcome_configs(plan, topic)
 
 
 def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
@@ -308,7 +308,7 @@ def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
     )
 
 
-def _answers_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+def _outcome_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
     """The checks of the outcomes and dead letter topics: records must fit, and readers must be able to unpack them."""
     if "max.message.bytes" in topic.configs:
         dead = plan.role == "dead"
@@ -410,9 +410,9 @@ def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]
         }
         for plan in plans
     }
-    answer = client.create_topics(wanted, raise_errors=False)
+    response = client.create_topics(wanted, raise_errors=False)
     created = []
-    for topic in answer["topics"]:
+    for topic in response["topics"]:
         error = errors.for_code(topic["error_code"])
         if error is errors.NoError:
             _log.info("kafka.topic_created", extra={"topic": topic["name"]})

@@ -53,14 +53,14 @@ class CommitSettings(SettingsGroup):
         ge=0,
         le=60,
         description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
-        "next try arrives, or this time is over. Holds take at most a quarter of the time, and a producer may learn "
-        "of a refusal late because of them, by up to about 8 times this. 0 = no holds.",
+        "next try arrives, or this time is over. Holds take at most a quarter of the time. They may "
+        "delay a refusal by up to about 8 times this. 0 = no holds.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",
-        description="Which records' files to check before the commit: do they exist, and with the size that the record "
-        "says? Otherwise no reader could open the table. always: those of each record, while it waits. stale: only "
-        "of records older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: none.",
+        description="Whether to check before the commit that a record's files exist, with the size that it gives: "
+        "readers can't open a table that lacks a file. always: for each record, while it waits. stale: only for "
+        "records older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: for none.",
     )
     transaction_files_max: int = Field(
         default=100_000,

@@ -146,8 +146,7 @@ class KafkaSettings(BaseModel):
     request_timeout_ms: int = Field(
         default=7_000,
         ge=1_000,
-        description="How long one request to a broker may take. If a reply is lost, whatever waits for it waits "
-        "this long.",
+        description="How long one request to a broker may take. If a reply is lost, its caller waits this long.",
     )
     delivery_timeout_ms: int = Field(
         default=30_000,
@@ -155,7 +154,7 @@ class KafkaSettings(BaseModel):
         description="How long publishing may take, with its retries, before it counts as failed and starts anew.",
     )
     metadata_max_age_ms: int = Field(
-        default=60_000, ge=1_000, description="Time after which to ask again about brokers and topics."
+        default=60_000, ge=1_000, description="Time after which the client reads the cluster's metadata again."
     )
     topics_recheck_seconds: float = Field(
         default=300.0,
@@ -221,7 +220,7 @@ class KafkaSettings(BaseModel):
         default=None,
         min_length=2,
         max_length=3,
-        description="Version of the brokers, such as 3.9, if they must not be asked for it.",
+        description="Version of the brokers, such as 3.9; unset: the client asks them for it.",
     )
 
     @model_validator(mode="after")

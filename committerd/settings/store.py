@@ -19,8 +19,8 @@ class StoreSettings(SettingsGroup):
         default=10.0,
         gt=0,
         le=60,
-        description="How long ago the committer may have last looked for the latest version when it puts a new one, "
-        "and how often an idle committer looks for foreign versions.",
+        description="Before a put, the committer looks for the latest version again if its last look is older than "
+        "this. An idle committer looks for foreign versions this often.",
     )
     probe: bool = Field(
         default=True,

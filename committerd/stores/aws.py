@@ -43,7 +43,7 @@ from botocore.parsers import ResponseParserError
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
-from committerd.stores.plain_heads import HeadResponse, Otherwise, PlainHeads
+from committerd.stores.plain_heads import HeadResponse, NoResponse, PlainHeads
 
 _WAIT_SECONDS_FIRST = 0.1
 _WAIT_SECONDS_MAX = 20.0
@@ -81,7 +81,7 @@ _ANSWERS = frozenset(
 """Error codes that are regular responses: no such object, range not satisfiable, condition failed."""
 _TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
 _CREDENTIALS_WRONG = (
-    "the credentials are not valid there: check s3.access_key_id and s3.secret_access_key, or the chain of "
+    "the server does not accept the credentials: check s3.access_key_id and s3.secret_access_key, or the chain of "
     "AWS credentials that takes their place"
 )
 _CREDENTIALS_ENDED = (
@@ -267,7 +267,7 @@ class AwsClient:
             if plain is None:
                 return None
             response = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
-        if response is Otherwise.REFUSED:
+        if response is NoResponse.REFUSED:
             # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
             self._plain_heads.pop(bucket, None)
         return response if isinstance(response, HeadResponse) else None

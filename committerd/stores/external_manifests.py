@@ -246,8 +246,8 @@ class ExternalManifests:
         if now is not None and now.key == staged.key:
             raise CorruptTable(
                 f"{self.uri}: version {staged.version} is committed, but its manifest is gone: the entry names "
-                f"{staged.key}, and there is no such object. Lance 4.0.0 deletes the staged manifest when the answer "
-                "to its commit is lost, and tells its caller that the commit failed. Bring the object back (bucket "
+                f"{staged.key}, and there is no such object. Lance 4.0.0 deletes the staged manifest when the reply "
+                "to its commit is lost, and reports that the commit failed. Bring the object back (bucket "
                 f"versioning), or delete the entry of version {staged.version} from the manifest store: the table "
                 "goes on from the version before it",
                 code="manifest_lost",

@@ -32,7 +32,7 @@ class HeadResponse:
     """Size of the object in bytes; None = the object does not exist."""
 
 
-class Otherwise(Enum):
+class NoResponse(Enum):
     """Why a HEAD request has no usable response."""
 
     REFUSED = auto()
@@ -50,7 +50,7 @@ class Credentials(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RequestTarget:
     """URL and signing parameters of requests for the objects of one bucket."""
 
     base: str
@@ -73,7 +73,7 @@ class Way:
 class Signer:
     """Signs HEAD requests that have neither query nor body. Caches the signing key, which is valid for one day."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: RequestTarget) -> None:
         self._way = way
         self._made_of: tuple[str, str] | None = None
         self._key = b""
@@ -111,7 +111,7 @@ class Signer:
 class PlainHeads:
     """Sends HEAD requests for the objects of one bucket."""
 
-    def __init__(self, client: Any, session: aiohttp.ClientSession, way: Way, extra: dict[str, str]) -> None:
+    def __init__(self, client: Any, session: aiohttp.ClientSession, way: RequestTarget, extra: dict[str, str]) -> None:
         """`client`: the SDK's client, for its credentials. `session`: its connections. `extra`: unsigned headers."""
         self._client = client
         self._session = session
@@ -140,7 +140,7 @@ class PlainHeads:
             or http._proxy_config.proxy_url_for(sent.url)
         ):
             return None
-        way = Way(
+        way = RequestTarget(
             base=sent.url.removesuffix(f"/{name}"),
             payload=headers.get("x-amz-content-sha256", ""),
             region=scope[-3],
@@ -154,12 +154,12 @@ class PlainHeads:
             extra["user-agent"] = headers["user-agent"]
         return cls(client, await http._get_session(None), way, extra)
 
-    async def ask(self, name: str, *, seconds_max: float) -> HeadResponse | Otherwise:
+    async def ask(self, name: str, *, seconds_max: float) -> HeadResponse | NoResponse:
         """Send one HEAD request. `name`: percent-encoded. `seconds_max`: the timeout."""
         try:
             credentials = await _credentials(self._client)
             if credentials is None:
-                return Otherwise.FAILED
+                return NoResponse.FAILED
             timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             headers = self._signer.headers(name, credentials, timestamp=timestamp)
             headers.update(self._extra)
@@ -176,9 +176,9 @@ class PlainHeads:
                 if response.status == 404:
                     return HeadResponse(None)
                 refused = 300 <= response.status < 500 and response.status != 429
-                return Otherwise.REFUSED if refused else Otherwise.FAILED
+                return NoResponse.REFUSED if refused else NoResponse.FAILED
         except (BotoCoreError, aiohttp.ClientError, OSError, KeyError, ValueError):
-            return Otherwise.FAILED
+            return NoResponse.FAILED
 
 
 async def _credentials(client: Any) -> Credentials | None:

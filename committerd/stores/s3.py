@@ -35,7 +35,7 @@ _ADVICE = {
     "403": _PERMISSIONS,
     "EntityTooLarge": _TOO_LARGE,
     "NoSuchBucket": "create the bucket, or correct the table's URI or s3.endpoint_url",
-    "NotImplemented": "the server lacks what committerd needs; `committerd probe` says what that is",
+    "NotImplemented": "the server lacks an operation that committerd needs; `committerd probe` names it",
 }
 
 

@@ -9,9 +9,9 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as SdkCredentials
 
-from committerd.stores.plain_heads import Credentials, Signer, Way
+from committerd.stores.plain_heads import Credentials, RequestTarget, Signer
 
-WAY = Way(
+WAY = RequestTarget(
     base="https://bucket.s3.eu-north-1.amazonaws.com", payload="UNSIGNED-PAYLOAD", region="eu-north-1", service="s3"
 )
 TIMESTAMP = "20261123T221500Z"

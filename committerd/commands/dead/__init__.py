@@ -85,7 +85,7 @@ def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None
     The exit code is 1 if any letter was refused.
     """
     if not offsets and not reasons and since is None:
-        raise click.UsageError("say which: OFFSETS, --reason or --since")
+        raise click.UsageError("name the letters by OFFSETS, --reason or --since")
     good = anyio.run(_replay, settings(), _wanted(offsets, reasons, since), apply, as_json)
     sys.exit(0 if good else 1)
 

@@ -50,10 +50,10 @@ class _Status:
 def status(versions: int, as_json: bool) -> None:
     """Print where a dataset stands: version, position, lag, age of what waits, last commits, growth, members.
 
-    The command only reads, and committers may run meanwhile. If Kafka or the store can't be reached, it prints what
-    the other says.
+    The command only reads, and committers may run meanwhile. If Kafka or the store can't be reached, it prints the
+    state of the other.
 
-    The exit code is 0 if everything was found out and nothing is wrong, else 1. It is wrong if no committer runs, if
+    The exit code is 0 if the whole state is known and nothing is wrong, else 1. It is wrong if no committer runs, if
     one would refuse to run, or if settings of the topics are wrong.
     """
     return_large_blocks()
@@ -131,7 +131,7 @@ def _table_json(table: TableState) -> dict[str, Any]:
         ],
         "answers": [
             {"status": status.value, "reason": reason, "count": count}
-            for (status, reason), count in table.answers().items()
+            for (status, reason), count in table.outcomes().items()
         ],
         "growth": growth,
     }
@@ -186,10 +186,10 @@ def _print(found: _Status) -> None:
             ("version", "when", "operation", "by", "committed", "refused", "manifest", "fragments"),
             [_line(one) for one in found.table.versions],
         )
-        answers = found.table.answers()
-        if answers:
+        outcomes = found.table.outcomes()
+        if outcomes:
             click.echo("\nOutcomes in these versions:")
-            echo_counts({f"{status.value} {reason}".rstrip(): count for (status, reason), count in answers.items()})
+            echo_counts({f"{status.value} {reason}".rstrip(): count for (status, reason), count in outcomes.items()})
     if found.queue is not None and found.queue.refusal is not None:
         click.echo(f"\nA committer refuses to run: {found.queue.refusal}")
     if found.problems:

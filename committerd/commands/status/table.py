@@ -29,7 +29,7 @@ class VersionState:
     """Number of records that it commits."""
     refused: int
     """Number of records that it passes without committing them."""
-    answers: Mapping[tuple[Status, str], int]
+    outcomes: Mapping[tuple[Status, str], int]
     """Number of its outcomes by status and reason."""
     position: Position | None
     """The position that it carries."""
@@ -53,11 +53,11 @@ class TableState:
         """The highest position that any of the versions carries."""
         return highest(one.position for one in self.versions if one.position is not None)
 
-    def answers(self) -> Mapping[tuple[Status, str], int]:
+    def outcomes(self) -> Mapping[tuple[Status, str], int]:
         """Number of outcomes in these versions, by status and reason."""
         found: Counter[tuple[Status, str]] = Counter()
         for one in self.versions:
-            found.update(one.answers)
+            found.update(one.outcomes)
         return dict(sorted(found.items()))
 
 
@@ -103,7 +103,7 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState
         from_queue=settled.ours,
         committed=len(settled.members),
         refused=len(settled.refusals),
-        answers=_answers(settled),
+        outcomes=_outcomes_of(settled),
         position=_position(outline.table_metadata, believed=is_latest or settled.ours),
         manifest_bytes=size,
         fragments=fragments,
@@ -121,7 +121,7 @@ def _position(metadata: Mapping[str, str], *, believed: bool) -> Position | None
         return None
 
 
-def _answers(settled: Settled) -> Counter[tuple[Status, str]]:
+def _outcomes_of(settled: Settled) -> Counter[tuple[Status, str]]:
     found = Counter((status_of(refusal), refusal.reason) for refusal in settled.refusals)
     if settled.members:
         found[Status.COMMITTED, ""] += len(settled.members)
