@@ -54,7 +54,7 @@ class Decoder:
             envelope.dataset, served=table.uri, aliases=self.aliases
         ):
             raise InvalidRequest(
-                f"the producer meant table {envelope.dataset!r}, this topic is of {table.uri!r}: stage it for the "
+                f"the producer meant table {envelope.dataset!r}, but this topic is of {table.uri!r}: stage it for the "
                 "other table, or add the name to setting dataset.aliases",
                 code="wrong_dataset",
             )

@@ -100,7 +100,7 @@ class Starter:
     async def _publish_the_rest(self, report: Callable[[str], None]) -> None:
         """Wait until Kafka has taken all outcomes sent so far. Raises `QueueUnavailable` when that takes too long."""
         publisher = self.outcome_maker.publisher
-        report("waits until Kafka has taken the outcomes of before")
+        report("waits until Kafka has taken the earlier outcomes")
         with anyio.move_on_after(_PUBLISHING_SECONDS_MAX) as waited:
             await publisher.drained()
         if waited.cancelled_caught:
@@ -215,7 +215,7 @@ async def read_facts(
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
     if await queue.identity() != identity:
-        raise StartAgain("the topic was made again while it was looked at")
+        raise StartAgain("the topic was deleted and made again while it was read")
     outcomes = decode_outcomes(tail)
     if len(outcomes) < len(tail):
         _log.warning("start.outcomes_undecodable", extra={"count": len(tail) - len(outcomes)})

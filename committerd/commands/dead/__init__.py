@@ -174,7 +174,7 @@ async def _show(configured: Settings, offset: int, as_json: bool) -> None:
         [
             ("letter", f"offset {letter.offset}, written {when(letter.timestamp_ms)}"),
             ("staged", f"offset {letter.staged_offset} of {letter.topic}, {when(letter.staged_timestamp_ms)}"),
-            ("answer", f"{letter.status} {letter.reason}"),
+            ("outcome", f"{letter.status} {letter.reason}"),
             ("message", letter.message),
             ("key", key),
             *((f"header {name}", text) for name, text in headers),

@@ -40,17 +40,17 @@ def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
     for fragment in transaction.append.fragments:
         has = {number for file in fragment.files for number in file.fields}
         if has.isdisjoint(known):
-            return f"its files have fields {_some(has)}, of which the table has none"
+            return f"its files have fields {_listed(has)}, of which the table has none"
         # A lower id that the schema lacks is that of a dropped column; readers ignore it.
         if above := {number for number in has if number > highest}:
-            return f"its files have fields {_some(above)}, which the table does not have"
+            return f"its files have fields {_listed(above)}, which the table does not have"
         if missing := required.keys() - has:
             names = [required[number] for number in sorted(missing)[:_NAMED_MAX]]
             return f"its files lack the columns {names}, which the table requires"
     return None
 
 
-def _some(numbers: Collection[int]) -> str:
+def _listed(numbers: Collection[int]) -> str:
     listed = ", ".join(map(str, sorted(numbers)[:_NAMED_MAX]))
     return listed if len(numbers) <= _NAMED_MAX else f"{listed} and {len(numbers) - _NAMED_MAX} more"
 

@@ -135,7 +135,7 @@ def _outline(transaction: Transaction, file: ManifestFile) -> Manifest:
     return file.outline
 
 
-def _as_it_says(
+def _footprint_as_given(
     touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
 ) -> Footprint:
     return touched
@@ -203,10 +203,12 @@ class Operation:
     """The part of a version that is needed to judge it, so that not all of 100,000 fragments are decoded."""
     footprint: FootprintOf
     """The footprint, from the message alone."""
-    footprint_of_ours: Callable[[Footprint, Transaction, Manifest, Iterable[IndexMetadata]], Footprint] = _as_it_says
+    footprint_of_ours: Callable[[Footprint, Transaction, Manifest, Iterable[IndexMetadata]], Footprint] = (
+        _footprint_as_given
+    )
     """The footprint, completed from its read version and the indices of that version."""
     footprint_of_theirs: Callable[[Footprint, Transaction, Manifest | None, Iterable[IndexMetadata]], Footprint] = (
-        _as_it_says
+        _footprint_as_given
     )
     """The footprint, completed from the version below its own (None = unreadable) and the indices of its own."""
 
