@@ -368,7 +368,7 @@ class TestRestore:
         assert not self.restored(table(manifest()), table(manifest(version=1))).manifest.HasField("max_fragment_id")
 
     def test_of_a_version_that_is_gone(self) -> None:
-        with pytest.raises(InvalidRequest, match="version 1, which is not there"):
+        with pytest.raises(InvalidRequest, match="version 1, which does not exist"):
             self.restored(table(manifest()), None)
 
     def test_across_the_change_to_stable_row_ids(self) -> None:

@@ -136,7 +136,7 @@ def require_rows_live_in(
         if here and fragment.id not in left:
             raise InvalidRequest(
                 f"the new fragments have {len(here)} rows, such as the one with id {here.min()}, that fragment "
-                f"{fragment.id} holds now, and which does not lose rows: read the latest version, and "
+                f"{fragment.id} has now, and that fragment loses no rows: read the latest version, and "
                 "delete rows where they are",
                 code="row_ids",
             )
