@@ -81,7 +81,7 @@ _ANSWERS = frozenset(
 """Error codes that are regular responses: no such object, range not satisfiable, condition failed."""
 _TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
 _CREDENTIALS_WRONG = (
-    "the server does not accept the credentials: check s3.access_key_id and s3.secret_access_key, or the chain of "
+    "the credentials are not valid there: check s3.access_key_id and s3.secret_access_key, or the chain of "
     "AWS credentials that takes their place"
 )
 _CREDENTIALS_ENDED = (
