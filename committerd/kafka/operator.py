@@ -137,10 +137,10 @@ class TopicOperator:
         A caller that does not read to the end must close it (`contextlib.aclosing`).
         """
         options = reader_options(self._settings, self.topics, self._name)
-        asked = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
+        requested = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
         batches = read_batches(
             options | {"bootstrap_timeout_ms": self._settings.request_timeout_ms},
-            asked,
+            requested,
         )
         try:
             while (batch := await _in_thread(partial(_next, batches))) is not None:

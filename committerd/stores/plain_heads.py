@@ -73,8 +73,8 @@ class RequestTarget:
 class Signer:
     """Signs HEAD requests that have neither query nor body. Caches the signing key, which is valid for one day."""
 
-    def __init__(self, way: RequestTarget) -> None:
-        self._way = way
+    def __init__(self, target: RequestTarget) -> None:
+        self._target = target
         self._made_of: tuple[str, str] | None = None
         self._key = b""
 
@@ -83,14 +83,14 @@ class Signer:
 
         `name`: percent-encoded. `timestamp`: UTC, in the form `20260131T235959Z`.
         """
-        way, day = self._way, timestamp[:8]
-        signed = {"host": way.host, "x-amz-content-sha256": way.payload, "x-amz-date": timestamp}
+        target, day = self._target, timestamp[:8]
+        signed = {"host": target.host, "x-amz-content-sha256": target.payload, "x-amz-date": timestamp}
         if credentials.token:
             signed["x-amz-security-token"] = credentials.token
         names = ";".join(signed)
         lines = "".join(f"{header}:{value}\n" for header, value in signed.items())
-        canonical = f"HEAD\n{way.folder}/{name}\n\n{lines}\n{names}\n{way.payload}"
-        scope = f"{day}/{way.region}/{way.service}/{_SCOPE_END}"
+        canonical = f"HEAD\n{target.folder}/{name}\n\n{lines}\n{names}\n{target.payload}"
+        scope = f"{day}/{target.region}/{target.service}/{_SCOPE_END}"
         to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.digest(self._key_of(credentials.secret_key, day), to_sign.encode(), "sha256").hex()
         del signed["host"]
@@ -102,7 +102,7 @@ class Signer:
     def _key_of(self, secret_key: str, day: str) -> bytes:
         if self._made_of != (secret_key, day):
             key = f"AWS4{secret_key}".encode()
-            for part in (day, self._way.region, self._way.service, _SCOPE_END):
+            for part in (day, self._target.region, self._target.service, _SCOPE_END):
                 key = hmac.digest(key, part.encode(), "sha256")
             self._key, self._made_of = key, (secret_key, day)
         return self._key
@@ -111,13 +111,15 @@ class Signer:
 class PlainHeads:
     """Sends HEAD requests for the objects of one bucket."""
 
-    def __init__(self, client: Any, session: aiohttp.ClientSession, way: RequestTarget, extra: dict[str, str]) -> None:
+    def __init__(
+        self, client: Any, session: aiohttp.ClientSession, target: RequestTarget, extra: dict[str, str]
+    ) -> None:
         """`client`: the SDK's client, for its credentials. `session`: its connections. `extra`: unsigned headers."""
         self._client = client
         self._session = session
-        self._way = way
+        self._target = target
         self._extra = extra
-        self._signer = Signer(way)
+        self._signer = Signer(target)
 
     @classmethod
     async def learn(cls, client: Any, sent: Any, name: str) -> Self | None:
@@ -140,19 +142,19 @@ class PlainHeads:
             or http._proxy_config.proxy_url_for(sent.url)
         ):
             return None
-        way = RequestTarget(
+        target = RequestTarget(
             base=sent.url.removesuffix(f"/{name}"),
             payload=headers.get("x-amz-content-sha256", ""),
             region=scope[-3],
             service=scope[-2],
         )
-        ours = Signer(way).headers(name, credentials, timestamp=headers.get("x-amz-date", ""))
+        ours = Signer(target).headers(name, credentials, timestamp=headers.get("x-amz-date", ""))
         if ours["authorization"] != headers["authorization"]:
             return None
         extra = {"accept-encoding": "identity"}
         if "user-agent" in headers:
             extra["user-agent"] = headers["user-agent"]
-        return cls(client, await http._get_session(None), way, extra)
+        return cls(client, await http._get_session(None), target, extra)
 
     async def ask(self, name: str, *, seconds_max: float) -> HeadResponse | NoResponse:
         """Send one HEAD request. `name`: percent-encoded. `seconds_max`: the timeout."""
@@ -165,7 +167,7 @@ class PlainHeads:
             headers.update(self._extra)
             request = self._session.request(
                 "HEAD",
-                URL(f"{self._way.base}/{name}", encoded=True),
+                URL(f"{self._target.base}/{name}", encoded=True),
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=seconds_max),

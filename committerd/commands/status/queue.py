@@ -48,26 +48,26 @@ class QueueState:
 
     async def look_first(self) -> None:
         """Send the requests that must precede the reading of the table."""
-        self.acknowledged = await self._asked(self.operator.acknowledged())
-        tail = await self._asked(self.operator.outcomes_tail(OUTCOMES_TAIL))
+        self.acknowledged = await self._response_to(self.operator.acknowledged())
+        tail = await self._response_to(self.operator.outcomes_tail(OUTCOMES_TAIL))
         self.outcomes = None if tail is None else decode_outcomes(tail)
 
     async def look_then(self) -> None:
         """Send the other requests."""
         topics = self.operator.topics
-        self.identity = await self._asked(self.operator.identity())
+        self.identity = await self._response_to(self.operator.identity())
         if self.identity is not None:
-            bounds = await self._asked(self.operator.bounds(topics.staged))
+            bounds = await self._response_to(self.operator.bounds(topics.staged))
             self.bounds = None if bounds is None else bounds[0]
-            self.end = await self._asked(self.operator.end())
+            self.end = await self._response_to(self.operator.end())
             if self.held_back:
-                self.transactions = await self._asked(self.operator.open_transactions()) or ()
-        self.group = await self._asked(self.operator.group())
+                self.transactions = await self._response_to(self.operator.open_transactions()) or ()
+        self.group = await self._response_to(self.operator.group())
         if self.idle:
             self.problems.append(
                 f"no committer runs: consumer group {topics.group} has no member. Start one with `committerd run`"
             )
-        survey = await self._asked(self.operator.survey())
+        survey = await self._response_to(self.operator.survey())
         if survey is not None:
             self.problems += [one.problem for one in survey.checks if one.problem]
             found = survey.found.get(topics.staged)
@@ -90,12 +90,12 @@ class QueueState:
         try:
             start = starting_position(position, facts, table_exists=table_exists)
             if log_start <= start.last_offset:
-                before = await self._asked(self.operator.read(start.last_offset, start.last_offset + 1))
+                before = await self._response_to(self.operator.read(start.last_offset, start.last_offset + 1))
                 refuse_rewritten_log(start, before or ())
         except RefusedToRun as error:
             self.refusal = error
             return
-        self.oldest = await self._asked(self._first_unread(start, log_end))
+        self.oldest = await self._response_to(self._first_unread(start, log_end))
 
     @property
     def held_back(self) -> int:
@@ -119,9 +119,9 @@ class QueueState:
                         return record
         return None
 
-    async def _asked(self, question: Awaitable[Response]) -> Response | None:
+    async def _response_to(self, request: Awaitable[Response]) -> Response | None:
         try:
-            return await question
+            return await request
         except RefusedToRun as error:
             self.refusal = error
         except CommitterError as error:
