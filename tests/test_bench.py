@@ -1,4 +1,4 @@
-"""`make bench`: it runs, what it writes can be read, and no bar is hidden."""
+"""`make bench` runs, its results can be read, and no bar is hidden."""
 
 from __future__ import annotations
 

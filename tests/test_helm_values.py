@@ -1,4 +1,4 @@
-"""The chart's values are the settings, and say the same: names, types, defaults, bounds. Needs no helm."""
+"""The chart's values agree with the settings: names, types, defaults, bounds. Needs no helm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS: dict[str, Any] = SCHEMA["$defs"]["settings"]["properties"]
 
 
 def schema_of(variable: str) -> dict[str, Any]:
-    """What the schema says of a setting, by its environment variable."""
+    """The schema of a setting, by its environment variable."""
     group, name = variable.removeprefix("COMMITTERD_").lower().split("__")
     found: dict[str, Any] = (
         SCHEMA["$defs"][f"dataset{name.capitalize()}"] if group == "dataset" else GROUPS[group]["properties"][name]

@@ -1,4 +1,4 @@
-"""What large tables take of memory: Start of a long history, and the commands that are run beside a committer."""
+"""The memory of Start on a long history, and of the commands that run beside a committer, on large tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scripts.long_history import uuid_of, write
 ROOT = Path(__file__).resolve().parents[1]
 IDENTITY = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="AAAAAAAAAAAAAAAAAAAAAA")
 BESIDE_A_COMMITTER_MIB = 100
-"""What a command may take in all: a Pod of 512 MiB has as much left."""
+"""The limit of a command: a Pod of 512 MiB has this much left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Ended:
     out: str
     cpu_seconds: float
     resident_mib: float
-    """The most that it had."""
+    """Its peak memory."""
 
 
 _TOLD_AT_EXIT = """
@@ -60,7 +60,7 @@ print(int(peak()) / 1024, file=sys.stderr)
 
 
 def run(*command: str, **environment: str) -> Ended:
-    """The last line that it prints to stderr is its memory in MiB."""
+    """Run a command whose last line on stderr is its memory in MiB."""
     process = subprocess.Popen(
         command,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

@@ -1,4 +1,4 @@
-"""The lists of reasons and causes are those of the errors that the package raises."""
+"""The lists of reasons and causes are complete: the errors that the package raises have no other codes."""
 
 from __future__ import annotations
 

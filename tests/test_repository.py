@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: layers, generated files, words that must not stay."""
+"""Rules for the whole repository: layers, generated files, forbidden words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORBIDDEN = {
 def texts() -> Iterator[tuple[str, str]]:
     """Every file that people write, with its path from the root."""
     files = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in ("", ".md", ".toml")]
-    files = [path for path in files if path.name != ".git"]  # what git writes in a worktree
+    files = [path for path in files if path.name != ".git"]  # written by git in a worktree
     for folder in FOLDERS:
         files += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     for path in sorted(files):
@@ -82,7 +82,7 @@ def test_after_four_parameters_the_rest_have_names() -> None:
 
 
 def positional(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Parameters that a caller may pass without a name; click passes a command's by name."""
+    """Parameters that a caller may pass without a name; click passes a command's parameters by name."""
     if any(re.search(r"\bclick\.|\.command\b", ast.unparse(decorator)) for decorator in function.decorator_list):
         return 0
     arguments = [*function.args.posonlyargs, *function.args.args]

@@ -1,4 +1,4 @@
-"""Settings: from file and environment, and every misspelt name is an error that helps."""
+"""Settings from file and environment; a misspelt name is an error that helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first thing that a newcomer runs: what the machine lacks is named, all of it, before anything is downloaded."""
+"""Setup names everything that the machine lacks before it downloads anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def bare_machine(tmp_path: Path) -> dict[str, str]:
-    """An environment in which only the shell's own programs are found."""
+    """An environment with only the shell's own programs."""
     for program in ("sh", "dirname", "sed", "head"):
         found = shutil.which(program)
         assert found

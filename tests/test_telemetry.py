@@ -1,4 +1,4 @@
-"""Metrics: names, closed labels, and that requests to a store are counted as what they were."""
+"""Metrics: names, closed label sets, and the correct counting of requests to a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def telemetry(registry: CollectorRegistry) -> Telemetry:
 
 
 def families(registry: CollectorRegistry) -> dict[str, str]:
-    """Type of each of our metrics, by the name under which it is documented."""
+    """The type of each of our metrics, by its documented name."""
     return {
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in registry.collect()
@@ -171,7 +171,7 @@ async def test_requests_to_a_store_are_counted_by_what_they_found(
 
 
 class FailingStore(LocalStore):
-    """Every read raises what it was given."""
+    """Every read raises the given error."""
 
     def __init__(self, root: Path, error: BaseException | None) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""The audit itself: it is content with what is right, and notices each single thing that is wrong."""
+"""The audit of the tests: it accepts what is right, and finds each single thing that is wrong."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ time.sleep(60)
 
 
 def ended(processes: list[psutil.Process]) -> bool:
-    """Whether all are gone within some seconds; what nobody has waited for counts as gone."""
+    """Whether all have ended within some seconds; a process that nobody has waited for counts as ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         if not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):

@@ -1,4 +1,4 @@
-"""The fault proxy does to a request what it was told, and nothing to the others."""
+"""The fault proxy injects the chosen fault into the chosen request, and leaves the others alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.s3
 
 
 class Store:
-    """A bucket, directly and by way of the proxy."""
+    """A bucket, directly and through the proxy."""
 
     def __init__(self, endpoint: S3Endpoint, proxy: FaultProxy) -> None:
         self.bucket = endpoint.make_bucket()
@@ -36,7 +36,7 @@ class Store:
         return self._proxied.head_object(Bucket=self.bucket, Key=key)
 
     def keys(self) -> list[str]:
-        """What is there, past the proxy."""
+        """The keys in the bucket, read without the proxy."""
         return [found["Key"] for found in self._direct.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 
 
@@ -53,7 +53,7 @@ def store(s3: S3Endpoint, proxy: FaultProxy) -> Store:
 
 def test_what_no_rule_meets_passes_as_it_is(store: Store, proxy: FaultProxy) -> None:
     body = bytes(range(256)) * 4096
-    key = "a b/ü+%/x=1&y"  # what is signed is the path as it was sent
+    key = "a b/ü+%/x=1&y"  # the signed path is the path as it was sent
     store.put(key, body)
     assert store.get(key) == body
     assert store.head(key)["ContentLength"] == len(body)

@@ -1,4 +1,4 @@
-"""Prometheus starts, scrapes, evaluates and says what is wrong with a query; what is missing is named."""
+"""Prometheus starts, scrapes, evaluates, and reports an invalid query; a missing program is named."""
 
 from __future__ import annotations
 

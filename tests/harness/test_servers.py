@@ -1,4 +1,4 @@
-"""The parts answer as the programs that use them expect, and stay where they are over a crash."""
+"""The servers respond as the programs that use them expect, and keep their address and files over a crash."""
 
 from __future__ import annotations
 

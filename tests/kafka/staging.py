@@ -1,4 +1,4 @@
-"""The producers' and the operators' side of the queue, and what a committer does with events."""
+"""The producers' and the operators' side of the queue, and a committer's handling of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Header = tuple[str, bytes]
 
 
 def settings_for(servers: str, **given: Any) -> KafkaSettings:
-    """Settings for a broker near by and tests that wait."""
+    """Settings for a local broker and a waiting test."""
     quick = {
         "session_timeout_ms": 2_000,
         "heartbeat_interval_ms": 300,
@@ -40,7 +40,7 @@ async def stage(
     headers: Sequence[Header] = (),
     **producer: Any,
 ) -> None:
-    """Write records to the staged topic, as a producer of any kind would, and wait for Kafka."""
+    """Write records to the staged topic, as any producer would, and wait for Kafka."""
     await to_thread.run_sync(lambda: stage_records(queue.topics.staged, settings, values, headers, **producer))
 
 
@@ -75,19 +75,19 @@ def operator(settings: KafkaSettings) -> Iterator[Any]:
 
 
 def delete_topic(topic: str, settings: KafkaSettings) -> None:
-    """Begin to delete it: brokers hear of it a moment later."""
+    """Begin to delete the topic: brokers learn of it a moment later."""
     with operator(settings) as admin:
         admin.delete_topics([topic])
 
 
 def create_topic(topic: str, settings: KafkaSettings) -> None:
-    """Create it with one partition, once it is gone."""
+    """Create the topic with one partition, once the old one is gone."""
     with operator(settings) as admin:
         for _ in range(500):
             answer = admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False)
             if answer["topics"][0]["error_code"] == 0:
                 break
-            time.sleep(0.02)  # the old one is being deleted still
+            time.sleep(0.02)  # the old one is still being deleted
         admin.wait_for_topics([topic])
 
 
@@ -96,7 +96,7 @@ def staged_partition(queue: KafkaQueue) -> TopicPartition:
 
 
 async def assignment(queue: Queue, *, seconds: float = 15) -> int:
-    """Wait until the partition is this member's; the generation."""
+    """Wait until this member owns the partition; returns the generation."""
     with anyio.fail_after(seconds):
         while True:
             event = await queue.next_event()
@@ -105,7 +105,7 @@ async def assignment(queue: Queue, *, seconds: float = 15) -> int:
 
 
 async def take(queue: Queue, count: int, *, seconds: float = 15) -> list[Record]:
-    """The next so many records; any other event is an error."""
+    """Return this many of the next records; any other event is an error."""
     records: list[Record] = []
     with anyio.fail_after(seconds):
         while len(records) < count:
@@ -116,7 +116,7 @@ async def take(queue: Queue, count: int, *, seconds: float = 15) -> list[Record]
 
 
 async def take_what_comes(queue: Queue, *, quiet_seconds: float = 0.6) -> list[Record]:
-    """Records until none has come for a while."""
+    """Return records until none has arrived for a while."""
     records: list[Record] = []
     while True:
         with anyio.move_on_after(quiet_seconds) as quiet:
@@ -128,7 +128,7 @@ async def take_what_comes(queue: Queue, *, quiet_seconds: float = 0.6) -> list[R
 
 
 async def failure(queue: Queue, *, seconds: float = 15) -> FetchFailed:
-    """Wait until the queue says that it can't deliver."""
+    """Wait until the queue reports that it can't deliver."""
     with anyio.fail_after(seconds):
         while True:
             event = await queue.next_event()
@@ -137,7 +137,7 @@ async def failure(queue: Queue, *, seconds: float = 15) -> FetchFailed:
 
 
 async def revocation(queue: Queue, *, seconds: float = 15) -> Revoked:
-    """Wait until the partition is taken away."""
+    """Wait until the partition is revoked."""
     with anyio.fail_after(seconds):
         while True:
             event = await queue.next_event()
@@ -146,7 +146,7 @@ async def revocation(queue: Queue, *, seconds: float = 15) -> Revoked:
 
 
 async def until(holds: Callable[[], bool], *, seconds: float = 15) -> None:
-    """Wait for something that nothing announces."""
+    """Poll until the condition holds."""
     with anyio.fail_after(seconds):
         while not holds():  # noqa: ASYNC110
             await anyio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What is delivered while assignments, seeks and revocations come in between, step by step."""
+"""Delivery when assignments, seeks and revocations happen in between, step by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORD = Record(offset=5, value=b"12345", key=b"67890")
 
 @dataclass
 class Consumer:
-    """What kafka-python would have been told. Without a partition it raises, as that does."""
+    """Records the calls to kafka-python. Without a partition it raises, as kafka-python does."""
 
     assigned: set[TopicPartition] = field(default_factory=lambda: {STAGED, OTHER})
     paused: set[TopicPartition] = field(default_factory=set)
@@ -129,7 +129,7 @@ def test_a_seek_of_a_partition_that_was_just_taken_is_none(assignment: Assignmen
     generation = assign(assignment, consumer)
     number = assignment.begin_seek(generation)
     assert number is not None
-    consumer.assigned.clear()  # the listener will be told in a moment
+    consumer.assigned.clear()  # the listener will be called in a moment
     assignment.seek(consumer, generation, number, offset=9)
     assert assignment.hand_over(generation, [RECORD]) is None
 

@@ -1,4 +1,4 @@
-"""What breaks: the broker, the topic under the consumer, the producer, the way there."""
+"""Failures of the broker, the topic under the consumer, the producer, and the network."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_says_when_the_position_was_deleted(settings: KafkaSettings, datas
         failed = await failure(queue)
         assert failed.generation == generation
         assert "OffsetOutOfRange" in failed.reason
-        # It goes on as if newly assigned.
+        # It continues as if newly assigned.
         assert (await revocation(queue)).generation == generation
         again = await assignment(queue)
         assert await take_what_comes(queue) == []  # and no failure: nothing is read before the seek
@@ -105,9 +105,9 @@ async def test_a_recreated_topic_is_never_taken_for_the_old_one(
         await queue.seek(generation, 5)
         told, values = False, list[bytes | None]()
         with anyio.fail_after(30):
-            # By name alone nobody can tell at first. `identity` can, which the committer asks before each commit; the
-            # queue itself when the client's metadata is renewed, which may be a moment after the group has assigned it
-            # once more. Nothing is delivered from when it is told until the next assignment.
+            # The name alone does not show it at first. `identity` does, which the committer asks for before each
+            # commit. The queue notices when the client's metadata is refreshed, which may be a moment after the group
+            # has assigned it again. Nothing is delivered between that and the next assignment.
             while len(values) < 20:
                 event = await queue.next_event()
                 if isinstance(event, Assigned):
@@ -129,7 +129,7 @@ async def test_a_topic_that_is_gone_is_refused(settings: KafkaSettings, dataset:
     async with open_kafka_queue(settings, dataset) as queue:
         await assignment(queue)
         await to_thread.run_sync(delete_topic, queue.topics.staged, settings)
-        await anyio.sleep(0.5)  # the broker hears of it a moment after the controller
+        await anyio.sleep(0.5)  # the broker learns of it a moment after the controller
         with pytest.raises(RefusedToRun, match=r"there is no topic t-.*\.staged") as refused:
             await queue.identity()
         assert refused.value.code == "topic_gone"
@@ -147,7 +147,7 @@ async def test_a_record_that_is_too_large_harms_no_other(settings: KafkaSettings
         with pytest.raises(QueueUnavailable, match="refuses 2 of") as refused:
             await queue.publish([Publication(key=b"k", value=value) for value in batch])
         assert refused.value.code == "record_refused"
-        # kafka-python's producer is dead after such a record; ours isn't.
+        # kafka-python's producer is unusable after such a record; ours isn't.
         await queue.publish([Publication(key=b"k", value=b"after")])
         tail = await queue.outcomes_tail(20)
         assert set(tail) == {b"before", b"first", b"last", b"after"}
@@ -188,7 +188,7 @@ async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker,
             await queue.publish([Publication(key=b"k", value=b"lost with the producer")])
         await to_thread.run_sync(breakable_kafka.start)
 
-        # Whether it kept the topic or got it anew: it delivers what was staged since.
+        # Whether it kept the topic or got a new one: it delivers what was staged since.
         await stage(queue, settings, [b"2", b"3"])
         assert await delivered(queue, generation, 2, 4) == [b"2", b"3"]
         assert await retried(queue.identity) == before
@@ -220,7 +220,7 @@ async def test_keeps_turning_while_the_broker_hangs(breakable_kafka: KafkaBroker
     assert turned.longest < 8
 
 
-# The way there
+# The network
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_a_missing_certificate_file_is_named(kafka: KafkaBroker | RunningK
             pass
 
 
-# Last, because the broker is gone after it
+# Last, because the broker is gone afterwards
 
 
 async def test_leaves_in_time_when_the_broker_is_gone(breakable_kafka: KafkaBroker, dataset: str) -> None:
@@ -308,7 +308,7 @@ async def test_leaves_in_time_when_the_broker_is_gone(breakable_kafka: KafkaBrok
 
 
 class TurningOwner:
-    """The longest time for which the owner thread didn't turn."""
+    """The longest time for which the owner thread was stuck."""
 
     def __init__(self, queue: KafkaQueue) -> None:
         self._queue = queue
@@ -321,7 +321,7 @@ class TurningOwner:
 
 
 async def delivered(queue: KafkaQueue, generation: int, start: int, end: int) -> list[bytes]:
-    """Values of the offsets, as a committer gets them: it seeks whenever it is assigned anew."""
+    """Values of the offsets, as a committer gets them: it seeks at each assignment."""
     values: list[bytes] = []
     with anyio.fail_after(40):
         while start < end:
@@ -339,7 +339,7 @@ async def delivered(queue: KafkaQueue, generation: int, start: int, end: int) ->
 
 
 async def retried(call: Any) -> Any:
-    """As the publisher does it."""
+    """Retry as the publisher does."""
     with anyio.fail_after(60):
         while True:
             try:

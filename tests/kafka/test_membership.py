@@ -1,4 +1,4 @@
-"""Who owns the topic: standbys, takeovers, members that are thrown out."""
+"""The owner of the topic: standbys, takeovers, members that are removed from the group."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def member_elsewhere(settings: KafkaSettings, dataset: str) -> Iterator[subproce
 
 
 def members(settings: KafkaSettings, dataset: str) -> int:
-    """How many the group has, when it is at rest."""
+    """The number of members, when the group is stable."""
     group = topics_of(settings, dataset).group
     with operator(settings) as admin:
         (described,) = admin.describe_groups([group]).values()
@@ -74,7 +74,7 @@ def members(settings: KafkaSettings, dataset: str) -> int:
 
 
 def throw_out(settings: KafkaSettings, dataset: str) -> None:
-    """Remove all members from the group, as the broker does with one that it hasn't heard of."""
+    """Remove all members from the group, as the broker does with one whose heartbeats are missing."""
     group = topics_of(settings, dataset).group
     with operator(settings) as admin:
         described = admin.describe_groups([group])
@@ -91,7 +91,7 @@ async def test_a_standby_joins_without_disturbing_and_takes_over_at_once(setting
             await until(lambda: second.member_state() == "standby")
             assert first.member_state() == "active"
             await stage(first, settings, [b"0", b"1"])
-            # Not revoked by the newcomer, and not moved: same generation, records go on.
+            # The new member revokes and moves nothing: same generation, and records continue.
             await take(first, 2)
             assert await first.acknowledge(generation, 2, "v1")
             began = time.monotonic()
@@ -162,7 +162,7 @@ async def test_a_member_that_was_thrown_out_acknowledges_nothing(settings: Kafka
         assert (gone.generation, gone.lost) == (generation, True)
         again = await assignment(queue)
         assert again == generation + 1
-        # Parked anew: nothing comes of the old position, nor of calls that belong to it.
+        # Parked again: nothing arrives from the old position, nor from calls that belong to it.
         await stage(queue, settings, [b"2"])
         await queue.seek(generation, 0)
         assert not await queue.acknowledge(generation, 2, "")
@@ -182,8 +182,8 @@ async def test_a_process_that_slept_through_its_session_loses_the_topic(settings
             await stage(queue, settings, [b"0"])
             await queue.seek(generation, 0)
             await take(queue, 1)
-            # It comes back, as a standby. Now and then Kafka's sticky assignment gives it back what it had: then it is
-            # ours no more, and we acknowledge nothing.
+            # It comes back, as a standby. Sometimes Kafka's sticky assignment returns the partition to it: then it is
+            # no longer ours, and we acknowledge nothing.
             await until(lambda: members(settings, dataset) == 2)
             await anyio.sleep(0.5)
             mine = await queue.acknowledge(generation, 1, "mine")

@@ -1,4 +1,4 @@
-"""A dataset's topics as operators' commands read them: whole, in part, and without being a member of the group."""
+"""A dataset's topics as operators' commands read them: whole, in part, and without membership of the group."""
 
 from __future__ import annotations
 

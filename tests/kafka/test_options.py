@@ -1,4 +1,4 @@
-"""Settings of group `kafka`, and what each of kafka-python's clients gets of them."""
+"""Settings of group `kafka`, and the options of each of kafka-python's clients."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_missing_file_is_named() -> None:
 def test_a_writer_connects_and_logs_in_as_the_committer_does(given: dict[str, Any]) -> None:
     chosen = settings(**given)
     options = writer_options(chosen)
-    CommitClient(chosen.bootstrap_servers, dataset="t", kafka_options=options)  # refuses what it does not know
+    CommitClient(chosen.bootstrap_servers, dataset="t", kafka_options=options)  # refuses unknown options
     producer = producer_options(chosen, "outcomes", "t", record_bytes_max=1024)
     for name in given:
         assert options[name] == producer[name]

@@ -1,4 +1,4 @@
-"""Kafka goes away in the middle of the work, in every way that it can, and comes back: how soon the queue goes on."""
+"""Kafka becomes unavailable during the work, in every way, and comes back: how soon the queue continues."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_reads_and_publishes_again_soon_after_an_outage(away_kafka: AwayKa
         outage = away_kafka.away(how)
         await to_thread.run_sync(outage.__enter__)
         async with anyio.create_task_group() as tasks:
-            # Something is under way when it begins, and is tried all the time.
+            # Something is in flight when it begins, and is tried all the time.
             tasks.start_soon(until_it_works, lambda: queue.publish(answers(300)))
             await anyio.sleep(AWAY_SECONDS)
             await to_thread.run_sync(outage.__exit__, None, None, None)
@@ -79,7 +79,7 @@ async def test_reads_and_publishes_again_soon_after_an_outage(away_kafka: AwayKa
 async def test_a_producer_that_says_nothing_any_more_holds_nobody_up(
     breakable_kafka: KafkaBroker, dataset: str
 ) -> None:
-    """kafka-python's gives up its id when a batch that was sent expires; what is left in it waits for ever."""
+    """kafka-python's producer gives up its id when a sent batch expires; what is left in it waits forever."""
     settings = settings_for(breakable_kafka.bootstrap_servers, request_timeout_ms=1_000, delivery_timeout_ms=2_000)
     async with open_kafka_queue(settings, dataset) as queue:
         await queue.publish(answers(8))

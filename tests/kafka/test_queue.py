@@ -1,4 +1,4 @@
-"""The queue on a real broker, as long as nothing breaks."""
+"""The queue on a real broker, without failures."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_of_a_record_with_very_many_headers_the_first_are_read(settings: K
 async def test_a_dead_letter_that_its_topic_does_not_take_is_cut_until_it_does(
     settings: KafkaSettings, dataset: str
 ) -> None:
-    """Whatever somebody has set on the topic since it was looked at."""
+    """Whatever the topic's settings have become since they were read."""
     async with open_kafka_queue(settings, dataset) as queue:
         with operator(settings) as admin:
             configure_topic(admin, queue.topics.dead, "max.message.bytes", "20000")
@@ -145,7 +145,7 @@ async def test_seek_drops_what_was_fetched_before(settings: KafkaSettings, datas
         generation = await assignment(queue)
         await stage(queue, settings, [b"%d" % number for number in range(10)])
         await queue.seek(generation, 0)
-        await anyio.sleep(0.5)  # the ten are on their way, and nobody has taken them
+        await anyio.sleep(0.5)  # the ten are in flight, and nobody has taken them
         await queue.seek(generation, 7)
         assert [r.offset for r in await take_what_comes(queue)] == [7, 8, 9]
         await queue.seek(generation, 0)
@@ -162,7 +162,7 @@ async def test_nothing_fetched_before_is_delivered_while_a_seek_is_under_way(
         await anyio.sleep(0.5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(queue.seek, generation, 8)
-            await anyio.lowlevel.checkpoint()  # the seek has begun and is not done
+            await anyio.lowlevel.checkpoint()  # the seek has begun and is not finished
             assert [r.offset for r in await take(queue, 2)] == [8, 9]
 
 
@@ -198,7 +198,7 @@ async def test_stops_fetching_at_the_limit_of_records(kafka: KafkaBroker | Runni
         # At most one poll beyond the limit.
         assert 600 <= len(held) <= 750
         await queue.done(generation, 300, 0)
-        assert await take_what_comes(queue) == []  # more than a quarter is unanswered still
+        assert await take_what_comes(queue) == []  # more than a quarter has no outcome yet
         records = held
         while len(records) < 4_000:
             await queue.done(generation, len(held), sum(map(record_size, held)))
@@ -243,7 +243,7 @@ async def test_tells_which_topic_it_is_quickly(settings: KafkaSettings, dataset:
             began = time.perf_counter()
             assert await queue.identity() == first
             took.append(time.perf_counter() - began)
-    # Asked before each commit. About 1 ms here when nothing else runs.
+    # Requested before each commit. About 1 ms here when nothing else runs.
     assert sorted(took)[len(took) // 2] < 0.02
 
 
@@ -291,7 +291,7 @@ async def test_publishes_to_the_partition_that_the_producer_reads(settings: Kafk
             ]
         )
         assert sorted(await queue.outcomes_tail(10)) == [b"-1", b"0", b"3", b"7", b"8"]
-        # 8 and -1 are no partitions of the topic: they went to 0, after the record that was there.
+        # 8 and -1 are no partitions of the topic: the records went to 0, behind the one that was there.
         assert set(await queue.outcomes_tail(1)) == {b"3", b"7", b"-1"}
         await queue.publish([])
 
@@ -307,7 +307,7 @@ async def test_the_tail_of_each_partition_is_its_last_records_in_order(settings:
 
 async def test_knows_the_end_of_the_topic_while_nothing_is_fetched(settings: KafkaSettings, dataset: str) -> None:
     async with open_kafka_queue(settings, dataset) as queue:
-        await assignment(queue)  # and no seek: no table yet, or a refusal to run
+        await assignment(queue)  # without a seek: no table yet, or a refusal to run
         await stage(queue, settings, [b"x"] * 20)
         await until(lambda: queue.end_offset() == 20)
 
@@ -327,7 +327,7 @@ async def test_knows_since_when_a_record_is_unread_and_how_long_the_topic_keeps_
             await anyio.sleep(1.5)
             between_ms = time.time() * 1000 - 500
             await stage(queue, keeping, [b"1"])
-            await until(lambda: before_ms < (queue.unread_since_ms() or 0) < between_ms, seconds=60)  # and no seek
+            await until(lambda: before_ms < (queue.unread_since_ms() or 0) < between_ms, seconds=60)  # without a seek
             await queue.acknowledge(generation, 1, "")
             await until(lambda: (queue.unread_since_ms() or 0) > between_ms, seconds=60)
             assert standby.unread_since_ms() is None
@@ -347,7 +347,7 @@ async def test_a_topic_that_is_gone_leaves_what_is_known_of_it(
         await until(lambda: queue.retention_ms() is not None)
         known = queue.retention_ms()
         await to_thread.run_sync(delete_topic, queue.topics.staged, settings)
-        await anyio.sleep(1.5)  # a dozen looks
+        await anyio.sleep(1.5)  # a dozen polls
         assert queue.retention_ms() == known
 
 
@@ -364,7 +364,7 @@ async def test_passwords_do_not_reach_the_log(settings: KafkaSettings, dataset: 
         logger.setLevel(logging.DEBUG)
     try:
         async with open_kafka_queue(settings, dataset):
-            # kafka-python logs whole frames at DEBUG, the login's among them.
+            # kafka-python logs whole frames at DEBUG, including the login.
             assert [logger.isEnabledFor(logging.DEBUG) for logger in loggers] == [False, False]
     finally:
         for logger, level in zip(loggers, before, strict=True):

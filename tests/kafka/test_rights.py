@@ -1,4 +1,4 @@
-"""A broker that asks for ACLs: the one that is missing is named, with operation and resource."""
+"""A broker with ACLs: a missing one is named, with operation and resource."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Right = tuple[ACLOperation, ResourceType, str]
 
 @pytest.fixture(scope="module")
 def strict_kafka() -> Iterator[KafkaBroker]:
-    """Whoever logs in may do what ACLs allow; whoever doesn't is an administrator."""
+    """A user may do what ACLs allow; a client without a login is an administrator."""
     authorizer = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -67,7 +67,7 @@ def acl(kind: Any, right: Right) -> Any:
 
 
 def needed(topics: Topics) -> list[Right]:
-    """All that a committer may do, as `docs` would list it."""
+    """All that a committer may do."""
     topic, group = ResourceType.TOPIC, ResourceType.GROUP
     rights: list[Right] = [
         (ACLOperation.READ, topic, topics.staged),
@@ -81,12 +81,12 @@ def needed(topics: Topics) -> list[Right]:
 
 
 async def make(broker: KafkaBroker, dataset: str, rights: Sequence[Right]) -> Topics:
-    """The dataset's topics, made by an administrator, and the user's rights."""
+    """Make the dataset's topics as administrator, and give the user its rights."""
     async with open_kafka_queue(settings_for(broker.bootstrap_servers), dataset) as queue:
         topics = queue.topics
     with administrator(broker) as admin:
         admin.create_acls([acl(ACL, right) for right in rights])
-        # The controller answers before the broker goes by them.
+        # The controller responds before the broker applies them.
         await until(lambda: all(admin.describe_acls(acl(ACLFilter, right))[0] for right in rights))
     return topics
 
@@ -108,7 +108,7 @@ async def test_a_start_without_one_of_the_rights_names_it(
     operation, role = without
     lacks = getattr(topics, role)
     rights = [right for right in needed(topics) if (right[0], right[2]) != (operation, lacks)]
-    # DescribeConfigs lets nobody describe the topic itself.
+    # DescribeConfigs does not include describing the topic itself.
     await make(strict_kafka, dataset, rights)
     with pytest.raises(SettingsError) as raised:
         async with open_kafka_queue(settings, dataset):

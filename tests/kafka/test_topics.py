@@ -1,4 +1,4 @@
-"""Making and checking the three topics."""
+"""Creating and checking the three topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = KafkaSettings(bootstrap_servers=("localhost:9092",))
 
 
 def as_planned(settings: KafkaSettings = SETTINGS, *, brokers: int = 3) -> dict[str, FoundTopic]:
-    """Topics as the settings want them."""
+    """Topics as the settings require them."""
     plans = planned_topics(settings, topics_of(settings, "t"), brokers=brokers)
     return {
         plan.name: FoundTopic(
@@ -42,7 +42,7 @@ def wrong(found: dict[str, FoundTopic], settings: KafkaSettings = SETTINGS, *, b
     return [check.problem for check in checks(plans, found, settings) if check.problem]
 
 
-# What is planned, and what counts as wrong
+# The plan, and what counts as wrong
 
 
 def test_three_brokers_keep_three_copies_of_which_two_must_be_written() -> None:

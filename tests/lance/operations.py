@@ -1,4 +1,4 @@
-"""One operation of each kind, said briefly, and what the conflict table makes of two of them."""
+"""Short constructors for one operation of each kind, and the verdict of the grid on two of them."""
 
 from __future__ import annotations
 

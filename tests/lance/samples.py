@@ -1,4 +1,4 @@
-"""Small tables and transactions: as little as a rule looks at."""
+"""Small tables and transactions, with only the parts that a rule reads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def data_file(name: str, fields: Sequence[int] = (0, 1, 2), minor: int = 0) -> D
 
 
 def fragment(number: int, *, rows: int = 10, name: str | None = None, deleted: int = 0) -> DataFragment:
-    """One data file with all columns. `deleted`: a deletion file of so many rows, whose id is their number."""
+    """One data file with all columns. `deleted`: a deletion file with this many rows, and with this id."""
     made = DataFragment(id=number, physical_rows=rows, files=[data_file(name or f"f{number}")])
     if deleted:
         made.deletion_file.CopyFrom(deletion_file(deleted))
@@ -130,12 +130,12 @@ def reuse_index(number: int, *groups: tuple[Sequence[int], Sequence[int]], versi
 
 
 def reuse_content(details: bytes) -> Content:
-    """What the details of an index made by `reuse_index` say."""
+    """The content of an index made by `reuse_index`."""
     return FragmentReuseIndexDetails.FromString(details).inline
 
 
 def external_details(path: str, size: int) -> AnyMessage:
-    """Details of a reuse index whose content lies in a file."""
+    """Details of a reuse index whose content is in a file."""
     details = FragmentReuseIndexDetails()
     details.external.path, details.external.size = path, size
     return pack_details(details)
@@ -158,7 +158,7 @@ def manifest(
     writer: tuple[str, str] = ("lance", "14.0.2"),
     **other: Any,
 ) -> Manifest:
-    """A sound version. `stable`: its rows have ids; fragments without get them."""
+    """A sound version. `stable`: its rows have ids; fragments without ids get some."""
     made = Manifest(
         version=version,
         fields=[column(0), column(1), column(2)] if columns is None else columns,
@@ -205,10 +205,10 @@ def updates(entries: Mapping[str, str | None], *, replace: bool = False) -> Tran
 
 
 def after(current: ManifestFile | None, staged: Transaction, given: Given = GIVEN) -> NextVersion:
-    """The next version, with all its fragments decoded.
+    """The next version, with all its fragments decoded. The version that it was built from is not changed.
 
-    What it was built from is left alone. It is the same whether the current version has its fragments in chunks of many
-    or of one, and whether they were looked at or kept.
+    It is the same whether the current version has its fragments in chunks of many or of one, and whether they were
+    decoded or kept.
     """
     before = (current.manifest.SerializeToString(), list(current.indices)) if current else None
     said = staged.SerializeToString()
@@ -225,7 +225,7 @@ def after(current: ManifestFile | None, staged: Transaction, given: Given = GIVE
 
 
 def whole(built: NextVersion) -> NextVersion:
-    """With nothing kept: all fragments are in the manifest, as it will be read."""
+    """The version with all fragments decoded, as it will be read."""
     outline, own = built.packed
     fragments = built.kept.with_added(own)
     made = Manifest()

@@ -65,7 +65,7 @@ class TestAppend:
     def test_an_id_that_a_fragment_brings_is_kept_where_nothing_had_it(
         self, brought: tuple[int, int], given: list[int]
     ) -> None:
-        """In the order of their ids; of two that bring the same the first has it."""
+        """In the order of their ids; if two bring the same id, the first one has it."""
         added = [fragment(one, name=f"n{place}") for place, one in enumerate(brought)]
         built = after(table(samples.manifest(fragment(0), max_fragment_id=2)), appending(*added))
         assert ids(built) == sorted(given)

@@ -259,7 +259,7 @@ class TestUpdateConfig:
         assert caught.value.code == "schema"
 
     def test_a_schema_does_not_break_the_primary_key(self) -> None:
-        """What is broken already may stay so: 4.0.0 can read it."""
+        """A primary key that is already broken may stay so: 4.0.0 can read it."""
         declare = config(field_metadata_updates={0: updates({self.KEY: "true"})})
         current = after(table(self.required()), declare).manifest
         changed = [Field.FromString(one.SerializeToString()) for one in current.fields]

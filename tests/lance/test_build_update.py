@@ -30,7 +30,7 @@ def moved_to(number: int, *segments: range, rows: int = 3) -> DataFragment:
 
 
 class TestWhereLance4Writes:
-    """It takes a row id for an address."""
+    """It mistakes a row id for an address."""
 
     @staticmethod
     def current(created: list[tuple[int, int]]) -> Manifest:
@@ -144,7 +144,7 @@ def test_moved_rows_keep_their_ids_and_the_version_that_made_them() -> None:
 
 
 def test_a_row_that_moved_before_moves_on_only_from_where_it_is() -> None:
-    """Row 3 was in fragment 0, which lists it still, and is in fragment 1 now."""
+    """Row 3 was in fragment 0, which still lists it, and is in fragment 1 now."""
     current = stable_table(
         with_row_ids(fragment(0, deleted=1), [range(10)]),
         with_row_ids(fragment(1, rows=5), [range(3, 4), range(10, 14)]),

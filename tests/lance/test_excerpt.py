@@ -1,4 +1,4 @@
-"""What of a version is decoded to judge a transaction on it."""
+"""The parts of a version that are decoded to judge a transaction on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message says that it touches, and the forms in which older messages say it."""
+"""Footprints, and the old forms of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conflict table against a second one, written by another hand in another notation."""
+"""The conflict grid against a second one, written independently in another notation."""
 
 from __future__ import annotations
 

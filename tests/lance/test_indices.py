@@ -1,4 +1,4 @@
-"""Which indices a version keeps, and which fragments each still covers."""
+"""The indices that a version keeps, and the fragments that each still covers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fragments", [None, [], [7]])
 def test_an_only_segment_of_nothing_stays(kind: str, fragments: list[int] | None) -> None:
-    """Of every kind; where Lance 4 writes, not of vectors."""
+    """Indices of every kind; where Lance 4 writes, not vector indices."""
     one = index(1, fragments=fragments)
     one.index_details.type_url = f"/lance.table.{kind}IndexDetails"
     assert kept(one) == [1]
@@ -59,7 +59,7 @@ def test_of_several_segments_of_nothing_the_oldest_stays(keeps: KeepsEmpty) -> N
 
 
 def test_the_oldest_is_that_which_was_created_first() -> None:
-    """Lance 14; merges and remaps move `dataset_version`."""
+    """Lance 14; merges and remaps change `dataset_version`."""
     segments = [index(number, name="x", fragments=[7], version=number) for number in (1, 2, 3)]
     segments[1].created_at, segments[2].created_at = 200, 100
     assert kept(*segments) == [3]

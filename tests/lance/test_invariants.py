@@ -1,4 +1,4 @@
-"""What no version may break, and that each break is seen."""
+"""The invariants of a version, and that each violation is detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sound() -> Manifest:
 
 
 def broken(made: Manifest, current: ManifestFile | None = None, *, touched: frozenset[int] | None = None) -> str:
-    """Code of the first violation; empty when all is sound."""
+    """The code of the first violation; empty if there is none."""
     try:
         require_sound(current, NextVersion(manifest=made, indices=(), touched=touched))
     except CorruptTable as error:

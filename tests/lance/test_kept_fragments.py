@@ -1,4 +1,4 @@
-"""What an operation does not look at is kept as bytes: the version is the same as if everything had been decoded."""
+"""Fragments that an operation does not need stay encoded: the version is the same as if all had been decoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESERVED = 31
 
 
 def in_chunks(file: ManifestFile, sizes: list[int]) -> ManifestFile:
-    """The same version, with its fragments in chunks of so many."""
+    """The same version, with its fragments in chunks of this size."""
     made, chunks = list(file.fragments), []
     while made:
         size = min(sizes.pop() if sizes else 1, len(made))
@@ -39,7 +39,7 @@ def replacing(*old: int, new: int) -> Transaction:
 
 
 def changes(present: list[int], free: list[int]) -> list[Transaction]:
-    """Operations on some of these fragments; `free` are reserved ids that none has."""
+    """Operations on some of these fragments; `free` are reserved ids that no fragment has."""
     first, second, last = present[0], present[1], present[-1]
     changed = [fragment(second, deleted=3)]
     file = data_file("replaced", [2])

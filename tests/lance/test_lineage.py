@@ -1,4 +1,4 @@
-"""Ids for rows that have none."""
+"""Row ids: assigned to new rows, kept by rows that move; and the versions of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of operations: all of them are in it, and the type checker says when one is missing."""
+"""The table of operations: all of them are in it, and the type checker reports a missing one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_operations_are_those_of_the_message() -> None:
 
 
 def test_leaving_one_out_is_a_type_error(tmp_path: Path) -> None:
-    """mypy passes the table as it is, and none of the tables that lack one operation."""
+    """mypy accepts the table as it is, and rejects each table that lacks one operation."""
     source = Path(table.__file__).read_text()
     names = [kind for kind, _ in CASE.findall(source)]
     assert sorted(names) == sorted(Kind.__members__)

@@ -1,4 +1,4 @@
-"""Which fields are the primary key, and whether a reader can use it."""
+"""The fields of the primary key, and whether a reader can use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours on top of theirs: deletions merged, indices brought up to date."""
+"""Rebasing ours over theirs: deletions are merged, indices updated."""
 
 from __future__ import annotations
 

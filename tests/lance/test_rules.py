@@ -1,4 +1,4 @@
-"""What the single rules look at beyond the fragments, fields and keys of the table of verdicts."""
+"""What the single rules examine beyond the fragments, fields and keys of the grid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.lance.samples import column, fragment, generation, index, transaction
 
 
 class TestRowsOfOneFragment:
-    """`row`: deletions of one fragment can be merged as long as nothing else happened to it."""
+    """`row`: deletions of one fragment can be merged as long as nothing else changed it."""
 
     def test_a_fragment_that_we_remove_can_not_have_lost_rows(self) -> None:
         assert verdict(delete(removed=(0,)), DELETES_OF_0) is R
@@ -62,7 +62,7 @@ class TestRowsOfOneFragment:
 
 
 class TestInsertedKeys:
-    """`upd` and `key`: a filter says which keys were inserted; who has none may have inserted any."""
+    """`upd` and `key`: a filter names the inserted keys; an operation without one may have inserted any key."""
 
     @staticmethod
     def inserting(*hashes: int, fields: tuple[int, ...] = (0,)) -> Transaction:
@@ -124,7 +124,7 @@ class TestGenerations:
 
 
 class TestNullability:
-    """`nul`: what was written before a column became required may lack it."""
+    """`nul`: rows that were written before a column became required may lack it."""
 
     REQUIRED = (column(0), column(1), column(2, nullable=False))
 

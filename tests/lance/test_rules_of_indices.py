@@ -1,4 +1,4 @@
-"""Rules about indices: what concurrent operations take away from an index while it is made, and what of it counts."""
+"""Rules about indices: what concurrent operations remove from an index while it is built, and which parts count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas that a reader can't make sense of."""
+"""Schemas that a reader can't understand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nested(levels: int, leaf: str = "int32") -> list[Field]:
 
 
 def refusal(*schema: Field) -> str:
-    """What is said of a schema; empty when it is readable."""
+    """The error about a schema; empty if it is readable."""
     try:
         require_readable(schema)
     except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""What is put only if another version can follow."""
+"""A version is put only if another one can follow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def creating(*new: IndexMetadata) -> Transaction:
 
 
 def require_next_after(latest: ManifestFile | None, staged: Transaction) -> None:
-    """As it is asked before a version is put."""
+    """Called as before a version is put."""
     built = build(latest, staged, GIVEN)
     outline, own = built.packed
     made = ManifestFile(
@@ -80,7 +80,7 @@ def test_an_append_is_not_tried_out() -> None:
 
 
 def test_a_reuse_index_that_no_build_can_apply_is_never_put() -> None:
-    """Applied to the index on fragment 0 it gives a fragment id that no bitmap can hold."""
+    """Applied to the index on fragment 0, it gives a fragment id that no bitmap can hold."""
     latest = table(manifest(fragment(0), columns=COLUMNS), index(1, fragments=[0]))
     require_next_after(latest, creating(reuse_index(2, ([0], [7]))))
     details = FragmentReuseIndexDetails()

@@ -1,4 +1,4 @@
-"""What is refused before anything is read, and what does not fit the table."""
+"""Transactions that are refused before anything is read, and those that do not fit the table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.lance.samples import fragment, index, transaction, updates
 
 
 def refusal(staged: Transaction, *, latest: int = 5, allowed: Allowed = ANYTHING) -> str:
-    """Code of the refusal, whose message says something; empty when it is valid."""
+    """The code of the refusal, which must have a message; empty if the transaction is valid."""
     try:
         require_valid(staged, staged_files(staged), latest_version=latest, allowed=allowed)
     except RequestError as error:
@@ -434,7 +434,7 @@ def test_a_region_has_an_id() -> None:
 
 
 def misfit(staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None) -> str:
-    """Code of what does not fit; empty when all does."""
+    """The code of the reason why it does not fit; empty if it fits."""
     try:
         require_fits(staged, staged_files(staged), latest, create or CreateOptions())
     except InvalidRequest as error:
@@ -543,7 +543,7 @@ class TestContent:
 
 
 class TestAnAppendThatNamesNoVersion:
-    """Its files are held against the schema, as far as they tell anything of it."""
+    """Its files are compared with the schema, as far as they show it."""
 
     TABLE = samples.manifest(
         columns=[

@@ -1,8 +1,8 @@
-"""Fresh environments of Python, with a wheel and the lowest or the highest versions of what it asks for.
+"""Fresh environments of Python, with a wheel and the lowest or the highest versions of its requirements.
 
-uv resolves and installs. Its cache and the versions that it chose are kept in the cache of built parts: the second time
-nothing is downloaded, and the same is installed. Interpreters are those of this machine: `python3.N` on the PATH,
-pyenv's, and those that COMMITTERD_TEST_PYTHONS names (paths, separated as in PATH).
+uv resolves and installs. Its cache and the resolved versions are kept in the cache of built parts: a second run
+downloads nothing, and installs the same. Interpreters are those of this machine: `python3.N` on the PATH, pyenv's, and
+those that COMMITTERD_TEST_PYTHONS names (paths, separated as in PATH).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMITTER, CLIENT = ROOT, ROOT / "producers"
 """Folders of the two distributions."""
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-"""Versions that the client may be run on."""
+"""The supported Python versions of the client."""
 
 Resolution = Literal["lowest-direct", "highest"]
-"""Whether the requirements come in their lowest or their highest versions. What they need in turn is the highest."""
+"""Whether requirements have their lowest or their highest versions. Their own requirements always have the highest."""
 
 _INSPECT = "import sys, venv; print(*sys.version_info[:2], sep='.')"
 
@@ -65,7 +65,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(python: Path) -> str:
-    """Such as 3.12; empty for what is no usable interpreter, as pyenv's shims of versions that are not active."""
+    """Such as 3.12; empty if it is no usable interpreter, like pyenv's shims of inactive versions."""
     done = subprocess.run([python, "-c", _INSPECT], capture_output=True, text=True, check=False, timeout=60)
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -79,7 +79,7 @@ def build_wheel(folder: Path, target: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A fresh environment. Programs run in it see nothing of the repository."""
+    """A fresh environment. Programs that run in it see nothing of the repository."""
 
     folder: Path
 
@@ -88,12 +88,12 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def versions(self) -> dict[str, str]:
-        """What is installed, by name."""
+        """Installed versions, by name."""
         listed = _uv("pip", "list", "--format", "json", "--python", self.python)
         return {one["name"]: one["version"] for one in json.loads(listed)}
 
     def check(self) -> None:
-        """Everything that is installed has what it asks for."""
+        """Check that all requirements of the installed packages are met."""
         _uv("pip", "check", "--quiet", "--python", self.python)
 
     def run(
@@ -115,7 +115,7 @@ class Environment:
 def make_environment(
     folder: Path, python: Path, *, wheels: Sequence[Path], requirements: Sequence[str], resolution: Resolution
 ) -> Environment:
-    """An environment in `folder`, with these requirements and the wheels; what the wheels ask for is not looked at."""
+    """An environment in `folder`, with these requirements and the wheels, whose own requirements are ignored."""
     _uv("venv", "--quiet", "--no-project", "--python", python, folder)
     made = Environment(folder)
     pinned = _pinned(python, requirements, resolution)
@@ -144,7 +144,7 @@ def add_pyspark(environment: Environment, resolution: Resolution) -> None:
 
 
 def _pinned(python: Path, requirements: Sequence[str], resolution: Resolution) -> Path:
-    """The file that pins what uv chose for these requirements, the first time that anybody asked."""
+    """The file that pins uv's first resolution of these requirements."""
     asked = json.dumps([_version(python), resolution, sorted(requirements)])
     file = cache_folder() / "resolved" / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.txt"
     if not file.exists():

@@ -1,4 +1,4 @@
-"""What each package that producers install may import: this list, and nothing else."""
+"""The packages that each package of the producers may import: these, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALLOWED = {
     "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
     "committerd_spark": {"committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
 }
-"""Beside itself and the standard library. numpy, pyroaring, pylance (lance) and pyspark come with extras."""
+"""Besides itself and the standard library. numpy, pyroaring, pylance (lance) and pyspark come with extras."""
 
 
 @pytest.mark.parametrize("package", ALLOWED)

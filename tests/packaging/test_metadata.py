@@ -1,4 +1,4 @@
-"""What the two wheels say and hold."""
+"""Metadata and content of the two wheels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import committerd
 from tests.packaging.environments import CLIENT, COMMITTER, PYTHONS, project
 
 BROUGHT = {"anyio", "exceptiongroup", "kafka-python", "protobuf", "pyarrow", "typing-extensions"}
-"""By the client; the two that are not named in its README are there on Python 3.10 only."""
+"""The client's requirements; the two that its README omits apply on Python 3.10 only."""
 
 
 def test_both_have_the_version_of_the_program_and_the_committer_asks_for_the_client_of_its_own() -> None:

@@ -12,9 +12,9 @@ from tests.packaging.environments import CLIENT, Environment, interpreters, make
 
 PROGRAM = Path(__file__).parent / "programs" / "messages.py"
 VERSIONS = ("4.21.1", "4.25.9", "5.29.6", "6.33.6", "7.36.2")
-"""The lowest that is allowed, and the newest of each major version."""
+"""The lowest allowed version, and the newest of each major version."""
 SILENT_FROM = Version("5.27.1")
-"""Older ones make Python 3.12 and newer warn of their C code; Python 3.14 can't load them."""
+"""Older ones make Python 3.12 and newer warn about their C code; Python 3.14 can't load them."""
 
 
 OLDEST, *_, NEWEST = [*interpreters().items()] * 2

@@ -1,4 +1,4 @@
-"""Each wheel alone, in a fresh environment, with the lowest and the highest versions that it allows: it commits."""
+"""Each wheel alone commits, in a fresh environment, with the lowest and the highest versions that it allows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RESOLUTIONS: tuple[Resolution, ...] = ("lowest-direct", "highest")
 OF_PYARROW = "numpy<2; python_version < '3.13'"
 """pyarrow before 16 is built for numpy 1 and does not ask for it by itself. Python 3.13 has newer ones only."""
 OF_PYSPARK = "pandas>=2.0.0"
-"""What `pyspark[sql]` 4.0 asks for besides pyarrow."""
+"""The requirement of `pyspark[sql]` 4.0 besides pyarrow."""
 OLDEST, *_, NEWEST = [*interpreters()] * 2
 OF_THE_COMMITTER = {"aiobotocore", "aiohttp", "click", "prometheus_client", "pydantic", "pydantic_settings"}
 

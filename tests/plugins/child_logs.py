@@ -1,7 +1,8 @@
-"""A failed test shows the end of what its child processes printed (brokers, stores, committers), and keeps all of it.
+"""A failed test shows the end of its child processes' output (brokers, stores, committers), and keeps all of it.
 
 The report has a section for each log. The logs are copied to a folder of the test's name below `COMMITTERD_KEPT_LOGS`,
-or below `committerd-kept-logs` in the folder for temporary files: a log of a test usually goes with its folder.
+or below `committerd-kept-logs` in the folder for temporary files, because a log is usually deleted with the test's
+folder.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _keep(logs: list[Path], test: str) -> Path:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Add the logs to the report of a test, or of its fixtures, that failed."""
+    """Add the logs to the report of a failed test, or of its fixtures."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's result
     if report.failed:

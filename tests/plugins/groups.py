@@ -1,7 +1,7 @@
-"""Which files share a process, where pytest-xdist has several.
+"""The groups of files that share a process of pytest-xdist.
 
-A file is never divided. Files that need one and the same expensive part, or that would see each other in it, are one
-group, and one process runs them one after the other.
+A file is never divided. Files that need the same expensive part, or that would disturb each other, are one group, and
+one process runs them one after the other.
 
 Not loaded by default: `pytest -p tests.plugins.groups --numprocesses=4 --dist=loadfile`.
 """
@@ -27,8 +27,9 @@ GROUPS = {
     "a broker that is away": ("tests/kafka/test_outages.py", "tests/producers/test_client_outages.py"),
     "a dataset for commands": ("tests/commands/",),
 }
-"""What its files share: their paths, or how these begin. They run first and in this order, so that none is left alone
-at the end.
+"""By what its files share: their paths, or the beginnings of these.
+
+Groups run first and in this order, so that none is left alone at the end.
 """
 
 
@@ -46,7 +47,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdis
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the groups in front; within them, and behind them, the order stays."""
+    """Put the groups first; otherwise the order stays."""
     ranks = {name: rank for rank, name in enumerate(GROUPS)}
     items.sort(key=lambda item: ranks.get(group(item.nodeid), len(ranks)))
 

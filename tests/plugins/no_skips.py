@@ -1,4 +1,4 @@
-"""A skipped test fails the run: where every part has to be there, a missing one must not pass unseen.
+"""A skipped test fails the run: where every part must be installed, a missing one must not go unnoticed.
 
 Not loaded by default: `pytest -p tests.plugins.no_skips`.
 """
@@ -34,5 +34,5 @@ class NoSkips:
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        return  # a worker of pytest-xdist, whose controller hears of every report
+        return  # a worker of pytest-xdist, whose controller gets every report
     config.pluginmanager.register(NoSkips())

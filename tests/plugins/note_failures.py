@@ -1,4 +1,4 @@
-"""Write down which tests failed, one a line, for whoever runs pytest.
+"""Records which tests failed, one per line, for the program that runs pytest.
 
 Not loaded by default: `pytest -p tests.plugins.note_failures`, with a file's path in `COMMITTERD_FAILURES`.
 """
@@ -31,5 +31,5 @@ class NoteFailures:
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        return  # a worker of pytest-xdist, whose controller hears of every report
+        return  # a worker of pytest-xdist, whose controller gets every report
     config.pluginmanager.register(NoteFailures(Path(os.environ["COMMITTERD_FAILURES"])))

@@ -1,4 +1,4 @@
-"""The plugin that says which files share a process."""
+"""The plugin that groups files into processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin that writes down which tests failed, in a pytest of its own."""
+"""The plugin that records failed tests, in a pytest of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays the committer: reads a staged topic of a real Kafka and answers each record as the test says."""
+"""Plays the committer: reads a staged topic of a real Kafka and publishes outcomes as the test says."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kafka.admin import NewTopic
 from committerd_common.messages import COMMITTED, Outcome, Transaction
 
 Answer = Callable[[Any], Iterable[Outcome]]
-"""From one record of the staged topic to what is published for it, at once or never."""
+"""From one record of the staged topic to the outcomes to publish for it."""
 
 
 def make_topics(servers: str, dataset: str, *, staged: dict[str, str] | None = None) -> None:
-    """The topics of a dataset, as its committer makes them; `staged`: settings of the staged topic."""
+    """Make the topics of a dataset, as its committer does; `staged`: settings of the staged topic."""
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
         admin.create_topics(
@@ -32,19 +32,19 @@ def make_topics(servers: str, dataset: str, *, staged: dict[str, str] | None = N
 
 
 def committed(record: Any, **fields: Any) -> Outcome:
-    """The answer to a record that was committed; the version says where it lay: tests can tell answers apart."""
+    """The outcome of a committed record; the version is derived from its offset, so tests can tell outcomes apart."""
     uuid = Transaction.FromString(record.value).uuid
     fields = {"status": COMMITTED, "version": record.offset + 1, "transactions": 1, "operation": "append", **fields}
     return Outcome(uuid=uuid, topic=record.topic, offset=record.offset, **fields)
 
 
 def all_committed(record: Any) -> Iterable[Outcome]:
-    """Commits whatever comes."""
+    """Commit every record."""
     return [committed(record)]
 
 
 def never(_: Any) -> Iterable[Outcome]:
-    """A committer that is away."""
+    """Publish nothing, like a committer that is away."""
     return []
 
 
@@ -63,11 +63,11 @@ class Answering:
         assert self._ready.wait(20), "the answering consumer did not start"
 
     def headers(self, index: int = -1) -> dict[str, str]:
-        """Of a record that it has read."""
+        """The headers of a record that it has read."""
         return {name: value.decode() for name, value in self.records[index].headers}
 
     def publish(self, record: Any, outcomes: Iterable[Outcome]) -> None:
-        """Answer a record now."""
+        """Publish the outcome of a record now."""
         partition = int(dict(record.headers)["outcome-partition"])
         for outcome in outcomes:
             self._producer.send(
@@ -78,14 +78,14 @@ class Answering:
             )
 
     def wait_for(self, count: int, seconds: float = 20.0) -> None:
-        """Until so many records have been read."""
+        """Wait until this many records have been read."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: len(self.records) >= count, seconds), (
                 f"{len(self.records)} of {count} records arrived"
             )
 
     def close(self) -> None:
-        """Stop; what it has answered stays."""
+        """Stop; published outcomes stay."""
         self._stop.set()
         self._thread.join(20)
         self._producer.close(timeout=5)
@@ -111,7 +111,7 @@ class Answering:
 
 @contextlib.contextmanager
 def answering(servers: str, dataset: str, answer: Answer = all_committed) -> Iterator[Answering]:
-    """Answer while the block runs."""
+    """Publish outcomes inside the block."""
     running = Answering(servers, dataset, answer)
     try:
         yield running
@@ -120,7 +120,7 @@ def answering(servers: str, dataset: str, answer: Answer = all_committed) -> Ite
 
 
 def append(uuid: str | None = None, *, size: int = 0) -> Transaction:
-    """A small Append; `size` bytes of file name make it as large as wanted."""
+    """A small Append; `size` bytes of file name make it larger."""
     transaction = Transaction(uuid=uuid or str(uuid4()))
     fragment = transaction.append.fragments.add(physical_rows=1)
     fragment.files.add(path="x" * size + ".lance", fields=[0], column_indices=[0], file_major_version=2)
@@ -128,7 +128,7 @@ def append(uuid: str | None = None, *, size: int = 0) -> Transaction:
 
 
 def staged_values(servers: str, dataset: str) -> list[bytes]:
-    """All that the staged topic holds."""
+    """The values of all records in the staged topic."""
     consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, isolation_level="read_committed")
     place = TopicPartition(f"{dataset}.staged", 0)
     consumer.assign([place])

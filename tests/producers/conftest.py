@@ -1,4 +1,4 @@
-"""What the client's tests share."""
+"""Fixtures of the client's tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tests.producers.answering import make_topics
 
 @pytest.fixture
 def servers(kafka: KafkaBroker | RunningKafka, dataset: str) -> str:
-    """Of a Kafka in which the dataset has its topics."""
+    """Bootstrap servers of a Kafka in which the dataset has its topics."""
     make_topics(kafka.bootstrap_servers, dataset)
     return kafka.bootstrap_servers

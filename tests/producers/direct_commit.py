@@ -1,4 +1,4 @@
-"""Staged transactions straight into a table in a folder, by the rules of the queue."""
+"""Commits staged transactions directly to a table in a folder, by the rules of the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from committerd_common.messages import Transaction
 
 
 async def commit(uri: str | Path, given: Staged | Transaction) -> DirectOutcome:
-    """What became of it; a commit is in the table."""
+    """Commit it if possible; return the outcome."""
     rng = random.Random(0)
     options = given.create_options if isinstance(given, Staged) else {}
     return await direct.commit(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def old_pylance() -> str:
-    """Its path; skips the test where there is none."""
+    """The path of its interpreter; skips the test if there is none."""
     named = [sys.executable, str(ROOT / "scripts" / "bootstrap.py"), "--pylance-4"]
     python = os.environ.get("COMMITTERD_PYLANCE_4") or subprocess.check_output(named, text=True).strip()
     if not Path(python).exists():

@@ -40,7 +40,7 @@ from tests.producers.staging_tables import make_table, rows
 
 Made = Transaction | Staged | list[Staged] | None
 Change = tuple[Callable[[lance.LanceDataset], Made], Callable[[lance.LanceDataset], Any]]
-"""Ours, staged; theirs, committed."""
+"""Ours, which is staged; theirs, which commits."""
 
 
 def overwrite() -> Change:
@@ -118,7 +118,7 @@ def index(column: str, kind: str, **parameters: Any) -> Change:
 
 
 def with_index(change: Change) -> Change:
-    """On a table that has an index, and rows that are not in it."""
+    """A change on a table that has an index, and rows that are not in it."""
 
     def prepare(dataset: lance.LanceDataset) -> lance.LanceDataset:
         dataset.create_scalar_index("number", "BTREE")
@@ -176,7 +176,7 @@ def data_replacement() -> Change:
 
 
 def alone(change: Change) -> Change:
-    """On a table whose column `number` lies in files of its own, as a replacement needs."""
+    """A change on a table whose column `number` is in files of its own, as a replacement needs."""
 
     def prepare(dataset: lance.LanceDataset) -> lance.LanceDataset:
         dataset.drop_columns(["number"])
@@ -257,19 +257,19 @@ CASES: dict[str, tuple[str, Change]] = {
 
 
 def transactions(made: Made) -> list[Transaction]:
-    """What was staged; the last is the change."""
+    """The staged transactions; the last one is the change."""
     given = made if isinstance(made, list) else [made]
     return [one.transaction if isinstance(one, Staged) else one for one in given if one is not None]
 
 
 def committed(uri: str, version: int) -> Transaction:
-    """What pylance wrote for a version."""
+    """The transaction that pylance wrote for a version."""
     manifest = Manifest.FromString(bytes(lance.dataset(uri, version=version)._ds.serialized_manifest()))
     return Transaction.FromString(Path(uri, "_transactions", manifest.transaction_file).read_bytes())
 
 
 def run(name: str, folder: str) -> dict[str, Any]:
-    """Both transactions as text, what was staged (base64), and where the two tables are."""
+    """Both transactions as text, the staged ones (base64), and the places of the two tables."""
     kind, (ours, theirs) = CASES[name]
     base = Path(folder, "base")
     make_table(str(base), kind)
@@ -292,7 +292,9 @@ def run(name: str, folder: str) -> dict[str, Any]:
 
 
 def text(given: Transaction) -> str:
-    """Without what is random (uuids, names, ids of deletion files), or in no order, or about the commit itself."""
+    """The transaction without random parts (uuids, names, ids of deletion files), order, and facts about the commit
+    itself.
+    """
     one = Transaction()
     one.CopyFrom(given)
     one.uuid = ""
@@ -322,7 +324,7 @@ def text(given: Transaction) -> str:
 
 
 def in_no_order(one: Transaction) -> None:
-    """Sort what pylance writes as it comes."""
+    """Sort what pylance writes in arbitrary order."""
     match one.WhichOneof("operation"):
         case "delete":
             one.delete.updated_fragments.sort(key=lambda fragment: fragment.id)
@@ -357,7 +359,7 @@ NULL_KEYS = "upsert with nulls in the key"
 
 
 def null_keys(folder: str) -> str | int:
-    """How many rows an upsert of two inserts, one of them with a null as key; or the code of the error."""
+    """The number of rows that an upsert of two inserts, one of them with a null as key; or the code of the error."""
     dataset = lance.write_dataset(pa.table({"id": [1, None]}), f"{folder}/nulls")
     try:
         return staging.merge_insert(dataset, pa.table({"id": [2, None]}), on="id").inserted

@@ -75,14 +75,14 @@ def rows(schema: pa.Schema) -> pa.Table:
 
 
 def committed(uri: str, version: int) -> Transaction:
-    """What pylance wrote into the transaction file of a version."""
+    """The content of a version's transaction file, as pylance wrote it."""
     read = version - 1
     (path,) = Path(uri, "_transactions").glob(f"{read}-*.txn")
     return Transaction.FromString(path.read_bytes())
 
 
 def side_by_side(ours: Transaction, theirs: Transaction) -> list[str]:
-    """As text, the uuid aside."""
+    """Both transactions as text, without the uuid."""
     ours.uuid = theirs.uuid
     assert ours.SerializeToString(deterministic=True)
     return [text_format.MessageToString(one) for one in (ours, theirs)]
@@ -98,7 +98,7 @@ def create(folder: str, name: str) -> list[str]:
     assert not theirs.overwrite.schema_metadata
     for key, value in (lance.dataset(folder).schema.metadata or {}).items():
         theirs.overwrite.schema_metadata[key.decode()] = value
-    # Where a dictionary's values lie in a manifest of the legacy format: nowhere, as these files are of a later one.
+    # The place of a dictionary's values in a manifest of the legacy format: nowhere, as these files are newer.
     for field in theirs.overwrite.schema:
         assert field.dictionary == Dictionary()
         field.ClearField("dictionary")
@@ -114,7 +114,7 @@ def create_of_fragments(folder: str) -> list[str]:
 
 
 def create_of_a_lance_schema(folder: str) -> list[str]:
-    """Of a table whose field ids have a gap, which an Arrow schema can't say."""
+    """A table whose field ids have a gap, which an Arrow schema can't express."""
     lance.write_dataset(pa.table({"a": [1], "b": [2], "c": [3]}), folder).drop_columns(["b"])
     dataset = lance.dataset(folder)
     fragments = write_fragments(pa.table({"a": [1], "c": [3]}), folder)
@@ -187,7 +187,7 @@ def other_bases(folder: str) -> list[str]:
 
 
 def cases() -> Iterator[tuple[str, Callable[[str], list[str]]]]:
-    """Name and what compares."""
+    """Yield name and comparison."""
 
     def creating(name: str) -> Callable[[str], list[str]]:
         return lambda folder: create(folder, name)
@@ -201,7 +201,7 @@ def cases() -> Iterator[tuple[str, Callable[[str], list[str]]]]:
         append_with_message,
         everything_of_a_fragment,
         other_bases,
-        *((external_row_ids,) if lance.__version__.startswith("4.") else ()),  # later ones have no such thing
+        *((external_row_ids,) if lance.__version__.startswith("4.") else ()),  # later versions don't have it
     ):
         yield compare.__name__.replace("_", " "), compare
 

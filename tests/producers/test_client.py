@@ -1,4 +1,4 @@
-"""The client against a real Kafka; the committer is played by a loop that answers as each test says."""
+"""The client against a real Kafka; the tests play the committer."""
 
 from __future__ import annotations
 

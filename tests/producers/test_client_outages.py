@@ -1,4 +1,4 @@
-"""Kafka goes away, for longer than the client's own patience, and comes back: the client goes on by itself."""
+"""Kafka is unavailable for longer than the client's own timeouts, and comes back: the client continues by itself."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.producers.answering import Answering, all_committed, append, make_top
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 BACK_SECONDS = 10.0
-"""After Kafka is back, until a client has its answers."""
+"""From the return of Kafka until a client has its outcomes."""
 IMPATIENT = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 2_000}
-"""What takes half a minute otherwise: a batch that was sent runs into its delivery timeout."""
+"""Shorter timeouts, because a sent batch would otherwise take half a minute to reach its delivery timeout."""
 AWAY_SECONDS = 5.0
 
 
@@ -50,7 +50,7 @@ async def test_commits_again_soon_after_an_outage(
         outage = away_kafka.away(how)
         await in_thread(outage.__enter__)
         await asyncio.sleep(AWAY_SECONDS)
-        if not under_way:  # a first record that meets the outage
+        if not under_way:  # a first record during the outage
             pending.append(asyncio.create_task(client.commit(append(str(uuid4())))))
             await asyncio.sleep(0.5)
         await in_thread(outage.__exit__, None, None, None)

@@ -1,4 +1,4 @@
-"""When no answer comes, when the client ends, when its input or its surroundings are wrong."""
+"""Missing outcomes, the end of a client, and wrong input or surroundings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# No answer
+# No outcome
 
 
 async def test_a_timeout_means_unknown_and_the_handle_can_be_asked_again(servers: str, dataset: str) -> None:
@@ -190,7 +190,7 @@ async def test_a_record_that_is_too_large_is_refused_before_it_is_sent(servers: 
 
 
 async def test_one_record_that_kafka_refuses_does_not_fail_the_others(kafka: Kafka, dataset: str) -> None:
-    """kafka-python's producer is dead after such a refusal, for all records that are under way and all later ones."""
+    """kafka-python's producer is unusable after such a refusal, for all records in flight and all later ones."""
     make_topics(kafka.bootstrap_servers, dataset, staged={"max.message.bytes": "4000"})
     with answering(kafka.bootstrap_servers, dataset):
         async with CommitClient(kafka.bootstrap_servers, dataset=dataset) as client:
@@ -316,7 +316,7 @@ async def test_while_kafka_is_down_commits_time_out_and_afterwards_they_work(
         with pytest.raises(CommitTimeout, match="Kafka has not acknowledged it"):
             await client.commit(append(), timeout=1)
         patient = asyncio.create_task(client.commit(append(UUID), timeout=60))
-        await asyncio.sleep(3)  # by now kafka-python has given it up
+        await asyncio.sleep(3)  # by now kafka-python has given up
         await in_thread(breakable_kafka.start)
         committer = await in_thread(Answering, servers, dataset, all_committed)
         assert (await patient).uuid == UUID

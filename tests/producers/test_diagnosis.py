@@ -1,4 +1,4 @@
-"""What a client says about an answer that does not come: a sentence for each cause, and none where nothing is known."""
+"""The client's reason for a missing outcome: a sentence for each cause, and none if nothing is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of the client: their tree, what they carry, and how they meet pylance's own."""
+"""The errors of the client: their hierarchy, their attributes, and their relation to pylance's."""
 
 from __future__ import annotations
 

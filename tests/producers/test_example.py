@@ -1,4 +1,4 @@
-"""The example async_writer runs, against a Kafka where a loop plays the committer."""
+"""The example async_writer runs, against a Kafka where the test plays the committer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_async_writer_creates_the_table_and_appends(
     uri = str(tmp_path / "events.lance")
     make_topics(kafka.bootstrap_servers, dataset)
     schema = pa.schema([("writer", pa.int32()), ("number", pa.int64())])
-    lance.write_dataset(pa.Table.from_batches([], schema), uri)  # what the committer makes of the create
+    lance.write_dataset(pa.Table.from_batches([], schema), uri)  # the committer's outcome of the create
     command = [sys.executable, str(ROOT / "examples" / "async_writer.py")]
     command += ["--bootstrap-servers", kafka.bootstrap_servers, "--dataset", dataset, "--uri", uri]
     command += ["--writers", "3", "--batches", "2", "--rows", "5"]

@@ -1,4 +1,4 @@
-"""Room for what is under way, and which answer belongs to which submission."""
+"""The bound on records in flight, and the match of outcomes with submissions."""
 
 from __future__ import annotations
 

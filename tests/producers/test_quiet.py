@@ -1,4 +1,4 @@
-"""While Kafka is away the client repeats no line of kafka-python; the application's logging stays its own."""
+"""While Kafka is away the client repeats no line of kafka-python; the application's own logging is unaffected."""
 
 from __future__ import annotations
 

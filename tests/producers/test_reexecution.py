@@ -1,4 +1,4 @@
-"""Doing refused work again, against a real Kafka; and the bookkeeping of it alone."""
+"""Re-executing refused work, against a real Kafka; and the bookkeeping alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_refused_work_is_done_again_until_it_is_committed(servers: str, da
     said = [decode_envelope(record.headers) for record in committer.records]
     assert [envelope.attempt for envelope in said] == [1, 2, 3]
     assert [envelope.retry_of for envelope in said] == [None, UUID, asked[1].error.uuid]
-    # What belongs to the work as a whole stays; what belonged to the first transaction does not.
+    # What belongs to the whole work stays; what belonged to the first transaction does not.
     assert {envelope.app for envelope in said} == {AppUnit(app_id="a", version=7, run="r")}
     assert {envelope.deadline_ms for envelope in said} == {int(deadline.timestamp() * 1000)}
     assert [envelope.create_only for envelope in said] == [True, False, False]
@@ -208,7 +208,7 @@ async def test_what_can_not_be_brought_up_to_date_is_sent_after_one_execution(se
 def rounds_of(
     executions: Iterable[tuple[Staged | Transaction | None, float]], *, attempt: int = 2, seconds: float | None = None
 ) -> tuple[int, Any]:
-    """How many of the executions were asked for, and the work that is sent. Each takes so many seconds."""
+    """The number of executions, and the work that is sent. Each execution takes this many seconds."""
     first = Attempts(append(), Asking(attempt=attempt - 1), most=9).after(conflict(), seconds_left=seconds)
     rounds = Rounds(first)
     for count, (work, took) in enumerate(executions, 1):

@@ -1,4 +1,4 @@
-"""Learning what became of a transaction after a restart."""
+"""Finding the outcome of a transaction after a restart."""
 
 from __future__ import annotations
 

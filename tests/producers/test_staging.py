@@ -1,4 +1,4 @@
-"""What the helpers stage is what pylance itself writes for the same change, under the oldest and the newest pylance."""
+"""The helpers stage what pylance itself writes for the same change, with the oldest and the newest pylance."""
 
 from __future__ import annotations
 

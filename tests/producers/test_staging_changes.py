@@ -1,4 +1,4 @@
-"""Each change that is staged is the one that pylance itself commits, and makes the same table."""
+"""Each staged change equals pylance's own commit, and makes the same table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def same_tables(ours: lance.LanceDataset, theirs: lance.LanceDataset) -> None:
 
 
 def in_order(dataset: lance.LanceDataset) -> list[dict[str, Any]]:
-    """All rows; with their row ids where these are stable."""
+    """All rows; with their row ids if these are stable."""
     rows: list[dict[str, Any]] = dataset.to_table(with_row_id=dataset.has_stable_row_ids).to_pylist()
     return sorted(rows, key=repr)
 

@@ -1,4 +1,4 @@
-"""Compaction in two transactions: what is kept after a conflict, and what becomes of indices."""
+"""Compaction in two transactions: what is kept after a conflict, and the effect on indices."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_indices_answer_as_before_and_cover_all_rows_in_the_end(uri: str, 
 
 
 def found(uri: str) -> list[list[int]]:
-    """What a scalar, a text and a vector query find, with an index where there is one."""
+    """The results of a scalar, a text and a vector query, with an index if there is one."""
     table = lance.dataset(uri)
     nearest: dict[str, Any] = {"column": "vector", "q": np.full(4, 0.5, np.float32), "k": 10, "nprobes": 2}
     scans: list[dict[str, Any]] = [{"filter": "id > 380"}, {"filter": "text LIKE '%word17%'"}, {"nearest": nearest}]
@@ -144,7 +144,7 @@ def test_a_rewrite_needs_ids_enough(uri: str) -> None:
         done.rewrite([8])
 
 
-# Changes that pylance is stopped in
+# Changes in which pylance is stopped
 
 
 async def test_segments_that_were_built_elsewhere_are_published(uri: str) -> None:

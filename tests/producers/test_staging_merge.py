@@ -1,4 +1,4 @@
-"""Merges: which keys the filter names, and that two of them never insert one key."""
+"""Merges: the keys in the filter, and that two merges never insert the same key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hashes(table: pa.Table, *columns: pa.Field, most: int = 1000) -> Any:
 
 
 def hashed(*values: bytes | None) -> int:
-    """As the documentation of the hash says it."""
+    """The hash as documented."""
     parts = [b"\0" if value is None else b"\1" + len(value).to_bytes(4, "little") + value for value in values]
     return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little")
 
@@ -193,7 +193,7 @@ async def test_upserts_of_different_keys_both_commit(uri: str) -> None:
 
 
 async def test_an_upsert_contradicts_one_that_pylance_commits_itself(tmp_path: Path) -> None:
-    """Its filter is a Bloom filter, which an exact one is never looked up in."""
+    """Its filter is a Bloom filter, which is never compared with an exact one."""
     key = pa.field("id", pa.int64(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"})
     table = pa.table({"id": [1]}, schema=pa.schema([key]))
     lance.write_dataset(table, tmp_path)

@@ -1,4 +1,4 @@
-"""Merges that were refused: what may be staged once more as it is, and what has to be executed anew."""
+"""Merges that were refused: what may be staged once more as it is, and what must be executed again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DELETE: dict[str, Any] = {
     "when_not_matched_insert_all": False,
 }
 ADD: dict[str, Any] = {"when_matched_update_all": False}
-"""Rows with new keys; the others are left alone."""
+"""Rows with new keys; the others are not changed."""
 CHANGE: dict[str, Any] = {"when_not_matched_insert_all": False}
 CONDITION: dict[str, Any] = {"when_matched_update_all": "target.value < 0"}
 REPLACE: dict[str, Any] = {"when_not_matched_by_source_delete": True}
@@ -223,7 +223,7 @@ def test_files_that_are_old_are_written_anew(uri: str, monkeypatch: pytest.Monke
 
 
 async def test_columns_alone_may_be_staged_again(uri: str) -> None:
-    """Where the rows have part of the columns, data files of the table's fragments are added to."""
+    """If the rows have only some of the columns, data files are added to the table's fragments."""
     lance.dataset(uri).add_columns({"more": "cast(0 as bigint)"})
     source = pa.table({"key": pa.array([1, 2], pa.int64()), "value": pa.array([7, 7], pa.int64())})
     first = merged(uri, source, **CHANGE)
@@ -293,7 +293,7 @@ def test_too_much_is_left_to_pylance(uri: str, monkeypatch: pytest.MonkeyPatch) 
     assert set(written(merged(uri, rows(1, 20), first))).isdisjoint(written(first))
 
 
-# Against execution anew
+# Compared with executing again
 
 CHANGES: list[Callable[[str, random.Random], Any]] = [
     lambda uri, rng: append(uri, 100 + rng.randrange(10**6)),

@@ -1,4 +1,4 @@
-"""What can't be staged says so, and what to do instead; and the ways out that there are."""
+"""Changes that can't be staged: the error says so, and what to do instead; and the alternatives work."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_an_update_of_rows_by_chance_deletes_those_that_it_has_written_ane
 
 
 def test_a_pylance_that_would_not_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """4.0.0 deletes by predicate only, which is evaluated anew."""
+    """4.0.0 deletes by predicate only, which is evaluated again."""
     monkeypatch.delattr(lance.LanceFragment, "delete_rows")
     dataset = lance.write_dataset(pa.table({"id": range(2_000)}), tmp_path, max_rows_per_file=100)
     with pytest.raises(staging.StagingError, match="depends on nothing but the row") as caught:
@@ -133,7 +133,7 @@ def test_files_of_the_legacy_format_are_not_rewritten(tmp_path: Path, name: str)
 @pytest.mark.parametrize("name", ["update", "merge_insert"])
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 def test_rows_with_blobs_are_not_rewritten(tmp_path: Path, name: str, version: Any) -> None:
-    """A scan yields where they are and not what they hold."""
+    """A scan yields their places and not their content."""
     if version == "2.2":
         table = pa.table({"id": [1], "blob": lance.blob_array([b"x"])})
     else:
@@ -175,7 +175,7 @@ def test_a_table_with_features_that_are_unknown_is_refused(uri: str) -> None:
 
 
 async def test_a_change_of_a_table_that_was_made_anew_names_the_one_that_was_read(uri: str) -> None:
-    """`read-uuid`: the committer refuses it where that version has another uuid."""
+    """`read-uuid`: the committer refuses it if that version has another uuid."""
     staged = staging.delete(lance.dataset(uri), "id = 1")
     made = lance.dataset(uri).read_transaction(1)
     assert made is not None

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.pylance, pytest.mark.s3]
 
 @pytest.fixture
 async def table(s3: S3Endpoint) -> AsyncIterator[tuple[str, Table]]:
-    """A table of 40 rows in a new bucket: where it is for pylance, and for committerd."""
+    """A table of 40 rows in a new bucket: its location for pylance, and for committerd."""
     uri = f"s3://{s3.make_bucket()}/lake/t.lance"
     rows = pa.table({"id": range(40), "text": ["a"] * 40})
     lance.write_dataset(rows, uri, storage_options=s3.storage_options(), max_rows_per_file=10)
@@ -71,7 +71,7 @@ async def test_all_that_write_files_write_them_there(table: tuple[str, Table], s
     assert [row["id"] for row in read] == [one for one in range(41) if one != 7]
     assert all(row["twice"] == 2 * row["id"] for row in read)
     assert [row["text"] for row in read if row["text"] != "a"] == ["c"] * 5 + ["b"] * 2
-    assert len(opened().get_fragments()) == 2  # what is in the index, and what is not
+    assert len(opened().get_fragments()) == 2  # indexed rows, and rows that are not in the index
     assert opened().describe_indices()[0].num_rows_indexed == 40
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: what a committer wrote beside the record, and what is staged again."""
+"""Dead letters: what a committer wrote with the record, and what is staged again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_letter_tells_where_and_why_and_keeps_the_original_apart() -> None:
 
 
 def test_of_reasons_that_stand_twice_the_last_count_and_none_is_staged_again() -> None:
-    """Somebody staged a dead letter with all its headers, and it died once more."""
+    """A dead letter was staged with all its headers, and was refused once more."""
     letter = decode_letter(_record(b"x", *_REASONS, *_REASONS, ("committerd-offset", b"90")))
     assert letter is not None
     assert letter.place == "events.staged:90"
@@ -101,7 +101,7 @@ def test_what_fits_is_kept_whole() -> None:
 
 def test_what_does_not_fit_is_left_out_and_a_header_says_so() -> None:
     """The value first, then the headers, then the key."""
-    named = ("\N{REPLACEMENT CHARACTER}" * 1000, b"")  # as a name reads that is no UTF-8: 3,000 bytes
+    named = ("\N{REPLACEMENT CHARACTER}" * 1000, b"")  # a name that is not UTF-8, as it is read: 3,000 bytes
     without_value = _letter(b"v" * 1000, ("producer", b"p"), room=600)
     assert (without_value.key, without_value.value) == (b"key", b"")
     assert (_decoded(without_value).dropped_bytes, _decoded(without_value).cut) == (1000, False)

@@ -1,4 +1,4 @@
-"""Which records become one version, and what that version says of the queue."""
+"""The records that share a version, and that version's queue entries."""
 
 from __future__ import annotations
 

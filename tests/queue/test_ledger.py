@@ -1,4 +1,4 @@
-"""Has this record been settled before? By uuid, by application version, within the group too."""
+"""Whether a record was settled before: by uuid, by application version, and within the group."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def possible(known: Ledger, one: str, after: int) -> list[int]:
 @pytest.mark.parametrize("step", [1, 400])
 @pytest.mark.usefixtures("small")
 def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, step: int) -> None:
-    """Versions up to some thousand numbers apart, the first of them read at Start, the others learnt."""
+    """Versions up to some thousand numbers apart; the first ones are read at Start, the others added later."""
     rng = random.Random(f"{bytes_max} {at_start} {step}")
     history = {}
     for place in range(300):

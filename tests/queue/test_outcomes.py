@@ -1,4 +1,4 @@
-"""What a version says of the records that it settles, and what each is told of it."""
+"""A version's entries about the records that it settles, and the outcomes made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka knows of earlier outcomes: the metadata of the group's offset, and the outcomes at the end of a topic."""
+"""Kafka's knowledge about earlier outcomes: the metadata of the group's offset, and the end of the outcomes topic."""
 
 from __future__ import annotations
 

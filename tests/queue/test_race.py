@@ -1,4 +1,4 @@
-"""Who wrote the version that we wanted: the settlement table, row by row."""
+"""The writer of the version whose number we wanted: the settlement table, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May a committer run on this table and topic? Every refusal, and what runs although it looks odd."""
+"""Whether a committer may run on this table and topic: every refusal, and odd states in which it may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: who goes first, how long the others wait, and that they never wait for more than a quarter of the time."""
+"""Turns: which records go first, how long the others wait, and that they wait for at most a quarter of the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
 
 
 def held_for(turns: Turns, *uuids: str, now: float) -> list[str]:
-    """Refuse each a second time, and begin what is due."""
+    """Refuse each a second time, and begin the hold that is due."""
     for uuid in uuids:
         assert turns.refused(uuid, operation="update", attempt=2, now=now)
     return turns.begin(now)
@@ -203,7 +203,7 @@ def test_the_position_carries_a_bounded_number_ahead() -> None:
 
 
 def test_those_that_wait_together_are_of_one_operation() -> None:
-    """A Rewrite and an Update would contradict each other, and one be refused in its own turn."""
+    """A Rewrite and an Update would conflict, and one would be refused in its own turn."""
     turns = Turns(hold_max=2.0)
     assert turns.refused("compaction", operation="rewrite", attempt=2, now=0.0)
     assert not turns.refused("first upsert", operation="update", attempt=1, now=0.1), "nobody waits that it could join"
@@ -222,7 +222,7 @@ def test_first_refusals_never_take_the_place_of_those_that_are_waited_for() -> N
     for uuid in ("a", "b"):
         assert turns.refused(uuid, operation="update", attempt=2, now=0.0)
     turns.begin(0.0)
-    turns.end([], 2.0)  # in vain: from now on one at a time
+    turns.end([], 2.0)  # without effect: from now on one at a time
     assert turns.refused("c", operation="update", attempt=2, now=2.0)
     assert turns.refused("first", operation="update", attempt=1, now=2.0)
     assert turns.refused("d", operation="update", attempt=2, now=2.0)

@@ -1,8 +1,8 @@
 """A driver whose executors are other processes: a batch, a stream and an upsert into a table in S3.
 
-What executors know of the table has come with the tasks: they run in folders of their own, and nothing in their
-environment leads to the store. Prints, as JSON, in which folder and with which such variables each task ran.
-Arguments: bootstrap servers, dataset, table URI, storage options as JSON, a folder for checkpoint and scratch files.
+The tasks bring all that executors know of the table: they run in folders of their own, and their environment does not
+contain the store. Prints, as JSON, the folder and such variables of each task. Arguments: bootstrap servers, dataset,
+table URI, storage options as JSON, a folder for checkpoint and scratch files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTINGS = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }
 _TASK_SECONDS = 0.5
-"""So that no executor is through with all tasks before the other has begun."""
+"""Long enough that both executors run tasks."""
 _ROWS = 200
 
 

@@ -36,6 +36,6 @@ def spark(spark_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Queue]:
-    """A table that is not there yet, and the committer of its queue."""
+    """A table that does not exist yet, and the committer of its queue."""
     with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path) as made:
         yield made

@@ -1,4 +1,4 @@
-"""A table, its topics and its committer, as a Spark job meets them."""
+"""A table, its topics and its committer, as a Spark job uses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.scene import QUICK
 
 
 class Queue:
-    """Writers that were made here end with it."""
+    """Writers made by it are closed with it."""
 
     def __init__(self, *, name: str, kafka: str, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.name, self.kafka, self.folder = name, kafka, folder
@@ -36,26 +36,26 @@ class Queue:
         self._stack.__exit__(*error)
 
     def writer(self, **options: Any) -> LanceBatchWriter:
-        """Of this table."""
+        """A writer of this table."""
         options = {"bootstrap_servers": self.kafka, "timeout": 200.0, **options}
         return self._stack.enter_context(LanceBatchWriter(self.uri, **options))
 
     def table(self) -> Any:
-        """pylance's object of the latest version."""
+        """pylance's dataset of the latest version."""
         return lance.dataset(self.uri)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of the latest version, in the order of their first column."""
+        """The rows of the latest version, in the order of their first column."""
         table = self.table().to_table()
         found: list[dict[str, Any]] = table.sort_by(table.column_names[0]).to_pylist()
         return found
 
     def column(self, name: str) -> list[Any]:
-        """Its values, sorted."""
+        """The values of a column, sorted."""
         return sorted(self.table().to_table(columns=[name])[name].to_pylist())
 
     def versions(self) -> int:
-        """Number of the latest version; 0 where there is no table."""
+        """The number of the latest version; 0 if there is no table."""
         return max((int(entry["version"]) for entry in self.table().versions()), default=0) if self.exists() else 0
 
     def exists(self) -> bool:
@@ -63,7 +63,7 @@ class Queue:
         return any(Path(self.uri, "_versions").glob("*.manifest"))
 
     def command(self, *words: str) -> str:
-        """Run `committerd` with this table's settings; returns what it printed."""
+        """Run `committerd` with this table's settings; returns its output."""
         done = subprocess.run(
             [sys.executable, "-m", "committerd", *words],
             capture_output=True,

@@ -14,7 +14,7 @@ SCHEMA = "id long, v string"
 
 
 class Files:
-    """Where a stream reads from; a micro-batch is one file."""
+    """The source of a stream; a micro-batch is one file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "incoming"
@@ -23,7 +23,7 @@ class Files:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, ids: Iterable[int], v: str = "") -> None:
-        """One more file."""
+        """Add a file."""
         rows = [{"id": i, "v": f"{v}{i}"} for i in ids]
         self.rows += rows
         number = len(list(self.folder.iterdir()))
@@ -32,7 +32,7 @@ class Files:
         os.utime(path, (1_700_000_000 + number,) * 2)  # Spark takes the oldest first
 
     def run(self, spark: SparkSession, function: Callable[[DataFrame, int], Any], *, name: str | None = None) -> None:
-        """Start the stream from its checkpoint, and wait for its end; raises what ended it."""
+        """Run the stream from its checkpoint to its end; raises the error that ended it."""
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
         writer = stream.writeStream.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         if name is not None:

@@ -1,4 +1,4 @@
-"""What Spark delivers goes into the table's schema without loss, or is refused by name. In process, without Spark."""
+"""Spark's values are cast to the table's schema without loss, or refused by name. In process, without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def not_null(name: str, kind: pa.DataType) -> pa.Field:
 
 
 def cast(values: list[Any], source: pa.DataType, target: pa.DataType | pa.Field) -> pa.Array:
-    """One column through both steps."""
+    """Cast one column, through both steps."""
     field = target if isinstance(target, pa.Field) else pa.field("c", target)
     batch = pa.record_batch([pa.array(values, source)], names=["c"])
     wanted = pa.schema([field.with_name("c")])

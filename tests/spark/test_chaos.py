@@ -18,7 +18,7 @@ def test_every_row_is_in_the_table_once_whatever_is_killed(tmp_path: Path) -> No
     report = Chaos(plan, tmp_path, print).run()
     assert not report.wrong
     assert (report.kills["committerd"], report.kills["kafka"]) == (2, 1)
-    assert report.kills["driver"] >= 1  # both, unless the stream came to its end before its last signal
+    assert report.kills["driver"] >= 1  # both, unless the stream ended before its last signal
     assert report.driver_starts >= 1 + report.kills["driver"]
     assert report.rows == 12 * 20 + report.appended_by_clients
     unexpected = {name for name in report.outcomes if not name.startswith(("COMMITTED", "DUPLICATE", "RETRYABLE"))}

@@ -1,4 +1,4 @@
-"""A Spark whose executors are processes of their own, and a table that only its storage options lead to."""
+"""A Spark whose executors are separate processes, and a table that can be reached only with its storage options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what a micro-batch is known. In process, without Spark."""
+"""The identity of a micro-batch. In process, without Spark."""
 
 from __future__ import annotations
 

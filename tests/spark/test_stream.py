@@ -67,7 +67,7 @@ def test_a_deleted_checkpoint_is_an_error_that_says_what_to_do(spark: SparkSessi
     files.add(range(10))
     files.run(spark, queue.writer(app_id="s"))
     shutil.rmtree(files.checkpoint)
-    for _ in range(2):  # started again by whoever watches over it, it says the same
+    for _ in range(2):  # restarted by its supervisor, it fails with the same error
         with pytest.raises(StreamingQueryException, match=r"checkpoint was deleted.*committerd app release s --apply"):
             files.run(spark, queue.writer(app_id="s"))
     assert queue.rows() == files.rows
@@ -128,7 +128,7 @@ def test_each_batch_may_replace_the_table(spark: SparkSession, queue: Queue, fil
     writer = queue.writer(app_id="s", mode="overwrite")
     files.run(spark, writer)
     assert queue.column("id") == list(range(10, 20))
-    # As in Spark, nothing is what the table holds then; its schema stays.
+    # As in Spark, the table is empty then; its schema stays.
     schema = queue.table().schema
     writer.write(spark.createDataFrame([], "v string, id long"))
     assert queue.column("id") == []

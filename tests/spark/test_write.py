@@ -1,4 +1,4 @@
-"""DataFrames that are no stream: modes, schemas, refusals, tasks that fail."""
+"""DataFrames that are no streams: modes, schemas, refusals, failing tasks."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_keys_must_be_there_once_and_not_null(spark: SparkSession, queue: Queue)
 
 
 class Once:
-    """Does something in the first task that gets to it, and nothing ever after; for `mapInArrow`."""
+    """Performs an action in the first task that reaches it, and never again; for `mapInArrow`."""
 
     def __init__(self, mark: Path, uri: str, mode: str) -> None:
         self._mark, self._uri, self._mode = mark, uri, mode
@@ -241,6 +241,6 @@ def test_arguments_that_can_not_be_right_are_told_at_once() -> None:
 
 
 class FromConnect:
-    """What tells such a DataFrame: a Connect server needs a gRPC that Spark's Python package does not bring."""
+    """Such a DataFrame's class name; a Connect server needs a gRPC that Spark's Python package lacks."""
 
     __module__ = "pyspark.sql.connect.dataframe"

@@ -1,6 +1,6 @@
-"""An S3 server in memory that keeps no secrets and does as it is told: also what no real one should.
+"""An S3 server in memory that behaves as a test tells it to, including in ways that no real server should.
 
-It checks no signature. `script` holds answers that are given instead of the real ones, in their order.
+It checks no signature. `script` holds responses that replace the real ones, in their order.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _START_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is sent instead of the truth."""
+    """A response that replaces the real one."""
 
     status: int = 200
     code: str = ""
-    """Of an S3 error document."""
+    """The code in an S3 error document."""
     body: bytes | None = None
-    """Instead of that document."""
+    """The body, in place of that document."""
     headers: dict[str, str] = field(default_factory=dict)
     applied: bool = False
-    """Whether the request is carried out nevertheless."""
+    """Whether the request is applied nevertheless."""
     cut: int | None = None
-    """Close the connection after so many bytes of the body; 0 = without any answer."""
+    """Close the connection after this many bytes of the body; 0 = without a response."""
     silent: bool = False
-    """Never answer."""
+    """Never respond."""
 
 
 class FakeS3:
-    """Listens while entered. `honest=False`: takes no notice of `If-None-Match`."""
+    """Listens inside the block. `honest=False`: ignores `If-None-Match`."""
 
     def __init__(self, *, honest: bool = True, ranges: bool = True) -> None:
         self.honest = honest
         self.ranges = ranges
-        """Whether it takes notice of `Range`."""
+        """Whether it supports `Range`."""
         self.objects: dict[str, bytes] = {}
         self.script: deque[Answer] = deque()
         self.requests: list[str] = []
-        """Method and path of each, in the order of arrival."""
+        """Method and path of each request, in the order of arrival."""
         self.headers: list[dict[str, str]] = []
         self.url = ""
         self._loop = asyncio.new_event_loop()
@@ -57,7 +57,7 @@ class FakeS3:
         self._thread = threading.Thread(target=self._run, name="fake-s3", daemon=True)
 
     def settings(self, **more: object) -> S3Settings:
-        """For a client of it, an impatient one."""
+        """Settings for a client of it, with short timeouts."""
         return S3Settings.model_validate(
             {
                 "endpoint_url": self.url,
@@ -186,7 +186,7 @@ class FakeS3:
 
 
 async def _cut(request: web.BaseRequest, body: bytes, after: int) -> web.StreamResponse:
-    """As much of the answer, then the end of the connection."""
+    """Send this much of the response, then close the connection."""
     answer = web.StreamResponse()
     if after:
         answer.content_length = len(body)

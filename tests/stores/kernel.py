@@ -1,4 +1,4 @@
-"""What a store asks of the kernel: noted, or made to fail."""
+"""A store's system calls: recorded, or made to fail."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 
 def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
-    """What is synced, named and needn't be kept in memory from now on, in order, as seen from `root`; temporary files
-    as `*`.
+    """Record what is synced, linked, and dropped from the page cache, in order, relative to `root`; temporary files as
+    `*`.
     """
     calls: list[str] = []
     fsync, link, rename, advise = os.fsync, os.link, os.rename, os.posix_fadvise
@@ -57,7 +57,7 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
 
 
 def failing(code: int) -> object:
-    """A call that the kernel refuses with this errno."""
+    """A call that fails with this errno."""
 
     def call(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
@@ -66,7 +66,7 @@ def failing(code: int) -> object:
 
 
 def failing_at(name: str, code: int) -> Callable[..., int]:
-    """`os.open`, but for a file of this name, which the kernel refuses with this errno."""
+    """`os.open`, which fails with this errno for files of this name."""
     opened = os.open
 
     def call(path: str, *flags: Any, **how: Any) -> int:

@@ -1,4 +1,4 @@
-"""A table with an external manifest store, as several processes see it, and the ways to look at its first version."""
+"""A table with an external manifest store, as several processes see it, and the ways to read its first version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND = manifest_key(2, NamingScheme.V2)
 OTHERS = f"{FINAL}-11111111-2222-4333-8444-555555555555"
 
 WRITE_STEPS = ["objects.put", "entries.put_if_absent", "objects.copy", "entries.replace", "objects.delete"]
-"""The five, in their order."""
+"""The five steps, in their order."""
 
 
 class CrashError(BaseException):
@@ -28,7 +28,7 @@ class Scene:
         self.shelf = Shelf()
         self.events: list[str] = []
         self.taken: set[str] = set()
-        """Objects that the test took away."""
+        """Objects that the test removed."""
 
     def process(self, trouble: Trouble | None = None) -> ExternalManifests:
         trouble = trouble or Trouble()
@@ -40,7 +40,7 @@ class Scene:
         )
 
     def take_away(self, key: str) -> None:
-        """As a cleanup does, or an accident."""
+        """Remove an object, as a cleanup or an accident does."""
         self.bucket.delete(key)
         self.taken.add(key)
 
@@ -49,7 +49,7 @@ class Scene:
         return [key for key in self.bucket.objects if parse_staging_name(key.removeprefix("_versions/"))]
 
     def require_finished(self, body: bytes, *, version: int = 1) -> None:
-        """The version is in place, its entry says so, and nothing is left of the way there."""
+        """Check that the version is in its place, that its entry says so, and that nothing temporary is left."""
         key = manifest_key(version, NamingScheme.V2)
         assert self.bucket.objects[key] == body
         assert self.shelf.entries[version] == ManifestEntry(version=version, key=key, size=len(body))

@@ -1,4 +1,4 @@
-"""The manifest store in DynamoDB: what its items hold, whose table it is, and what each failure means."""
+"""The manifest store in DynamoDB: its items, the table that they belong to, and the meaning of each failure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def table(dynamodb: DynamoDBEndpoint) -> str:
 
 
 class Opened:
-    """A manifest store of its own Lance table, and the faults that it met."""
+    """A manifest store of its own Lance table, and the faults that occurred."""
 
     def __init__(self, dynamodb: DynamoDBEndpoint, url: str) -> None:
         self.faults: list[aws.Fault] = []

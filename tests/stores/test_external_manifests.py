@@ -1,4 +1,4 @@
-"""Versions decided by an external manifest store: every step may be the last, every answer may be lost."""
+"""Versions decided by an external manifest store: every step may be the last, every response may be lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stores.manifests import FINAL, LOOKS, OTHERS, SECOND, WRITE_STEPS, Cr
 
 @pytest.fixture(autouse=True)
 def _no_entry_without_its_manifest(scene: Scene) -> Iterator[None]:
-    """Whatever happened: what the entries name is there, unless the test took it away."""
+    """Whatever happened: the manifests that entries name exist, unless the test removed them."""
     yield
     missing = {entry.key for entry in scene.shelf.entries.values()} - scene.bucket.objects.keys()
     assert missing <= scene.taken
@@ -53,7 +53,7 @@ async def test_the_entry_names_the_staged_manifest_until_it_is_in_place(scene: S
 async def test_what_a_crash_leaves_is_finished_by_the_next_who_looks(
     scene: Scene, step: str, when: str, look: str
 ) -> None:
-    # Where requests go out together it is a group of one.
+    # Where requests are sent together it is an exception group of one.
     with pytest.raises((CrashError, BaseExceptionGroup)):
         await scene.process(Trouble().add(when, step, CrashError())).put_if_absent(FINAL, b"one")
     committed = WRITE_STEPS.index(step) + (when == "after") > 1
@@ -67,7 +67,7 @@ async def test_what_a_crash_leaves_is_finished_by_the_next_who_looks(
         assert await next_one.get(FINAL) == b"one"
         assert await next_one.list("_versions/", limit=1) == [FINAL]
         assert scene.bucket.objects[FINAL] == b"one"
-        # A staged manifest that nobody refers to may stay; an entry never refers to one that is gone.
+        # A staged manifest without an entry may stay; an entry never names one that is gone.
         assert scene.shelf.entries[1].key == FINAL
     assert scene.shelf.entries.keys() <= {1}
 
@@ -122,7 +122,7 @@ class TestLostAnswer:
         with pytest.raises(OutcomeUnknown):
             await store.put_if_absent(FINAL, b"one")
         assert len(scene.staged) == 1
-        # The request may still be under way, and arrive now.
+        # The request may still be in flight, and arrive now.
         late = ManifestEntry(version=1, key=scene.staged[0], size=3)
         scene.shelf.entries[1] = late
         assert await scene.process().get(FINAL) == b"one"

@@ -1,4 +1,4 @@
-"""What others left, lost, cleaned up or made without it, as an external manifest store meets it."""
+"""What others left, lost, cleaned up or made without the manifest store, and how it is handled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scene() -> Scene:
 
 
 class TestRepair:
-    """Of what another writer left."""
+    """Of what another writer left behind."""
 
     @pytest.fixture(autouse=True)
     def _left(self, scene: Scene) -> None:
@@ -80,7 +80,7 @@ class TestRepair:
         scene.shelf.entries[7] = ManifestEntry(version=7, key=key, size=5)
         scene.bucket.put(key, b"seven")
         assert await scene.process().list("_versions/") == [OTHERS, "_versions/7.manifest"]
-        # Asked for by the other name, it is not there.
+        # Under the other name it does not exist.
         assert await scene.process().get(manifest_key(7, NamingScheme.V2)) is None
 
 
@@ -111,7 +111,7 @@ class TestEntriesAndObjectsThatDisagree:
         assert not scene.staged
 
     async def test_a_version_without_an_entry_gets_one(self, scene: Scene) -> None:
-        """Where another writer used plain s3://, Lance's readers by s3+ddb:// don't see its version."""
+        """If another writer used plain s3://, Lance's readers through s3+ddb:// don't see its version."""
         store = scene.process()
         await store.put_if_absent(FINAL, b"one")
         scene.bucket.put(SECOND, b"plain")
@@ -202,7 +202,7 @@ async def test_a_listing_costs_one_request_more_and_a_read_none(scene: Scene) ->
 
 
 class Forgetful(FakeManifests):
-    """A manifest store that takes no notice of conditions."""
+    """A manifest store that ignores conditions."""
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         await self.replace(entry)
@@ -210,11 +210,11 @@ class Forgetful(FakeManifests):
 
 
 class TestProbe:
-    """What decides is tried out, and not what the objects' store knows of conditions."""
+    """The deciding store is probed, and not the objects' store."""
 
     async def test_of_a_store_that_refuses_a_second_entry_is_good(self, scene: Scene) -> None:
         store = scene.process()
-        assert await store.conditions_hold()  # nothing to try it on
+        assert await store.conditions_hold()  # nothing to probe it on
         await store.put_if_absent(FINAL, b"one")
         assert await store.conditions_hold()
         scene.require_finished(b"one")

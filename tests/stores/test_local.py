@@ -1,4 +1,4 @@
-"""The local store: what a kill leaves, what is synced, and how refusals of the system are told."""
+"""The local store: what a kill leaves behind, what is synced, and how errors of the system are reported."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_folder_is_named_with_its_slash(store: LocalStore) -> None:
 
 
 class TestOnlyRegularFilesAreRead:
-    """A record chooses which files are read. No link is followed, and nothing is waited for."""
+    """A record chooses which files are read. No link is followed, and no read blocks."""
 
     @pytest.fixture
     def secret(self, tmp_path: Path) -> Path:
@@ -283,7 +283,7 @@ class TestDurability:
 
 
 class TestFailure:
-    """Nothing is left behind by a write that failed, and the error says what and where."""
+    """A write that failed leaves nothing behind, and the error says what and where."""
 
     @pytest.fixture(autouse=True)
     def nothing_left_behind(self, tmp_path: Path) -> Iterator[None]:
@@ -435,7 +435,7 @@ class TestAnotherFolder:
 
 
 def _opened() -> list[str]:
-    """What this process has open."""
+    """Files that this process has open."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
@@ -506,7 +506,7 @@ def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durab
     rng = random.Random(8)
     versions: dict[str, bytes] = {}
     kills, killed_while_writing = 0, False
-    # A sync takes most of a durable write, so that a kill in its middle is sure to come; how soon is a matter of load.
+    # A sync takes most of a durable write, so a kill hits it soon; how soon depends on the load.
     while kills < 12 or (durable == "durable" and not killed_while_writing and kills < 100):
         known = max(len(versions) - 2, 0)  # it tries these again, and must not replace them
         with subprocess.Popen(
@@ -525,7 +525,7 @@ def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durab
         assert found | versions == found, "a version was replaced or is gone"
         assert len(found) > len(versions)
         versions = found
-        if (tmp_path / "_latest.manifest").exists():  # not when the kill came before the first
+        if (tmp_path / "_latest.manifest").exists():  # unless the kill came before the first
             read_whole(tmp_path, "_latest.manifest")
         killed_while_writing = any(tmp_path.rglob(".tmp*"))
     if durable == "durable":
@@ -544,7 +544,7 @@ async def manifests(table: Path) -> list[str]:
 
 
 def read_whole(table: Path, key: str) -> bytes:
-    """The object's digest; it must be that of the body behind it."""
+    """The object's digest, which must be that of the rest of its body."""
     stored = (table / key).read_bytes()
     digest, body = stored[:32], stored[32:]
     assert hashlib.sha256(body).digest() == digest, f"{key} is partial"

@@ -24,14 +24,14 @@ def in_memory(path: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # a file system that can't tell, as one in memory
+        return True  # a file system that can't tell, like one in memory
     finally:
         os.close(descriptor)
 
 
 @pytest.fixture
 def left(tmp_path: Path) -> bool:
-    """What `in_memory` says of a file that needn't be kept: some file systems keep it all the same."""
+    """The result of `in_memory` for a file that may be dropped: some file systems keep it all the same."""
     path = tmp_path / "probe"
     path.write_bytes(b"".join(LARGE))
     descriptor = os.open(path, os.O_RDONLY)

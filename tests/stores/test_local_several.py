@@ -1,4 +1,4 @@
-"""Several objects at once on a local file system: what is synced when, and what a failure leaves."""
+"""Several objects at once on a local file system: what is synced when, and what a failure leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a URI and settings to a store; and what crosses from one store to another."""
+"""From a URI and settings to a store; and copies from one store to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe finds out a store that would lose commits, and leaves nothing behind."""
+"""The probe detects a store that would lose commits, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_sound_store_passes_and_nothing_is_left(server: FakeS3, tmp_path
     assert not bucket.objects
     assert not server.objects
     assert not list((tmp_path / "t/_versions").iterdir())
-    # The contenders of one key were under way at the same time, each on its own connection.
+    # The contenders for one key were in flight at the same time, each on its own connection.
     assert sum("~probe" in request for request in server.requests) > 40
 
 
@@ -67,7 +67,7 @@ async def test_a_server_that_takes_no_notice_of_conditions_is_refused_with_the_r
 
 
 class Wrong(FakeStore):
-    """Sound but for one thing."""
+    """Sound except for one fault."""
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         answer = await super().put_if_absent(key, body)
@@ -120,7 +120,7 @@ async def test_whatever_a_store_does_wrong_is_named(how: str, check: str, fault:
     store.how = how
     found = await tried(store)
     assert fault in found[check].fault
-    if how not in ("deletes nothing", "tells nobody"):  # which shows elsewhere too
+    if how not in ("deletes nothing", "tells nobody"):  # which also shows elsewhere
         assert [name for name in CHECKS if not found[name].good] == [check]
 
 
@@ -134,7 +134,7 @@ async def test_a_file_system_without_atomic_creation_is_refused() -> None:
 
 
 class Forgetful(FakeStore):
-    """Loses the answers of puts: of the first so many."""
+    """Loses the responses of the first puts."""
 
     lost = 0
     lands: Callable[[int], bool] = staticmethod(lambda _: True)
@@ -154,7 +154,7 @@ async def test_lost_answers_prove_nothing_against_a_store(lands: Callable[[int],
     for lost in range(16):
         store = Forgetful(Bucket())
         store.lost, store.lands = lost, lands
-        # With too many of them lost it can't tell: then it says that, and not that the store is unsafe.
+        # If too many are lost, it can't decide: it reports that, and not that the store is unsafe.
         with suppress(StoreUnavailable):
             assert all(check.good for check in (await tried(store)).values())
             passed += 1

@@ -1,4 +1,4 @@
-"""S3: what each answer, and each way to get none, means for a commit."""
+"""S3: what each response, and each missing one, means for a commit."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_refusal_to_read_may_be_of_that_object_alone(
 
 async def test_a_refusal_to_look_may_be_of_that_object_alone(store: S3Store, server: FakeS3) -> None:
     for status in (400, 403):
-        server.script.extend([Answer(status=status)] * 2)  # what the quick way meets, the SDK asks for again
+        server.script.extend([Answer(status=status)] * 2)  # what the quick way meets, the SDK requests again
         with pytest.raises(ObjectUnreadable, match=str(status)):
             await store.head(KEY)
         server.script.clear()
@@ -196,7 +196,7 @@ async def test_a_refusal_to_look_may_be_of_that_object_alone(store: S3Store, ser
 async def test_a_name_that_a_real_server_does_not_take_stops_nothing(
     server_name: str, request: pytest.FixtureRequest
 ) -> None:
-    """A MinIO and file systems behind a server refuse names above 255 characters with 400; others find nothing."""
+    """MinIO and file systems behind a server refuse names above 255 characters with 400; others find nothing."""
     endpoint: S3Endpoint = request.getfixturevalue(server_name)
     async with opened(settings_of(endpoint), endpoint.make_bucket(), "t") as store:
         for read in (store.head, store.get):
@@ -402,7 +402,7 @@ async def test_a_long_folder_is_listed_in_pages(store: S3Store, server: FakeS3) 
     assert await store.list("_versions/") == keys
     assert len(server.requests) == 3
     assert await store.list("_versions/", start_after=keys[1], limit=2) == keys[2:4]
-    # A page that held nothing of interest is no end.
+    # A page without anything of interest is not the end.
     assert await store.list("_versions/", limit=1) == keys[:1]
 
 
@@ -476,7 +476,7 @@ async def test_another_region_than_the_servers_is_found_out(s3: S3Endpoint) -> N
 
 
 class TestAHead:
-    """The first of a bucket goes by the SDK, which shows where objects are; later ones cost little."""
+    """The first one of a bucket uses the SDK, which finds the endpoint; later ones cost little."""
 
     async def test_is_answered_alike_either_way(self, store: S3Store, server: FakeS3, client: AwsClient) -> None:
         server.objects["a table/data/a~b ä%.lance"] = b"12345"

@@ -1,4 +1,4 @@
-"""A real folder with versions in it, made by us, and a way to stage into it."""
+"""A real folder with versions in it, written by us, and a way to stage into it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Scene:
     def write_version(
         self, made: Manifest, transaction: Transaction | None = None, indices: Sequence[IndexMetadata] = ()
     ) -> None:
-        """A version, as any writer leaves it."""
+        """Write a version, as any writer leaves it."""
         transaction = transaction or samples.transaction(
             made.version - 1, str(uuid.uuid4()), reserve_fragments=Transaction.ReserveFragments()
         )
@@ -76,7 +76,7 @@ class Scene:
             self.write_version(samples.manifest(samples.fragment(0), version=version, **other))  # type: ignore[arg-type]
 
     def write_files(self, *fragments: DataFragment) -> None:
-        """Files of a fragment; its deletion file deletes the first rows."""
+        """Write a fragment's files; its deletion file deletes the first rows."""
         for made in fragments:
             for file in made.files:
                 self.path(f"data/{file.path}").write_bytes(b"x" * 100)
@@ -84,7 +84,7 @@ class Scene:
                 self.write_deletions(made, *range(made.deletion_file.num_deleted_rows))
 
     def write_deletions(self, made: DataFragment, *rows: int) -> DataFragment:
-        """The deletion file of a fragment, which then counts those rows."""
+        """Write the deletion file of a fragment, which then counts those rows."""
         made.deletion_file.num_deleted_rows = len(rows)
         key = deletion_key(made.id, made.deletion_file, staged=True)
         self.path(key).write_bytes(encode_bitmap(BitMap(rows)))
@@ -111,7 +111,7 @@ class Scene:
 
 
 async def history(table: Table, after: int, latest: int) -> tuple[list[Committed], int | None]:
-    """What the table says of these versions, ascending, and the first that can't be read."""
+    """The table's history of these versions, ascending, and the first unreadable one."""
     found: list[Committed] = []
     async for some in table.history(after, latest):
         if isinstance(some, Gap):

@@ -1,4 +1,4 @@
-"""Versions that are formed and not created yet: part of the histories that follow them, and of no other."""
+"""Versions that are formed and not created yet belong to the histories that follow them, and to no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 async def kinds(history: History, after: int, latest: int) -> list[Kind | int]:
-    """The operations above `after`; of a gap its version."""
+    """The operations above `after`; for a gap its version."""
     found: list[Kind | int] = []
     async for some in history.since(after, latest):
         if isinstance(some, Gap):

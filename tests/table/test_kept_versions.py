@@ -1,4 +1,4 @@
-"""How many versions stay in memory: what they share counts once."""
+"""How many versions stay in memory: shared parts count once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = FIRST.fragments.size
 
 
 def appended(before: ManifestFile) -> ManifestFile:
-    """The version after it: one fragment more, and the others shared."""
+    """The next version: one fragment more, and the others shared."""
     outline = Manifest()
     outline.CopyFrom(before.outline)
     outline.version += 1
@@ -32,7 +32,7 @@ def versions(count: int) -> list[ManifestFile]:
 
 
 def kept(bytes_max: int, *files: ManifestFile, versions_max: int = 10_000) -> list[int]:
-    """Which of the versions stay when they are kept in this order."""
+    """The versions that stay when they are kept in this order."""
     kept = KeptVersions(versions_max=versions_max, bytes_max=bytes_max)
     for file in files:
         kept.keep(file.version, file)

@@ -1,4 +1,4 @@
-"""Versions with more fragments than are worth being copied."""
+"""Versions with so many fragments that they are not copied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY = 40_000
 
 
 class NotingStore(LocalStore):
-    """Notes how bodies come."""
+    """Records how bodies are passed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, durable=False)

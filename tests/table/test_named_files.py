@@ -1,4 +1,4 @@
-"""Files that a record names and that can't be read: the record's fault, unless the table can't be read either."""
+"""Unreadable files that a record names: the record's fault, unless the table can't be read either."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Choosy(LocalStore):
 
     root: Path
     refused: list[str] = field(default_factory=list)
-    """How the keys begin; each refusal counts down `times`."""
+    """The beginnings of the keys; each refusal counts down `times`."""
     times: int = 100
     asked: list[str] = field(default_factory=list)
 

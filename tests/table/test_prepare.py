@@ -1,4 +1,4 @@
-"""One transaction against a table in a folder: what becomes of it, and what is written."""
+"""One transaction against a table in a folder: the outcome, and what is written."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class TestGap:
 
 
 class TestDeletions:
-    """Fragment 0 of 10 rows; theirs deleted some in version 2."""
+    """Fragment 0 has 10 rows; version 2 of others deleted some."""
 
     async def theirs(self, scene: Scene, *rows: int) -> None:
         scene.write_versions(1)

@@ -1,4 +1,4 @@
-"""A fragment has as many rows as its files: a reader believes the fragment, and makes up what is in no file."""
+"""A fragment has as many rows as its files: a reader believes the fragment, and makes up missing rows."""
 
 from __future__ import annotations
 

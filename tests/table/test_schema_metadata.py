@@ -1,4 +1,4 @@
-"""An Overwrite has the metadata of its schema, which its data files say and pylance's transactions don't."""
+"""An Overwrite gets the metadata of its schema from its data files, because pylance's transactions lack it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def overwriting(scene: Scene, data: pa.Table, *, version: str = "2.0") -> Transa
 
 
 def wide(columns: int) -> pa.Table:
-    """The descriptor of its file lies before the end that is read at first."""
+    """The descriptor of its file begins before the part that is read first."""
     data = pa.table({f"column {place}": pa.array([1], pa.int64()) for place in range(columns)})
     return data.replace_schema_metadata({"k": "v"})
 

@@ -1,4 +1,4 @@
-"""What large manifests say of the queue, read without their fragments."""
+"""Queue entries of large manifests, read without their fragments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a transaction brings or names: looked for, measured, copied."""
+"""Files that a transaction brings or names: checked, measured, copied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERIFYING = replace(ANY, verify_files=True)
 
 
 class Counting(LocalStore):
-    """Remembers which objects it was asked for."""
+    """Records which objects were requested."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, durable=False)
@@ -48,7 +48,7 @@ class Counting(LocalStore):
 
 
 class Refusing(LocalStore):
-    """Can't be read."""
+    """An unreadable store."""
 
     async def head(self, key: str) -> int | None:
         raise StoreUnavailable("403")
@@ -304,7 +304,7 @@ class TestFiles:
 
 
 class TestLookedAt:
-    """What was found early is not looked at again, and what was not found is."""
+    """Files that were found early are not checked again, and those that were not found are."""
 
     @pytest.fixture
     def counting(self, scene: Scene) -> Counting:
@@ -487,7 +487,7 @@ class TestClone:
 
     @pytest.mark.parametrize("shallow", [True, False])
     async def test_of_a_table_whose_store_is_away(self, scene: Scene, source: Scene, *, shallow: bool) -> None:
-        """It is the record's, as long as the table's own store answers."""
+        """It is the record's fault as long as the table's own store responds."""
 
         class Away(LocalStore):
             async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:

@@ -27,7 +27,7 @@ from tests.table.scene import Scene, history
 
 
 class CountingStore(LocalStore):
-    """Counts what is read of it."""
+    """Counts the objects that are read."""
 
     reads = 0
 
@@ -357,7 +357,7 @@ class TestSkim:
 
 
 class TestSettled:
-    """What a version says of the queue, without reading all of it."""
+    """The queue entries of a version, without reading all of it."""
 
     LARGE = 3000
 

@@ -1,4 +1,4 @@
-"""What is taken for heavy work."""
+"""Which work counts as heavy."""
 
 from __future__ import annotations
 

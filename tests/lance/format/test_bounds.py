@@ -22,7 +22,7 @@ NUMBERS = frozenset(
 
 
 def descriptors() -> Iterator[Any]:
-    """Of all messages that a transaction or the details of a system index consist of."""
+    """Descriptors of all messages in a transaction or in the details of a system index."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [root.DESCRIPTOR for root in ROOTS]
     while waiting:

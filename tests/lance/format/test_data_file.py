@@ -1,4 +1,4 @@
-"""The end of a data file: where its descriptor lies, and what it says."""
+"""The end of a data file: the place and content of its descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fragments as bytes: the same bytes as protobuf's, shared between versions, decoded where they are looked at."""
+"""Fragments as bytes: the same bytes as protobuf's, shared between versions, decoded only where needed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def deleting(number: int, *, rows: int = 10) -> DataFragment:
 
 
 def listed(*ids: int) -> FragmentList:
-    """Each in a chunk of its own."""
+    """A list with each fragment in a chunk of its own."""
     return FragmentList(chunk_of(plain(one)) for one in ids)
 
 
@@ -120,7 +120,7 @@ class TestBytes:
 
     def test_that_others_write_in_their_way_are_written_in_ours(self) -> None:
         made = plain(3)
-        # Unpacked lists, the id last, and a zero that says nothing.
+        # Unpacked lists, the id last, and a redundant zero.
         foreign = b"\x12\x0d" + b"\x0a\x07" + b"3.lance" + b"\x10\x00\x10\x01" + b"\x20\x0a\x08\x03\x1a\x00"
         odd = Manifest(fragments=[DataFragment.FromString(foreign)])
         body = b"\x12" + bytes([len(foreign)]) + foreign

@@ -1,4 +1,4 @@
-"""Manifests that we encode, opened and committed upon by a real pylance."""
+"""Manifests that we encode, opened by a real pylance, which commits on top of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def commit(root: Path, manifest: Manifest, indices: Any, *, with_transaction_fil
 
 def test_sections_that_move_are_found_by_pylance(table: Path) -> None:
     # The transaction of version 1 is at byte 0. In ours the index section is there: a position
-    # that was carried along in field 23 would make pylance read a length from the wrong place.
+    # that was copied into field 23 would make pylance read a length from the wrong place.
     first, second = read(table, 1), read(table, 2)
     assert first.manifest.transaction_section_v14 == 0
     assert second.manifest.index_section == 0
@@ -80,7 +80,7 @@ def test_pylance_checks_its_commits_against_ours(table: Path, with_transaction_f
     stale = lance.dataset(table)
     second = read(table, 2)
     commit(table, second.manifest, second.indices, with_transaction_file=with_transaction_file)
-    # From version 2: these read our transaction to see whether they may pass it.
+    # From version 2: these read our transaction to decide whether they may pass it.
     stale.delete("id = 3")
     lance.write_dataset(rows(20, 5), table, mode="append")
     dataset = lance.dataset(table)

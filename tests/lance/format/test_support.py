@@ -26,7 +26,7 @@ INLINE = b"\x0a\x04\x0a\x02\x10\x0a"
 
 
 def table(**changes: object) -> Manifest:
-    """A manifest that we support, two fragments, changed as said."""
+    """A manifest that we support, two fragments, with these changes."""
     manifest = Manifest(
         version=7,
         fields=[Field(name="id", id=0, parent_id=-1)],
@@ -253,7 +253,7 @@ def test_a_fragment_id_twice_is_corrupt_even_where_more_is_unsupported() -> None
 
 @pytest.mark.parametrize("flag", [FeatureFlag.SPILLED_ROW_LINEAGE, FeatureFlag.FRAGMENT_TREE])
 def test_what_a_feature_that_we_do_not_know_allows_is_not_corrupt(flag: FeatureFlag) -> None:
-    """Row ids lie in data files then, or fragments in files of their own."""
+    """Then row ids may be in data files, or fragments in files of their own."""
     error = refusal(table(reader_feature_flags=2 | flag, writer_feature_flags=2 | flag))
     assert isinstance(error, UnsupportedTable)
     assert error.code == "feature_flags"

@@ -1,4 +1,4 @@
-"""Which program wrote a version, and which Lance a table's writers use."""
+"""The program that wrote a version, and the Lance version of a table's writers."""
 
 from __future__ import annotations
 

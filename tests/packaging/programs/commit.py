@@ -1,9 +1,9 @@
-"""Commits through a real queue, with nothing installed but the client; prints what it did as one line of JSON.
+"""Commits through a real queue, with nothing installed but the client; prints the results as one line of JSON.
 
     python commit.py BOOTSTRAP_SERVERS DATASET URI NAME [--pylance]
 
-The table is made if it is not there. NAME is written into its metadata twice, under one uuid. With `--pylance` rows are
-appended and one of them is updated, which takes every kind of file that staging helpers make of rows.
+It makes the table if there is none. It writes NAME into the table's metadata twice, under one uuid. With `--pylance` it
+appends rows and updates one of them, which takes every kind of file that staging helpers make of rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the client needs of protobuf, in whatever runtime is installed: prints its version and implementation."""
+"""The client's use of protobuf, in any installed runtime: prints its version and implementation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def unknown_fields_are_kept_and_named() -> None:
 
 
 def damage_is_told() -> None:
-    for body in (b"\x12\x02\xc2\xc2", b"\x12\xff", b"\x0c"):  # no UTF-8, too short, a group that never began
+    for body in (b"\x12\x02\xc2\xc2", b"\x12\xff", b"\x0c"):  # invalid UTF-8, too short, a group without a start
         try:
             decode_transaction(body, bytes_max=1000)
         except InvalidRequest as error:

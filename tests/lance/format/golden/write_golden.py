@@ -1,10 +1,10 @@
-"""Have the installed pylance write small tables, and keep what the format tests need of them.
+"""Let the installed pylance write small tables, and keep the parts that the format tests need.
 
     python tests/lance/format/golden/write_golden.py        (once for each supported pylance)
 
-Writes a folder named after pylance's version beside this file: manifests, deletion and transaction
-files as they were written, and `facts.json`, what pylance itself reads from them. File names and
-uuids are random, so a new run gives other bytes for the same facts.
+Writes a folder named after pylance's version beside this file: manifests, deletion and transaction files as they were
+written, and `facts.json`, what pylance itself reads from them. File names and uuids are random, so a new run gives
+other bytes for the same facts.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def version(dataset: Any, number: int, stable: bool) -> dict[str, Any]:
 
 
 def fragment_facts(fragment: Any, stable: bool) -> dict[str, Any]:
-    """Of the rows that are left, in their order: offset and row id as ranges, versions as runs."""
+    """Of the remaining rows, in their order: offset and row id as ranges, versions as runs."""
     columns = ["_rowid", "_rowaddr"]
     if stable:
         columns += ["_row_created_at_version", "_row_last_updated_at_version"]
