@@ -164,13 +164,13 @@ class Former:
         records = limits.records if limits.coalesce_appends else min(limits.records, _AT_ONCE)
         waiting = intake.first(records + 1, behind=head.position)
         retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
-        turns = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
-        held = {p.offset for p in turns if held_for is not None and p.retry_of not in held_for}
+        ordered = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
+        held = {p.offset for p in ordered if held_for is not None and p.retry_of not in held_for}
         if self.file_check_timing == "together":
-            await self._check_files_of_all(turns, head)
+            await self._check_files_of_all(ordered, head)
         while True:
             started = anyio.current_time()
-            forming = await self._gather(head, turns, unbuildable=unbuildable, held=held)
+            forming = await self._gather(head, ordered, unbuildable=unbuildable, held=held)
             if not forming.requests and not forming.refusals:
                 return None
             self.telemetry.commit_duration.observe(anyio.current_time() - started, stage="judge")
@@ -185,9 +185,9 @@ class Former:
                     offset = forming.requests[0].offset
                     unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
                     if len(unbuildable) == _CULPRITS_MAX:
-                        turns = _up_to(turns, offset)
+                        ordered = _up_to(ordered, offset)
                 else:
-                    # Each was accepted by itself, but they can't be built together: find the one at fault.
+                    # Each was accepted by itself, but they can't be built together: find the record at fault.
                     caution.failed(await self._buildable(forming, head))
             else:
                 caution.built(count, limit=limits.records)
@@ -242,16 +242,16 @@ class Former:
     async def _gather(
         self,
         head: Head,
-        turns: Sequence[Pending],
+        ordered: Sequence[Pending],
         *,
         unbuildable: Mapping[int, Refused],
         held: Container[int],
     ) -> _Forming:
-        """Judge the records `turns` in order, until one can't join the group. Offsets in `held` can only be refused."""
+        """Judge these records in this order, until one can't join the group. Offsets in `held` can only be refused."""
         limits, most = self.options.limits, self.caution.most
         forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms())
-        full = len(turns) >= limits.records
-        for number, pending in enumerate(turns, start=1):
+        full = len(ordered) >= limits.records
+        for number, pending in enumerate(ordered, start=1):
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
             if len(forming.requests) + len(forming.refusals) >= limits.records:
@@ -274,7 +274,7 @@ class Former:
                 self._refuse(forming, pending, decision)
         return forming
 
-    async def _check_files_of_all(self, turns: Sequence[Pending], head: Head) -> None:
+    async def _check_files_of_all(self, ordered: Sequence[Pending], head: Head) -> None:
         """Check the files of all records that may join the version, in one go.
 
         Refuses nothing: an error shows again when its record is judged.
@@ -282,7 +282,7 @@ class Former:
         now_ms = self._now_ms()
         wanted = [
             one
-            for one in turns
+            for one in ordered
             if one.checked_files is None
             and not one.is_claim
             and self.options.verifies(age_ms=now_ms - one.record.timestamp_ms)
@@ -506,10 +506,10 @@ def _nothing_can_follow(head: Head, error: Exception) -> Exception:
     return error
 
 
-def _up_to(turns: Sequence[Pending], offset: int) -> Sequence[Pending]:
+def _up_to(ordered: Sequence[Pending], offset: int) -> Sequence[Pending]:
     """Return the records up to and including the one at this offset."""
-    place = next(place for place, pending in enumerate(turns, start=1) if pending.offset == offset)
-    return turns[:place]
+    place = next(place for place, pending in enumerate(ordered, start=1) if pending.offset == offset)
+    return ordered[:place]
 
 
 def _expired(envelope: Envelope, now_ms: int) -> Refused | None:

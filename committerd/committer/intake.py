@@ -187,13 +187,13 @@ class Intake:
             ahead = set(position.settled)
             passed += [pending for pending in self.pending if pending.offset in ahead]
             self.pending = deque(pending for pending in self.pending if pending.offset not in ahead)
-        return self._left(passed)
+        return self._room_of(passed)
 
     def drop(self, records: Collection[Pending]) -> Room:
         """Drop these records without an outcome; returns the room that they occupied."""
         gone = {pending.offset for pending in records}
         self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
-        return self._left(records)
+        return self._room_of(records)
 
     def behind(self, position: Position) -> int:
         """Return the number of waiting records that this position has not passed."""
@@ -277,7 +277,7 @@ class Intake:
         place = self._place(offset)
         return place < len(self.pending) and self.pending[place].offset == offset
 
-    def _left(self, records: Collection[Pending]) -> Room:
+    def _room_of(self, records: Collection[Pending]) -> Room:
         room = Room()
         if records:
             self.notify()  # other records are the first ones now

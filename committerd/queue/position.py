@@ -23,7 +23,7 @@ FORMAT_KEY = "committerd.format"
 POSITION_KEY = "committerd.position"
 APP_KEY_PREFIX = "committerd.app."
 FORMAT = 1
-"""Version of the format of committerd's keys. A newer committerd wrote a table with a higher one: it is refused."""
+"""Version of the format of committerd's keys. A table with a higher version is refused: a newer committerd wrote it."""
 
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
 """A mark that no commit has used for so long (30 days, in milliseconds) is dropped."""

@@ -57,7 +57,7 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
         raise RefusedToRun(
             f"the table's position is offset {position.next_offset}, but {_topic(facts)} ends at {facts.log_end}: "
             "records that the table has settled were cut off the log, and new ones would get their offsets. "
-            "If the log is the right one, `committerd position adopt` says from where to go on",
+            "If the log is the right one, `committerd position adopt` sets where to go on",
             code="position_beyond_end",
         )
     if position.next_offset < facts.log_start:
@@ -97,7 +97,7 @@ def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
             raise RefusedToRun(
                 f"the record at offset {record.offset} of {position.topic} is not the one that the table settled: the "
                 "log was rewritten (restored from elsewhere, or truncated and written again). If this log is the right "
-                "one, `committerd position adopt` says from where to go on",
+                "one, `committerd position adopt` sets where to go on",
                 code="log_rewritten",
             )
 
@@ -131,12 +131,12 @@ def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:
         raise RefusedToRun(
             f"no version of the table carries a position, but {proof}: its committerd keys were dropped and the "
             "versions with them cleaned up, or this is another table. If it is the right one, `committerd position "
-            "adopt` says from where to go on",
+            "adopt` sets where to go on",
             code="keys_missing",
         )
     raise RefusedToRun(
         f"there is no table, but {proof}: it was deleted, or the URI is wrong. Restore it; or create it anew and let "
-        "`committerd position adopt` say from where to go on",
+        "`committerd position adopt` set where to go on",
         code="table_gone",
     )
 

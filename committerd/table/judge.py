@@ -93,7 +93,7 @@ class World:
     random: random.Random
     new_uuid: Callable[[], UUID]
     ahead_max: timedelta | None = None
-    """How far a timestamp may run ahead of the clock to exceed the one below it; None = as far as needed."""
+    """How far a version's timestamp may run ahead of the clock to exceed that of the version below; None = any."""
     open_store: OpenStore | None = None
     """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
     work: Work = at_once

@@ -213,7 +213,7 @@ async def build_version(
 def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
     """Build the next version and check its invariants.
 
-    When the content breaks one, raises `CorruptTable` if `latest` is damaged already, else `InvalidRequest`.
+    When the content breaks an invariant, raises `CorruptTable` if `latest` is damaged already, else `InvalidRequest`.
     """
     built = build(latest, transaction, given)
     try:

@@ -138,7 +138,7 @@ class Table:
         self.key_room = key_room(store.uri)
         """Most bytes that the key of an object of this table may have."""
         self.scheme: NamingScheme | None = None
-        """How the table names its manifests; None until a listing has found one."""
+        """How the table names its manifests; None until a listing has found a manifest."""
         self._footprint_bytes_max = footprint_bytes_max
         self._footprint_bytes = 0
         self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)

@@ -215,9 +215,10 @@ def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
 def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
     """Rewrite over CreateIndex: retry when the index covers a fragment that ours replaces.
 
-    If ours defers the remapping of indices, only an index that covers a part of a group is a conflict. Any other index
-    may keep listing fragments that are gone, and the new fragments count as not indexed. An index of reuse entries
-    alone is no conflict. Lance: conflict_resolver.rs, check_rewrite_txn; the rule about groups is that of 6.0.
+    If ours defers the remapping of indices, only an index that covers a part of a group, or does not say what it
+    covers, is a conflict. Any other index may keep listing fragments that are gone, and the new fragments count as not
+    indexed. A new index of reuse entries, and nothing else, is no conflict. Lance: conflict_resolver.rs,
+    check_rewrite_txn; the rule about groups is that of 6.0.
     """
     if FRAGMENT_REUSE_INDEX in theirs.creates:
         alone = len(theirs.new_indices) == 1 and len(theirs.removed_indices) == 1
