@@ -12,8 +12,7 @@ from pydantic_settings import (
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
 from committerd.settings.dataset import checked_uri
-from committerd.settings.group import MIB, Listed, SettingsGroup
-from committerd.settings.kafka import comma_separated
+from committerd.settings.group import MIB, Listed, SettingsGroup, comma_separated
 
 
 class CommitSettings(SettingsGroup):

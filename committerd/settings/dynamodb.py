@@ -5,15 +5,14 @@ Credentials, region, timeouts and attempts are those of group `s3`, as in pylanc
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from committerd.settings.group import SettingsGroup
 from committerd.settings.s3 import checked_endpoint
 
 
-class DynamoDBSettings(BaseModel):
+class DynamoDBSettings(SettingsGroup):
     """Where DynamoDB is, for tables at s3+ddb://."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     endpoint_url: str | None = Field(
         default=None,

@@ -9,20 +9,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
+from committerd.settings.group import MIB, Listed, SettingsGroup
+
 DAY_MS = 24 * 60 * 60 * 1000
-MIB = 1024 * 1024
 _NAME_PART = r"^[A-Za-z0-9._-]*$"  # Kafka: Topic.java, LEGAL_CHARS
 _SERVER = re.compile(r"^(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s,/@:\[\]]+|[0-9A-Fa-f:]+)(?::(?P<port>\d{1,5}))?$")
-
-
-def comma_separated(value: Any) -> Any:
-    """Split `a:9092,b:9092`, the notation of Kafka's own tools, into a list."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
 
 
 def _is_server(text: str) -> bool:
@@ -37,12 +31,10 @@ def _version(value: Any) -> Any:
     return value
 
 
-class KafkaSettings(BaseModel):
+class KafkaSettings(SettingsGroup):
     """How to reach Kafka and how to use it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    bootstrap_servers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
+    bootstrap_servers: Listed = Field(
         min_length=1,
         description="Brokers to contact first, host:port, separated by commas; they name the others.",
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from committerd.settings.group import SettingsGroup
 
 
 def checked_endpoint(url: str | None) -> str | None:
@@ -24,10 +26,8 @@ def checked_endpoint(url: str | None) -> str | None:
     return url
 
 
-class S3Settings(BaseModel):
+class S3Settings(SettingsGroup):
     """How to reach S3, or a server that speaks its protocol."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     endpoint_url: str | None = Field(
         default=None,
