@@ -69,16 +69,15 @@ class Holding:
         refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
             return refused
-        now = anyio.current_time()
         return {
             one.offset
             for one in pending
-            if one.offset in refused and isinstance(one.decoded, Request) and self._waits(one.decoded, now)
+            if one.offset in refused and isinstance(one.decoded, Request) and self._waits(one.decoded)
         }
 
-    def _waits(self, request: Request, now: float) -> bool:
+    def _waits(self, request: Request) -> bool:
         attempt = request.envelope.attempt
-        return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt, now=now)
+        return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt)
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
         """Hold back an outcome."""

@@ -53,7 +53,7 @@ class CommitSettings(SettingsGroup):
         le=60,
         description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
         "next try arrives, or this time is over. Holds take at most a quarter of the time. They may "
-        "delay a refusal by up to about 8 times this. 0 = no holds.",
+        "delay a second refusal by about 4 times this, for each operation that waits. 0 = no holds.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",
