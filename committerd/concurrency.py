@@ -46,6 +46,33 @@ async def for_each(
         raise errors[0]
 
 
+@asynccontextmanager
+async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Call `work` in a task while the block lasts, and cancel it at the end of the block.
+
+    An error of the block or of `work` is not wrapped in an exception group; that of `work` cancels the block.
+    """
+    errors: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001  # raised below, outside the group
+            errors.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # as above
+            errors.insert(0, error)
+        finally:
+            tasks.cancel_scope.cancel()
+    if errors:
+        raise errors[0]
+
+
 class Concurrently(Generic[_Own]):
     """A call that runs concurrently with another one. Its error does not cancel the other call."""
 

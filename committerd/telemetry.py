@@ -358,6 +358,11 @@ class Telemetry:
             "The ledger has dropped the uuids of this version and all below it for lack of memory; 0 = it has dropped "
             "none.",
         )
+        self.unread_versions = metrics.level(
+            "committerd_unread_versions",
+            "Older versions that the committer still has to read after its start. A record waits until those above its "
+            "read version are read; one with read version 0 waits for all.",
+        )
         self.footprint_bytes = metrics.level(
             "committerd_footprint_bytes",
             "Memory of the footprints of committed versions; memory.footprint_bytes is the bound. The committer reads "

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import anyio
 
@@ -28,6 +29,7 @@ from committerd.committer.putting import FormedVersion, Putter, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.state import Pace, State
 from committerd.committer.view import View
+from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
 from committerd.queue.outcomes import Timings, status_of
 from committerd.queue.port import Queue
@@ -181,7 +183,7 @@ class Committer:
                     self._holding.note_settled(None)
                     self._parts.file_checker.switch(on=True)
                     try:
-                        async with self._pipeline.open():
+                        async with beside(partial(self._read_history, view)), self._pipeline.open():
                             await self._commit_groups(generation, view)
                     finally:
                         self._parts.file_checker.switch(on=False)
@@ -197,6 +199,11 @@ class Committer:
                 _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
+
+    async def _read_history(self, view: View) -> None:
+        """Read the history that Start has left unread."""
+        if view.older is not None:
+            await view.older.read_beside(backoff=self._parts.backoff, progressed=self._parts.intake.notify)
 
     async def _commit_groups(self, generation: int, view: View) -> None:
         """Commit waiting records, run by run."""
@@ -230,6 +237,7 @@ class Committer:
             await anyio.sleep(wait)
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
         await self._publish_held_back(turn.publish, generation)
+        view.learn_history()
         run = await self._pipeline.take(view.head) if not turn.held_for and not intake.waiting_retries() else None
         if run is None:
             run = await self._pipeline.form(view.head, held_for=turn.held_for or None)
@@ -431,11 +439,13 @@ class Committer:
         head = view.head
         telemetry.table_version.set(head.version)
         telemetry.ledger_bytes.set(head.ledger.bytes)
+        telemetry.unread_versions.set(view.unread_versions)
         telemetry.ledger_floor_version.set(head.ledger.floor)
         telemetry.footprint_bytes.set(head.table.footprint_bytes)
         if head.manifest is not None:
             telemetry.table_fragments.set(len(head.manifest.fragments))
-        self._show("active", "commits")
+        unread = view.unread_versions
+        self._show("active", f"commits; has still to read {unread} versions of the history" if unread else "commits")
         self.state.version, self.state.position = head.version, head.position.next_offset
 
     def _show_start(self, text: str) -> None:

@@ -153,7 +153,7 @@ class Former:
     """When the files of records are checked, if they are."""
 
     async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> FormedVersion | None:
-        """Form the next version; None when no record waits.
+        """Form the next version; None when no record waits, or the first one waits for the table's older history.
 
         `held_for`: during a hold, the uuids of the refused transactions whose re-executions alone may be committed.
         Other re-executions that conflict are refused during the hold too, so that their next attempt comes in it.
@@ -264,6 +264,8 @@ class Former:
                 continue
             if len(forming.requests) == most or not joins(request, forming.weight, limits):
                 break
+            if not head.ledger.covers(request.transaction.read_version):
+                break  # it waits until the versions above its read version are read, and those behind it wait too
             try:
                 decision = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
                 if not isinstance(decision, Refused) and pending.offset not in held:

@@ -120,12 +120,13 @@ class Head:
 async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, created: int | None = None) -> Earlier:
     """Look up a uuid in the versions above `after`; reads versions again that may hold it.
 
-    `created`: the highest version of the ledger that exists; None = all exist. The ledger may have dropped versions
+    A version that the ledger has still to read counts like one that it has dropped. `created`: the highest version of
+    the ledger that exists; None = all exist. The ledger may have dropped versions
     above it, which are formed ahead: they do not exist yet, but must not count as deleted. Raises `StoreUnavailable`.
     """
     if ledger.rules_out(uuid, after):
         return NOT_SEEN
-    floor = ledger.floor
+    floor = ledger.unknown_up_to
     is_formed = created is not None and floor > created
     unknown_at = floor if after < floor and (is_formed or not await table.is_gone(floor)) else None
     committed, maybe = ledger.committed_at(uuid, after)

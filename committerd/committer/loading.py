@@ -1,26 +1,34 @@
 """Reads a table's history for Start and for the operator's commands.
 
-`load` reads the history contiguously from the latest version down, and keeps little of each version. `read_new` reads
-the versions above a known one.
+`load` reads the history contiguously from the latest version down, and keeps little of each version; Start leaves the
+older part to `older_history`. `read_new` reads the versions above a known one.
 """
 
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import NamedTuple
 
 import anyio.lowlevel
 
 from committerd.committer.head import Head, StartAgain
+from committerd.committer.older_history import (
+    BATCH_MAX,
+    FIRST_BATCH,
+    Brief,
+    OlderHistory,
+    SettledVersions,
+    below,
+    brief_of,
+    read_briefs,
+)
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
-from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions, VersionHashes, hashes_of
+from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
 from committerd.queue.race import Found
@@ -30,48 +38,14 @@ from committerd.table.versions import Table, VersionState
 _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 5.0
-_FIRST_BATCH = 32
-_BATCH_MAX = 256
-"""Versions to read before the next decision whether to go on. The batches grow, so that the slowest read of each delays
-the others little.
-"""
-_READ_AT_ONCE = 64
-"""Versions to read concurrently, so that a distant store is kept busy. Each read takes 64 KiB of memory at least."""
 _WHOLE_AT_ONCE = 16
+"""Versions to read concurrently with position and marks."""
 _SMALL_BYTES = 1024 * 1024
 """Manifests up to this size are read several at once, with all their fragments."""
 _KEPT_AT_START = 64
 """Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
 _NEW_MAX = 1000
 """Most versions that `read_new` reads at once. If there are more, Start reads them and keeps little of each."""
-
-
-class SettledVersions:
-    """An index of the versions that settle offsets, from version to offset range: 24 bytes per version."""
-
-    __slots__ = ("_first", "_last", "_versions")
-
-    def __init__(self) -> None:
-        self._versions = array("q")
-        self._first = array("q")
-        self._last = array("q")
-
-    def add(self, version: int, first: int, last: int) -> None:
-        """Add a version that settles offsets from `first` to `last` inclusive."""
-        self._versions.append(version)
-        self._first.append(first)
-        self._last.append(last)
-
-    @property
-    def oldest(self) -> int:
-        """The version that was added last; 0 = none."""
-        return self._versions[-1] if self._versions else 0
-
-    def between(self, first: int, last: int) -> Iterator[int]:
-        """Yield the versions that may settle an offset from `first` to `last` inclusive, in the order of `add`."""
-        for version, low, high in zip(self._versions, self._first, self._last, strict=True):
-            if low <= last and first <= high:
-                yield version
 
 
 def _nothing_is_owed(position: Position) -> int:
@@ -90,6 +64,8 @@ class Loading:
     """Called with a text about the progress."""
     owed_from: Callable[[Position], int] = _nothing_is_owed
     """Given the table's position, returns the first offset whose outcome the caller needs."""
+    later: bool = False
+    """Whether to leave unread what lies below position, marks and those outcomes; `Loaded.older` reads it later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +90,9 @@ class Loaded:
     newest_ours: int = 0
     """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
     settled_versions: SettledVersions
-    """The versions that settle records, newest first."""
+    """The versions that settle records, newest first, as far as they are read."""
+    older: OlderHistory | None = None
+    """The versions that were left unread; None if there is no table."""
 
     def head(self, position: Position) -> Head:
         """Return the head from which a committer continues at this position."""
@@ -152,13 +130,16 @@ async def load(table: Table, how: Loading) -> Loaded:
     """
     read_at = how.monotonic()
     versions = await table.versions()
-    settled_versions = SettledVersions()
     if not versions:
-        ledger = Ledger.empty(how.ledger_bytes)
         return Loaded(
-            table=table, read_at=read_at, ledger=ledger, marks={}, carried_marks={}, settled_versions=settled_versions
+            table=table,
+            read_at=read_at,
+            ledger=Ledger.empty(how.ledger_bytes),
+            marks={},
+            carried_marks={},
+            settled_versions=SettledVersions(),
         )
-    loaded = await _Downwards(table, how, settled_versions, read_at).read(versions)
+    loaded = await _Downwards(table, how, read_at).read(versions)
     if loaded.manifest is None:
         raise StartAgain(f"version {loaded.version} vanished while it was read")
     require_supported(loaded.manifest)
@@ -224,108 +205,124 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
         return None
 
 
-class _Brief(NamedTuple):
-    """The queue entries of a version, as briefly as Start keeps them."""
-
-    hashes: VersionHashes
-    offsets: tuple[int, int] | None
-    """The lowest and the highest offset that the version settles; None when it settles none."""
-
-
 class _Downwards:
-    """Reads the history from the latest version down."""
+    """Reads the history from the latest version down, as far as Start must know it before it goes on."""
 
-    def __init__(self, table: Table, how: Loading, settled_versions: SettledVersions, read_at: float) -> None:
+    def __init__(self, table: Table, how: Loading, read_at: float) -> None:
         self._table = table
         self._how = how
-        self._settled_versions = settled_versions
+        self._settled_versions = SettledVersions()
         self._read_at = read_at
-        self._older = OlderVersions(bytes_max=how.ledger_bytes)
-        self._full = False
+        self._hashes = OlderVersions(bytes_max=how.ledger_bytes)
+        self._reported_at = how.monotonic()
 
     async def read(self, versions: Sequence[int]) -> Loaded:
-        """Read down to the first number without a version; skips damaged versions.
+        """Read down to the newest version of ours, and to all outcomes that the caller needs; skips damaged versions.
 
-        Returns an empty state when the latest version has vanished. Raises `CorruptTable` when it is damaged. Once the
-        ledger is full, reading ends as soon as position, marks and all outcomes that the caller needs are found.
+        Unless the caller wants that later, reads on down to the first number without a version, or until the ledger is
+        full. Returns an empty state when the latest version has vanished. Raises `CorruptTable` when it is damaged.
         """
-        there, how, version = set(versions), self._how, versions[-1]
-        latest = await _read(self._table, version)
+        there, newest = set(versions), versions[-1]
+        latest = await _read(self._table, newest)
         if latest is None:
-            return self._loaded(versions[-1], None, [], 0)
-        carrying, newest_ours, position = list[Found](), 0, None
-        reported, read, gap = how.monotonic(), 0, False
-        size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
-        while version in there:
-            # The newest version of ours carries the highest position and all marks so far. Of the versions below it
-            # only the queue entries are read, many at once.
-            below = list(takewhile(there.__contains__, range(version, version - size, -1)))
-            if newest_ours:
-                for brief in await _read_briefs(self._table, below, keep_above=versions[-1] - _KEPT_AT_START):
-                    if brief is not None:
-                        self._take(brief)
-            else:
-                known = {latest.found.settled.version: latest}
-                for found in await _read_whole(self._table, below, known):
-                    if found is not None:
-                        self._take(_brief(found.settled))
-                    if newest_ours:
-                        continue
-                    if found is None:
-                        gap = True
-                        continue
-                    # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
-                    # unreadable version between may be ours.
-                    if found.settled.ours and found.position is not None and not gap:
-                        carrying.clear()
-                    if found.position is not None or found.marks:
-                        carrying.append(found)
-                    if found.settled.ours:
-                        newest_ours = found.settled.version
-                        size, size_max = _FIRST_BATCH // 2, _BATCH_MAX
-            version, read, size = version - len(below), read + len(below), min(2 * size, size_max)
-            position = highest(one.position for one in carrying if one.position is not None)
-            if self._full and newest_ours and (position is None or await self._reaches(how.owed_from(position))):
-                break
-            if how.monotonic() - reported > _PROGRESS_SECONDS:
-                reported = how.monotonic()
-                _log.info("start.reading", extra={"read": read, "of": len(versions), "version": version})
-            how.report(f"has read {read} of {len(versions)} versions of the table's history")
-            await anyio.lowlevel.checkpoint()
-        return self._loaded(versions[-1], latest, carrying, newest_ours)
-
-    async def _reaches(self, owed: int) -> bool:
-        """Whether neither the oldest version read nor any below it settles a record at offset `owed` or above.
-
-        The position of that version decides. Offset ranges would not: a record that was settled ahead may be in a
-        version far below those that settle the offsets around it.
-        """
-        version = self._settled_versions.oldest
-        position = await position_of(self._table, version) if version else None
-        return position is not None and position.next_offset <= owed and all(o < owed for o in position.settled)
-
-    def _take(self, brief: _Brief) -> None:
-        self._full = not self._older.add(brief.hashes)
-        if brief.offsets is not None:
-            self._settled_versions.add(brief.hashes.version, *brief.offsets)
-
-    def _loaded(self, version: int, latest: _Read | None, carrying: Sequence[Found], newest_ours: int) -> Loaded:
+            return Loaded(
+                table=self._table,
+                read_at=self._read_at,
+                version=newest,
+                ledger=self._hashes.ledger(),
+                marks={},
+                carried_marks={},
+                settled_versions=self._settled_versions,
+            )
+        version, carrying, newest_ours = await self._read_carrying(there, latest)
+        position = highest(one.position for one in carrying if one.position is not None)
+        size = FIRST_BATCH
+        while version in there and position is not None and not await self._reaches(position):
+            some = below(there, version, size)
+            for brief in await read_briefs(self._table, some, keep_above=newest - _KEPT_AT_START):
+                if brief is not None:
+                    self._take(brief)
+            version, size = version - len(some), min(2 * size, BATCH_MAX)
+            await self._report(newest - version, len(versions))
         marks: dict[str, AppMark] = {}
         for one in carrying:
             merge_marks(marks, one.marks)
+        ledger = self._hashes.ledger()
+        older = OlderHistory(self._table, there, version, newer=ledger, settled_versions=self._settled_versions)
+        size = FIRST_BATCH
+        while not self._how.later and not older.is_read:
+            await older.read(size)
+            size = min(2 * size, BATCH_MAX)
+            await self._report(len(versions) - older.unread_versions, len(versions))
         return Loaded(
             table=self._table,
             read_at=self._read_at,
-            version=version,
-            manifest=latest.manifest if latest is not None else None,
-            ledger=self._older.ledger(),
-            position=highest(one.position for one in carrying if one.position is not None),
+            version=newest,
+            manifest=latest.manifest,
+            ledger=older.added_to(ledger.with_unread(version + 1)),
+            position=position,
             marks=marks,
-            carried=latest.found.position if latest is not None else None,
-            carried_marks=latest.found.marks if latest is not None else {},
+            carried=latest.found.position,
+            carried_marks=latest.found.marks,
             newest_ours=newest_ours,
             settled_versions=self._settled_versions,
+            older=older,
         )
+
+    async def _read_carrying(self, there: Container[int], latest: _Read) -> tuple[int, Sequence[Found], int]:
+        """Read the versions from which position and marks follow: down to the newest one of ours, which carries all.
+
+        Returns the version below those that were read, those that count, and the newest version of ours (0 = none).
+        """
+        carrying, newest_ours, gap = list[Found](), 0, False
+        newest = version = latest.found.settled.version
+        size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
+        while version in there and not newest_ours:
+            some = below(there, version, size)
+            for found in await _read_whole(self._table, some, {newest: latest}):
+                if found is not None:
+                    self._take(brief_of(found.settled))
+                if newest_ours:
+                    continue
+                if found is None:
+                    gap = True
+                    continue
+                # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
+                # unreadable version between may be ours.
+                if found.settled.ours and found.position is not None and not gap:
+                    carrying.clear()
+                if found.position is not None or found.marks:
+                    carrying.append(found)
+                if found.settled.ours:
+                    newest_ours = found.settled.version
+            version, size = version - len(some), min(2 * size, size_max)
+            await self._report(newest - version, newest)
+        return version, carrying, newest_ours
+
+    async def _reaches(self, position: Position) -> bool:
+        """Whether all outcomes that the caller needs are in the versions that were read.
+
+        The position of the oldest version read decides. Offset ranges would not: a record that was settled ahead may be
+        in a version far below those that settle the offsets around it.
+        """
+        owed = self._how.owed_from(position)
+        if owed >= position.next_offset and not position.settled:
+            return True
+        version = self._settled_versions.oldest
+        oldest = await position_of(self._table, version) if version else None
+        return oldest is not None and oldest.next_offset <= owed and all(o < owed for o in oldest.settled)
+
+    def _take(self, brief: Brief) -> None:
+        self._hashes.add(brief.hashes)
+        self._settled_versions.add(brief)
+
+    async def _report(self, read: int, of: int) -> None:
+        how = self._how
+        if how.monotonic() - self._reported_at > _PROGRESS_SECONDS:
+            self._reported_at = how.monotonic()
+            _log.info("start.reading", extra={"read": read, "of": of})
+        how.report(f"has read {read} of {of} versions of the table's history")
+        await anyio.lowlevel.checkpoint()
 
 
 async def _read_whole(table: Table, versions: Sequence[int], known: Mapping[int, _Read]) -> list[Found | None]:
@@ -338,26 +335,6 @@ async def _read_whole(table: Table, versions: Sequence[int], known: Mapping[int,
 
     await for_each(versions, read)
     return [found[version] for version in versions]
-
-
-async def _read_briefs(table: Table, versions: Sequence[int], *, keep_above: int) -> list[_Brief | None]:
-    """Read the queue entries of these versions, without position and marks; None for an unreadable version.
-
-    Caches those of the versions above `keep_above`.
-    """
-    found: dict[int, _Brief | None] = {}
-
-    async def read(version: int) -> None:
-        settled = await table.settled(version, keep=version > keep_above)
-        found[version] = None if settled is None else _brief(settled)
-
-    await for_each(versions, read, at_once=_READ_AT_ONCE)
-    return [found[version] for version in versions]
-
-
-def _brief(settled: Settled) -> _Brief:
-    offsets = [entry.offset for entry in settled.entries()] if settled.ours else []
-    return _Brief(hashes_of(settled), (min(offsets), max(offsets)) if offsets else None)
 
 
 def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:

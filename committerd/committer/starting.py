@@ -18,7 +18,8 @@ from committerd.committer.clock import QueueClock
 from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
-from committerd.committer.loading import Loaded, Loading, SettledVersions, load
+from committerd.committer.loading import Loaded, Loading, load
+from committerd.committer.older_history import SettledVersions
 from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import OutcomeBatch
 from committerd.committer.view import View
@@ -28,7 +29,14 @@ from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
 from committerd.queue.port import Acknowledged, Queue, Record
 from committerd.queue.position import AppMark, Position
 from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
-from committerd.queue.start import QueueFacts, first_owed, refuse_rewritten_log, starting_position
+from committerd.queue.start import (
+    QueueFacts,
+    acknowledged_in,
+    first_owed,
+    owed_from,
+    refuse_rewritten_log,
+    starting_position,
+)
 from committerd.table.versions import Table
 from committerd.table.writing import complete
 from committerd_common.messages import Member, Refusal, Transaction
@@ -67,7 +75,7 @@ class Starter:
         """
         await self._publish_the_rest(report)
         await self.clock.ask(self.queue)
-        loading = replace(self.loading, report=report)
+        loading = replace(self.loading, report=report, later=True)
         facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
         position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         if facts.log_start <= position.last_offset:
@@ -95,7 +103,13 @@ class Starter:
                 "answers_from": owed,
             },
         )
-        return View(head, self.loading.monotonic, read_at=loaded.read_at, confirmed_at=loaded.read_at)
+        return View(
+            head,
+            self.loading.monotonic,
+            read_at=loaded.read_at,
+            confirmed_at=loaded.read_at,
+            older=loaded.older,
+        )
 
     async def _publish_the_rest(self, report: Callable[[str], None]) -> None:
         """Wait until Kafka has taken all outcomes sent so far. Raises `QueueUnavailable` when that takes too long."""
@@ -192,8 +206,8 @@ async def read_facts(
     """Read the group offset and the outcomes, then load the table, then read the topic's identity and bounds.
 
     Loads the table's history far enough to find all outcomes that may have to be published again: those of the offsets
-    from the group offset on, and of at least `republish_max` offsets below the position. Raises `StartAgain` when the
-    topic was created again meanwhile, so that the bounds may belong to another topic.
+    from the group offset on, or without one those of `republish_max` offsets below the position. Raises `StartAgain`
+    when the topic was created again meanwhile, so that the bounds may belong to another topic.
     """
     acknowledged: Acknowledged | None = None
     tail: list[bytes] = []
@@ -207,11 +221,11 @@ async def read_facts(
 
     await for_each((ask_group, ask_outcomes), lambda ask: ask())
 
-    def owed_from(position: Position) -> int:
-        unknown = position.next_offset - republish_max
-        return min(acknowledged.offset, unknown) if acknowledged is not None else unknown
+    def owed(position: Position) -> int:
+        known = acknowledged_in(position.era, acknowledged.offset, era_of(acknowledged)) if acknowledged else None
+        return owed_from(position, known, republish_max=republish_max)
 
-    loaded = await load(table, replace(loading, owed_from=owed_from))
+    loaded = await load(table, replace(loading, owed_from=owed))
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
     if await queue.identity() != identity:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.loading import News, read_new, require_same
+from committerd.committer.older_history import OlderHistory
 from committerd.table.versions import Table, VersionState
 
 
@@ -21,6 +22,8 @@ class View:
     """When the head's version was last known to be the latest, in monotonic seconds."""
     confirmed_at: float = 0.0
     """When the head's version was last known to exist and to be the same, in monotonic seconds."""
+    older: OlderHistory | None = None
+    """The history that Start has left unread; None = none was."""
 
     @property
     def table(self) -> Table:
@@ -37,6 +40,16 @@ class View:
         """Move the head to the last of these versions. Raises `StartAgain` when an operator has set the position."""
         if news.manifest is not None:
             self.head = self.head.then(news.found, news.manifest)
+
+    def learn_history(self) -> None:
+        """Add what was read of the older history by now to the head's ledger."""
+        if self.older is not None and self.head.ledger.unread_below:
+            self.head = replace(self.head, ledger=self.older.added_to(self.head.ledger))
+
+    @property
+    def unread_versions(self) -> int:
+        """The number of versions of the older history that are still to be read."""
+        return self.older.unread_versions if self.older is not None else 0
 
     def follow(self, head: Head, *, read_at: float) -> None:
         """Move to a head whose version was known to be the latest at `read_at` (monotonic seconds)."""

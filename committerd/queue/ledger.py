@@ -8,6 +8,8 @@ The ledger stores the newest uuids in full. Of each older uuid it stores eight b
 that matches proves nothing, so the caller reads that version again before it decides. The memory is bounded: the ledger
 drops the oldest versions first, and remembers the highest version that it has dropped. It never calls a uuid new that
 a dropped version may hold.
+
+Start knows the newest versions first. Until all are read, the ledger says for which records it knows enough (`covers`).
 """
 
 from __future__ import annotations
@@ -117,6 +119,11 @@ class _Index:
         """This index with one more run, of versions below all others."""
         return self._bounded([run, *self.runs], self.entries + len(run.entries))
 
+    def on_top_of(self, older: _Index) -> _Index:
+        """This index with the runs of another one, of versions below all of its own."""
+        whole = replace(self, floor=max(self.floor, older.floor))
+        return whole._bounded([*older.runs, *self.runs], older.entries + self.entries)
+
     def without(self, version: int) -> _Index:
         """This index with its floor raised to this version."""
         return replace(self, floor=max(self.floor, version))
@@ -124,6 +131,10 @@ class _Index:
     def is_full(self, entries: int) -> bool:
         """Whether the index has no room for this many more entries."""
         return (self.entries + entries) * _ENTRY_BYTES > self.bytes_max
+
+    def what_is_left(self) -> _Index:
+        """An empty index, for the memory that this one does not take."""
+        return _Index(max(0, self.bytes_max - self.entries * _ENTRY_BYTES))
 
     def _bounded(self, runs: list[_Run], entries: int) -> _Index:
         floor = self.floor
@@ -189,6 +200,10 @@ class Ledger:
     """Committed uuids of the newest versions, which are not in the index yet; the newest layer last."""
     _refusals: tuple[_Refusals, ...] = ()
     """The newest refusals in full; the newest layer last."""
+    _older: Ledger | None = None
+    """While versions are unread: those that were read after the ledger began, which are below all others."""
+    unread_below: int = 0
+    """All readable versions below this one are still to be read; 0 = all are read."""
 
     @classmethod
     def empty(cls, bytes_max: int = LEDGER_BYTES) -> Ledger:
@@ -202,11 +217,40 @@ class Ledger:
         return max(self._index.floor, self._refused.floor)
 
     @property
+    def unknown_up_to(self) -> int:
+        """The highest version that was dropped or is still to be read. 0 = there is none."""
+        return max(self.floor, self.unread_below - 1)
+
+    @property
     def bytes(self) -> int:
         """The approximate size of the ledger in memory."""
         hashed = (self._index.entries + self._refused.entries) * _ENTRY_BYTES
         refusals = sum(layer.bytes for layer in self._refusals)
-        return hashed + refusals + _UUID_BYTES * sum(len(layer.versions) for layer in self._committed)
+        older = self._older.bytes if self._older is not None else 0
+        return hashed + refusals + older + _UUID_BYTES * sum(len(layer.versions) for layer in self._committed)
+
+    def covers(self, after: int) -> bool:
+        """Whether every readable version above `after` was read, so that a record of that read version can be judged.
+
+        Whoever committed or refused the same record did so in a version above the one that the record was read at.
+        """
+        return self.unread_below <= after + 1
+
+    def with_unread(self, below: int) -> Ledger:
+        """This ledger, with the versions below this one still to be read."""
+        return replace(self, unread_below=below)
+
+    def with_older(self, older: Ledger, *, unread_below: int) -> Ledger:
+        """This ledger with what was read of the versions that were unread when it began.
+
+        `older` is the ledger of those alone. `unread_below`: as the attribute; 0 = all are read.
+        """
+        if not self.unread_below:
+            return self
+        if unread_below:
+            return replace(self, _older=older, unread_below=unread_below)
+        index, refused = self._index.on_top_of(older._index), self._refused.on_top_of(older._refused)
+        return replace(self, _index=index, _refused=refused, _older=None, unread_below=0)
 
     def then(self, settled: Settled) -> Ledger:
         """This ledger with one more version, which is above all others."""
@@ -223,11 +267,11 @@ class Ledger:
         layers = _with_committed(layers, _Committed(version, version, dict.fromkeys(_uuids(settled), version)))
         refusals = {one.uuid: one for one in settled.refusals if one.uuid and one.status != DUPLICATE}
         if not refusals:
-            return Ledger(index, self._refused, layers, self._refusals)
+            return replace(self, _index=index, _committed=layers)
         refused = self._refused.with_newer(_run(version, version, [_entry(uuid, version) for uuid in refusals]))
         newest_refusals = _Refusals(refusals, sum(map(_refusal_bytes, refusals.values())))
         in_full = _with_refusals(self._refusals, newest_refusals, min(_RECENT_REFUSAL_BYTES, bytes_max))
-        return Ledger(index, refused, layers, in_full)
+        return replace(self, _index=index, _refused=refused, _committed=layers, _refusals=in_full)
 
     def with_nothing_dropped(self) -> Ledger:
         """This ledger with floor 0, for when the versions that it dropped are no longer readable either."""
@@ -247,7 +291,8 @@ class Ledger:
         return (
             (not self._index.entries or not self._index.versions(uuid, after))
             and (not self._refused.entries or not self._refused.versions(uuid, 0))
-            and after >= self.floor
+            and after >= self.unknown_up_to
+            and (self._older is None or self._older.rules_out(uuid, after))
         )
 
     def committed_at(self, uuid: str, after: int) -> tuple[int | None, Sequence[int]]:
@@ -256,7 +301,7 @@ class Ledger:
             version = layer.versions.get(uuid, 0)
             if version > after:
                 return version, ()
-        return None, self._index.versions(uuid, after)
+        return None, self._maybe_committed(uuid, after)
 
     def refused_at(self, uuid: str) -> tuple[Refusal | None, Sequence[int]]:
         """The newest refusal of this uuid, or else the versions that may have refused it, the newest first."""
@@ -264,7 +309,15 @@ class Ledger:
             known = layer.refusals.get(uuid)
             if known is not None:
                 return known, ()
-        return None, self._refused.versions(uuid, 0)
+        return None, self._maybe_refused(uuid)
+
+    def _maybe_committed(self, uuid: str, after: int) -> list[int]:
+        older = self._older._maybe_committed(uuid, after) if self._older is not None else []
+        return [*self._index.versions(uuid, after), *older]
+
+    def _maybe_refused(self, uuid: str) -> list[int]:
+        older = self._older._maybe_refused(uuid) if self._older is not None else []
+        return [*self._refused.versions(uuid, 0), *older]
 
 
 def _with_committed(layers: tuple[_Committed, ...], newest: _Committed) -> tuple[_Committed, ...]:
@@ -317,10 +370,15 @@ def hashes_of(settled: Settled) -> VersionHashes:
 
 
 class OlderVersions:
-    """Builds a ledger at Start from the versions of the history, from the newest down."""
+    """Builds a ledger at Start from the versions of the history, from the newest down.
 
-    def __init__(self, *, bytes_max: int = LEDGER_BYTES) -> None:
+    With `newer`, those below the versions of that ledger, in the memory that it leaves.
+    """
+
+    def __init__(self, *, bytes_max: int = LEDGER_BYTES, newer: Ledger | None = None) -> None:
         self._ledger = Ledger.empty(bytes_max)
+        if newer is not None:
+            self._ledger = Ledger(newer._index.what_is_left(), newer._refused.what_is_left())
         self._run = _Older()
 
     def add(self, hashes: VersionHashes) -> bool:

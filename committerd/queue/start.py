@@ -39,9 +39,14 @@ class QueueFacts:
 
     def acknowledged(self, era: int) -> int | None:
         """The group offset, unless it was acknowledged in an earlier era."""
-        if self.group_era is not None and self.group_era < era:
-            return None
-        return self.group_offset
+        return acknowledged_in(era, self.group_offset, self.group_era)
+
+
+def acknowledged_in(era: int, group_offset: int | None, group_era: int | None) -> int | None:
+    """The group offset, unless it was acknowledged in an earlier era than this one. Parameters as in `QueueFacts`."""
+    if group_era is not None and group_era < era:
+        return None
+    return group_offset
 
 
 def starting_position(position: Position | None, facts: QueueFacts, *, table_exists: bool) -> Position:
@@ -113,9 +118,15 @@ def first_owed(position: Position, facts: QueueFacts, *, republish_max: int) -> 
     If the group has acknowledged nothing (in this era), at most `republish_max` outcomes are published again.
     """
     acknowledged = facts.acknowledged(position.era)
+    owed = owed_from(position, acknowledged, republish_max=republish_max)
+    return owed if acknowledged is not None else max(facts.log_start, owed)
+
+
+def owed_from(position: Position, acknowledged: int | None, *, republish_max: int) -> int:
+    """As `first_owed`, before it is known where the log starts. `acknowledged`: the group offset, of this era."""
     if acknowledged is not None:
         return min(acknowledged, position.next_offset)
-    return max(facts.log_start, position.next_offset - republish_max, 0)
+    return max(position.next_offset - republish_max, 0)
 
 
 def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:

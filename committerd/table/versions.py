@@ -124,7 +124,7 @@ class Gap:
 
 
 class Table:
-    """The versions of one table. Used by one task at a time."""
+    """The versions of one table. Used by one task at a time, but for `settled`, which others may call meanwhile."""
 
     def __init__(
         self,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from committerd.committer.loading import Loaded, SettledVersions
+from committerd.committer.loading import Loaded
+from committerd.committer.older_history import SettledVersions
 from committerd.committer.operate import Situation, adopted, undecided_below
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.queue.ledger import Ledger

@@ -169,6 +169,18 @@ OFTEN_DEAD = Hunt(
         settings={"group_records_max": 1},
     )
 )
+UNREAD = Hunt(
+    scenario=Scenario(
+        records=80,
+        seconds=60.0,
+        rates=Rates(latency=0.05, lost=0.01, slow=0.02, slow_seconds=5.0),
+        events={Chaos.crash: 2.0, Chaos.hand_over: 1.0, Chaos.fence: 1.0},
+        event_seconds=4.0,
+        foreign_seconds=3.0,
+        settings={"group_records_max": 2},
+        history_batch=1,
+    )
+)
 OTHER_TOPICS = Hunt(
     scenario=Scenario(
         records=40,
@@ -298,6 +310,10 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.forgets_refusals: FLAKY_FILES,
     m.forgets_uuids: ANYWHERE,
     m.takes_what_was_dropped_for_new: LITTLE_MEMORY,
+    m.does_not_wait_for_the_older_history: UNREAD,
+    m.takes_what_is_unread_for_new: UNREAD,
+    m.forgets_the_older_history_once_it_is_read: UNREAD,
+    m.begins_before_it_knows_what_it_owes: UNREAD,
     m.never_drops_what_it_remembers: NO_MEMORY,
     m.believes_a_hash: OFTEN_DEAD,
     m.forgets_uuids_of_its_own_group: ANYWHERE,

@@ -170,6 +170,33 @@ def takes_what_was_dropped_for_new(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger.Ledger, "floor", property(lambda self: 0))
 
 
+def does_not_wait_for_the_older_history(patch: pytest.MonkeyPatch) -> None:
+    """So it can neither find what is unread nor rule it out."""
+    patch.setattr(ledger.Ledger, "covers", lambda self, after: True)
+
+
+def takes_what_is_unread_for_new(patch: pytest.MonkeyPatch) -> None:
+    does_not_wait_for_the_older_history(patch)
+    patch.setattr(ledger.Ledger, "unknown_up_to", ledger.Ledger.floor)
+
+
+def forgets_the_older_history_once_it_is_read(patch: pytest.MonkeyPatch) -> None:
+    with_older = ledger.Ledger.with_older
+
+    def forgetful(self: ledger.Ledger, older: ledger.Ledger, *, unread_below: int) -> ledger.Ledger:
+        return with_older(self, older if unread_below else ledger.Ledger.empty(), unread_below=unread_below)
+
+    patch.setattr(ledger.Ledger, "with_older", forgetful)
+
+
+def begins_before_it_knows_what_it_owes(patch: pytest.MonkeyPatch) -> None:
+    async def reached(self: loading._Downwards, position: Position) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    patch.setattr(loading._Downwards, "_reaches", reached)
+
+
 def never_drops_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
     """Drops neither uuids nor footprints."""
     patch.setattr(ledger._Index, "is_full", lambda self, entries: False)

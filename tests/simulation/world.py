@@ -17,7 +17,7 @@ from unittest.mock import patch
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import pipeline
+from committerd.committer import loading, older_history, pipeline
 from committerd.queue.port import Record
 from committerd.settings.commit import CommitSettings
 from committerd.settings.dataset import DatasetSettings
@@ -73,6 +73,8 @@ class Scenario:
     """Whether the store takes several objects at once; then it also counts as quick, whatever time passes."""
     room: int = 50
     """Records that a member fetches beyond those that have an outcome."""
+    history_batch: int = 256
+    """Most versions of the older history that are read at a time. With few, records wait for what is unread."""
 
 
 class World:
@@ -257,7 +259,12 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
     violation: str | None = None
     run_seconds = 86_400.0 if scenario.several else pipeline._RUN_SECONDS
     try:
-        with patch.object(pipeline, "_RUN_SECONDS", run_seconds):
+        with (
+            patch.object(pipeline, "_RUN_SECONDS", run_seconds),
+            patch.object(loading, "FIRST_BATCH", min(loading.FIRST_BATCH, scenario.history_batch)),
+            patch.object(older_history, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
+            patch.object(older_history, "BATCH_MAX", scenario.history_batch),
+        ):
             run_virtual(main)
     except* Violated:
         violation = next(iter(made[0].auditor.violations), None)
