@@ -328,6 +328,11 @@ TABLE = Row(
             description="Settings of the group memory bound both.",
         ),
         Panel(
+            title="Versions still to be read after the start",
+            queries=[Query(expr=active_level("committerd_unread_versions"))],
+            description="A record waits until those above its read version are read.",
+        ),
+        Panel(
             title="Versions that the ledger has dropped",
             queries=[Query(expr=active_level("committerd_ledger_floor_version"))],
             description="Up to which version; 0 = none. A record with an older read version may get UNDECIDED.",

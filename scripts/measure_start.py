@@ -1,4 +1,6 @@
-"""Read a table's history as Start does, and print the time, the memory and the result.
+"""Read a table's history as a committer does, and print the times, the memory and the result.
+
+`seconds` is the time until the committer commits, and `history_seconds` the time from then until all is read.
 
     .venv/bin/python -m scripts.measure_start FOLDER [--ledger-bytes N] [--s3-latency-ms 60]
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import shutil
 import time
@@ -28,6 +31,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.stores.local import LocalStore
 from committerd.stores.open import Stores
 from committerd.stores.port import ObjectStore
+from committerd.table.backoff import Backoff
 from committerd.table.versions import Table
 
 IMPORTED = (daemon, run)
@@ -38,20 +42,31 @@ async def start(folder: Path, *, ledger_bytes: int, s3_latency_ms: int | None) -
     async with opened(folder, s3_latency_ms) as store:
         before = resident_mib()
         began, cpu = time.monotonic(), time.process_time()
-        reports: list[str] = []
-        how = Loading(monotonic=time.monotonic, ledger_bytes=ledger_bytes, report=reports.append)
-        loaded = await load(Table(store), how)
+        table = Table(store)
+        loaded = await load(table, Loading(monotonic=time.monotonic, ledger_bytes=ledger_bytes, later=True))
+        seconds, progress = time.monotonic() - began, 0
+
+        def progressed() -> None:
+            nonlocal progress
+            progress += 1
+
+        assert loaded.older is not None
+        unread = loaded.older.unread_versions
+        await loaded.older.read_beside(backoff=lambda: Backoff(random.Random()), progressed=progressed)
+        ledger = loaded.older.added_to(loaded.ledger)
         return {
-            "seconds": round(time.monotonic() - began, 2),
+            "seconds": round(seconds, 2),
+            "history_seconds": round(time.monotonic() - began - seconds, 2),
             "cpu_seconds": round(time.process_time() - cpu, 2),
             "resident_mib_before": round(before, 1),
             "resident_mib": round(resident_mib(), 1),
             "resident_mib_peak": round(peak_mib(), 1),
             "version": loaded.version,
             "next_offset": loaded.position.next_offset if loaded.position else None,
-            "ledger_bytes": loaded.ledger.bytes,
-            "ledger_floor": loaded.ledger.floor,
-            "reports": len(reports),
+            "ledger_bytes": ledger.bytes,
+            "ledger_floor": ledger.floor,
+            "unread": unread,
+            "progress": progress,
         }
 
 

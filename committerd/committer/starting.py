@@ -101,6 +101,7 @@ class Starter:
                 "log_end": facts.log_end,
                 "group_offset": facts.group_offset,
                 "answers_from": owed,
+                "unread_versions": loaded.older.unread_versions if loaded.older is not None else 0,
             },
         )
         return View(

@@ -321,3 +321,59 @@ def test_a_ledger_whose_dropped_versions_are_gone_rules_out_again_what_is_new() 
     assert not known.rules_out(new, 0)
     assert known.with_nothing_dropped().floor == 0
     assert known.with_nothing_dropped().rules_out(new, 0)
+
+
+@pytest.mark.parametrize("bytes_max", [600, 1_000_000])
+@pytest.mark.parametrize("read_at_start", [1, 10])
+@pytest.mark.usefixtures("small")
+def test_while_older_versions_are_unread_it_knows_what_it_covers(bytes_max: int, read_at_start: int) -> None:
+    """Read in several steps, while newer versions are added."""
+    history = [version_of(n, [f"c{n}"], [f"r{n}"] if n % 3 == 0 else []) for n in range(1, 121)]
+    newest = loaded(*history[100 - read_at_start : 100], bytes_max=bytes_max)
+    older = OlderVersions(newer=newest)
+    known = newest.with_unread(101 - read_at_start)
+    unread_below, latest, full = known.unread_below, 100, False
+    assert known.covers(100)
+    while unread_below and not full:
+        assert not known.covers(unread_below - 2)
+        assert known.covers(unread_below - 1)
+        assert known.unknown_up_to == unread_below - 1
+        for one in history[:latest]:
+            assert not known.rules_out(one.members[0].uuid, one.version - 1)
+            if one.version >= unread_below:
+                assert possible(known, one.members[0].uuid, 0) == [one.version]
+                assert not one.refusals or not known.rules_out(one.refusals[0].uuid, unread_below)
+        assert known.rules_out("new", unread_below - 1) is (known.floor < unread_below)
+        assert not known.rules_out("new", unread_below - 2)
+        known, latest = known.then(history[latest]), latest + 1
+        for one in reversed(history[max(0, unread_below - 11) : unread_below - 1]):
+            full = full or not older.add(hashes_of(one))
+        unread_below = max(unread_below - 10, 1) if unread_below > 1 else 0
+        if full or unread_below == 1:
+            unread_below = 0
+        known = known.with_older(older.ledger(), unread_below=unread_below)
+    assert (known.unread_below, known.unknown_up_to) == (0, known.floor)
+    assert (known.floor > 0) is (bytes_max < 1_000_000)
+    assert known.bytes <= bytes_max + 150 * 128
+    for one in history[:latest]:
+        uuid, refusals = one.members[0].uuid, one.refusals
+        assert not known.rules_out(uuid, one.version - 1)
+        if one.version > known.floor:
+            assert possible(known, uuid, 0) == [one.version]
+            assert not refusals or known.refused_at(refusals[0].uuid) != (None, [])
+    assert known.rules_out("new", known.floor)
+    assert known.with_older(Ledger.empty(), unread_below=7) is known
+
+
+def test_what_was_read_of_older_versions_counts_at_once() -> None:
+    newest = loaded(version_of(9, ["i"], ["no"]))
+    older = OlderVersions(newer=newest)
+    older.add(hashes_of(version_of(8, ["h"], ["never"])))
+    known = newest.with_unread(9).with_older(older.ledger(), unread_below=8)
+    assert known.bytes > newest.bytes
+    assert possible(known, "h", 0) == [8]
+    assert possible(known, "h", 8) == []
+    assert known.refused_at("never") == (None, [8])
+    assert not known.rules_out("never", 8)
+    assert known.rules_out("new", 7)
+    assert not known.rules_out("new", 6)

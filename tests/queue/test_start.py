@@ -98,6 +98,12 @@ def test_answers_are_owed_from_the_group_offset_on() -> None:
     assert first_owed(AT_50, replace(FACTS, group_offset=50), republish_max=5) == 50
 
 
+def test_a_group_offset_of_an_earlier_era_says_nothing() -> None:
+    later_era = replace(AT_50, era=1)
+    assert first_owed(later_era, replace(FACTS, group_offset=40, group_era=0), republish_max=5) == 45
+    assert first_owed(later_era, replace(FACTS, group_offset=40, group_era=1), republish_max=5) == 40
+
+
 def test_without_a_group_offset_a_bounded_number_is_owed() -> None:
     none = replace(FACTS, group_offset=None)
     assert first_owed(AT_50, none, republish_max=5) == 45
