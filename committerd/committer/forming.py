@@ -21,6 +21,7 @@ from committerd.committer.intake import Fingerprints, Intake, Pending
 from committerd.committer.putting import FormedVersion
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import Verdict
+from committerd.lance.format.kind import Kind
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
     Group,
@@ -264,7 +265,7 @@ class Former:
                 continue
             if len(forming.requests) == most or not joins(request, forming.weight, limits):
                 break
-            if not head.ledger.covers(request.transaction.read_version):
+            if not head.ledger.covers(_read_at(request)):
                 break  # it waits until the versions above its read version are read, and those behind it wait too
             try:
                 decision = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
@@ -496,6 +497,11 @@ class Former:
 
     def _now_ms(self) -> int:
         return int(self.world.wall_clock().timestamp() * 1000)
+
+
+def _read_at(request: Request) -> int:
+    """Return the version of this table that the request was read at; 0 for a Clone, which names one of its source."""
+    return 0 if request.operation == Kind.CLONE else request.transaction.read_version
 
 
 def _nothing_can_follow(head: Head, error: Exception) -> Exception:
