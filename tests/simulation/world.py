@@ -261,7 +261,7 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
     try:
         with (
             patch.object(pipeline, "_RUN_SECONDS", run_seconds),
-            patch.object(loading, "FIRST_BATCH", min(loading.FIRST_BATCH, scenario.history_batch)),
+            patch.object(loading, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(older_history, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(older_history, "BATCH_MAX", scenario.history_batch),
         ):
