@@ -30,6 +30,7 @@ QUIET = {
     "Outcomes published again",
     "Manifests brought into place",
     "Wrong settings of topics",
+    "Versions still to be read after the start",
     "Versions that the ledger has dropped",
     "Records held back",
     "Applications forgotten",
