@@ -6,7 +6,7 @@ negatives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from committerd_common.messages import Transaction
 
@@ -14,6 +14,9 @@ from committerd_common.messages import Transaction
 NUMBER_OF_ITEMS_DEFAULT = 8192
 PROBABILITY_DEFAULT = 0.00057
 _SAME_PROBABILITY = 2.220446049250313e-16
+
+KEYS_MAX = 100_000
+"""Most hashes in the exact filter of several transactions: about 1 MB in the version that they make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,64 @@ class KeyFilter:
         if self.exact is not None or other.exact is not None:
             # Lance: inserted_rows.rs: an exact set is never looked up in the other's Bloom filter.
             return True
-        if (
-            self.number_of_items != other.number_of_items
-            or abs(self.probability - other.probability) > _SAME_PROBABILITY
-            or len(self.bloom) != len(other.bloom)
-        ):
+        if not self._is_sized_like(other):
             return True
         return bool(int.from_bytes(self.bloom, "little") & int.from_bytes(other.bloom, "little"))
+
+    def is_like(self, other: KeyFilter) -> bool:
+        """Whether one filter can hold the keys of both, so that comparing it is as good as comparing each."""
+        if self.field_ids != other.field_ids or (self.exact is None) != (other.exact is None):
+            return False
+        return self.exact is not None or self._is_sized_like(other)
+
+    def _is_sized_like(self, other: KeyFilter) -> bool:
+        """Whether the two Bloom filters have the same parameters."""
+        return (
+            self.number_of_items == other.number_of_items
+            and abs(self.probability - other.probability) <= _SAME_PROBABILITY
+            and len(self.bloom) == len(other.bloom)
+        )
+
+
+@dataclass(slots=True)
+class KeyUnion:
+    """The keys of several transactions, whose filters are alike (`KeyFilter.is_like`).
+
+    Exact filters stay exact: whoever compares one with a Bloom filter retries, and must retry for the union too.
+    """
+
+    like: KeyFilter
+    """A filter like all that are added."""
+    _exact: set[int] = field(default_factory=set)
+    _bloom: int = 0
+
+    def takes(self, keys: KeyFilter) -> bool:
+        """Whether these keys can be added: the filter is alike, and there is room for its hashes."""
+        return self.like.is_like(keys) and (not self._exact or len(self._exact) + len(keys.exact or ()) <= KEYS_MAX)
+
+    def may_have_one_of(self, keys: KeyFilter) -> bool:
+        """Whether one of the added transactions may share a key with this filter, which is alike."""
+        if keys.exact is not None:
+            return not self._exact.isdisjoint(keys.exact)
+        return bool(self._bloom & int.from_bytes(keys.bloom, "little"))
+
+    def add(self, keys: KeyFilter) -> None:
+        """Add the keys of one more transaction."""
+        self._exact.update(keys.exact or ())
+        self._bloom |= int.from_bytes(keys.bloom, "little")
+
+    def message(self) -> Transaction.KeyExistenceFilter:
+        """The filter of all added transactions."""
+        made = Transaction.KeyExistenceFilter(field_ids=self.like.field_ids)
+        if self.like.exact is not None:
+            made.exact.SetInParent()
+            made.exact.key_hashes.extend(sorted(self._exact))
+        else:
+            made.bloom.bitmap = self._bloom.to_bytes(len(self.like.bloom), "little")
+            made.bloom.num_bits = 8 * len(self.like.bloom)
+            made.bloom.number_of_items = self.like.number_of_items
+            made.bloom.probability = self.like.probability
+        return made
 
 
 def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:

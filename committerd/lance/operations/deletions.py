@@ -1,23 +1,17 @@
-"""Deleted rows: merging our deletions with those that were committed since.
-
-A transaction does not name the rows that it deletes. They are derived: the rows in its deletion file, without those in
-the deletion file of the same fragment at the read version. pylance has them in memory, and retries if it has only the
-message.
-"""
+"""Merges the rows that a transaction deletes with those that were deleted since its read version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableSequence, Sequence
-from itertools import islice
+
+from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
-from committerd.lance.format.deletion_file import encode_bitmap
 from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict
+from committerd.lance.rows.deletions import clash, rows_deleted, without_rows
 from committerd_common.messages import DataFragment, DeletionFile, Manifest, Transaction
-from committerd_common.paths import deletion_key
 
 _DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
-_ADDRESSES_NAMED_MAX = 5
 
 
 def require_known_type(fragment: DataFragment) -> None:
@@ -59,34 +53,25 @@ def merge_deletions(
     rebased.read_version = facts.latest_version
     by_id = {fragment.id: fragment for fragment in updated}
     files: dict[str, bytes] = {}
-    clashes, addresses = 0, list[str]()
+    both: dict[int, BitMap] = {}
     for merge, deletions in facts.deletions:
         fragment_id = merge.ours.id
-        if not deletions.read <= deletions.ours:
-            return RowConflict(
-                message=f"fragment {fragment_id} has rows again that were deleted at the read version, so the rows "
-                "that the transaction deletes can't be determined"
-            )
-        affected = deletions.ours - deletions.read
-        both = affected & deletions.latest
-        clashes += len(both)
-        addresses += (str(fragment_id << 32 | row) for row in islice(both, _ADDRESSES_NAMED_MAX - len(addresses)))
-        merged = affected | deletions.latest
-        if len(merged) >= merge.latest.physical_rows:
+        affected = rows_deleted(fragment_id, read=deletions.read, staged=deletions.ours)
+        if isinstance(affected, RowConflict):
+            return affected
+        both[fragment_id] = affected & deletions.latest
+        shrunk = without_rows(
+            merge.latest,
+            deletions.latest,
+            affected,
+            latest_version=facts.latest_version,
+            file_ids=facts.file_ids,
+        )
+        if shrunk.deletion_file is None:
             # It stays in the list of updated fragments too, as in Lance, where removal takes precedence.
             removed.append(fragment_id)
-        elif merged == deletions.latest:
-            by_id[fragment_id].deletion_file.CopyFrom(merge.latest.deletion_file)
-        else:
-            file = DeletionFile(
-                file_type=DeletionFile.BITMAP,
-                read_version=facts.latest_version,
-                id=next(facts.file_ids),
-                num_deleted_rows=len(merged),
-            )
-            by_id[fragment_id].deletion_file.CopyFrom(file)
-            files[deletion_key(fragment_id, file, staged=True)] = encode_bitmap(merged)
-    if clashes:
-        more = "" if clashes <= len(addresses) else f" and {clashes - len(addresses)} more"
-        return RowConflict(message=f"both modified rows at addresses [{', '.join(addresses)}]{more}")
-    return Rebased(transaction=rebased, files=files)
+            continue
+        by_id[fragment_id].deletion_file.CopyFrom(shrunk.deletion_file)
+        if shrunk.key:
+            files[shrunk.key] = shrunk.body
+    return clash(both) or Rebased(transaction=rebased, files=files)

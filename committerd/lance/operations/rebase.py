@@ -14,6 +14,7 @@ from pyroaring import BitMap
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_reuse import Content
+from committerd.lance.rows.deletions import RowConflict as RowConflict
 from committerd_common.messages import DataFragment, Transaction
 
 
@@ -71,13 +72,6 @@ class Rebased:
     transaction: Transaction
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The content of each file, by key."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowConflict:
-    """Both sides changed the same rows, or it can't be known whether they did."""
-
-    message: str
 
 
 def copied(transaction: Transaction) -> Transaction:

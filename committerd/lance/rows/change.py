@@ -1,0 +1,115 @@
+"""What one Delete or row-rewriting Update does to the fragments that exist: it deletes rows of them, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyroaring import BitMap
+
+from committerd.lance.conflicts.key_filter import KeyFilter, key_filter
+from committerd.lance.format.kind import Kind
+from committerd.lance.versions.fragments import file_identity
+from committerd_common.messages import DataFragment, Manifest, Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """A fragment of which a transaction deletes rows, and which it keeps."""
+
+    read: DataFragment | None = None
+    """The fragment at the read version; None with `rows` that were followed here from another fragment."""
+    staged: DataFragment | None = None
+    """The fragment as the transaction stages it; None as in `read`."""
+    rows: BitMap | None = None
+    """The offsets of the rows that it deletes; None = not derived from the deletion files yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """The rows that one transaction deletes, and the keys that it inserts."""
+
+    kind: Kind
+    touched: Mapping[int, Touched] = field(default_factory=dict)
+    """By id, the fragments that it keeps, in their order in the transaction."""
+    removed: Sequence[int] = ()
+    """The ids of the fragments that it removes, because it deletes all their rows."""
+    keys: KeyFilter | None = None
+    """The keys that it inserts; None = it does not say."""
+    keeps_coverage: frozenset[int] | None = None
+    """The fields whose indices do not cover the rows that it moves (`fields_for_preserving_frag_bitmap`); None for a
+    Delete.
+    """
+    moved: int = 0
+    """The number of fragments that it adds."""
+
+    @property
+    def fragments(self) -> Iterable[int]:
+        """The ids of all existing fragments that it changes or removes."""
+        yield from self.touched
+        yield from self.removed
+
+    def with_rows(self, rows: Mapping[int, BitMap]) -> RowChange:
+        """The same change, with the rows that it deletes in some of the fragments that it keeps, by fragment id."""
+        touched = {id: replace(one, rows=rows.get(id, one.rows)) for id, one in self.touched.items()}
+        return replace(self, touched=touched)
+
+
+def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | None:
+    """What a transaction does to the rows of the table; None if it does anything else, or if that is not known.
+
+    `read` is an excerpt of its read version with the fragments that it names; None = that version can't be read.
+    """
+    kind = transaction.WhichOneof("operation")
+    if read is None or transaction.tag or kind not in ("delete", "update"):
+        return None
+    if kind == "delete":
+        change = RowChange(kind=Kind.DELETE, removed=tuple(transaction.delete.deleted_fragment_ids))
+        updated = transaction.delete.updated_fragments
+    else:
+        update = transaction.update
+        if not rewrites_rows(update):
+            return None
+        change = RowChange(
+            kind=Kind.UPDATE,
+            removed=tuple(update.removed_fragment_ids),
+            keys=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
+            keeps_coverage=frozenset(update.fields_for_preserving_frag_bitmap),
+            moved=len(update.new_fragments),
+        )
+        updated = update.updated_fragments
+    then = {fragment.id: fragment for fragment in read.fragments}
+    touched = {one.id: Touched(read=then.get(one.id), staged=one) for one in updated}
+    if len(touched) < len(updated) or touched.keys() & set(change.removed):
+        return None
+    if not (then.keys() >= set(change.removed) and all(map(_only_deletes, touched.values()))):
+        return None
+    return replace(change, touched=touched)
+
+
+def rewrites_rows(update: Transaction.Update) -> bool:
+    """Whether an Update only moves rows to new fragments and inserts rows: it changes no column in place, and merges no
+    MemWAL generation.
+    """
+    return not (
+        update.update_mode != Transaction.REWRITE_ROWS
+        or update.fields_modified
+        or update.merged_generations
+        or update.updated_fragment_offsets
+        or update.updated_fragment_offset_bitmaps
+    )
+
+
+def _only_deletes(one: Touched) -> bool:
+    """Whether the staged fragment is the one of the read version but for its deletion file."""
+    if one.read is None or one.staged is None:
+        return False
+    return _shape(one.read) == _shape(one.staged)
+
+
+def _shape(fragment: DataFragment) -> tuple[object, ...]:
+    rest = DataFragment()
+    rest.CopyFrom(fragment)
+    rest.ClearField("files")
+    rest.ClearField("deletion_file")
+    return rest.SerializeToString(deterministic=True), *map(file_identity, fragment.files)

@@ -1,0 +1,82 @@
+"""The deleted rows of one fragment: what a transaction adds to them, and the deletion file that holds them.
+
+A transaction does not name the rows that it deletes. They are derived: the rows in its deletion file, without those in
+the deletion file of the same fragment at the read version. pylance has them in memory, and retries if it has only the
+message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from pyroaring import BitMap
+
+from committerd.lance.format.deletion_file import encode_bitmap
+from committerd_common.messages import DataFragment, DeletionFile
+from committerd_common.paths import deletion_key
+
+_ADDRESSES_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowConflict:
+    """Both sides changed the same rows, or it can't be known whether they did."""
+
+    message: str
+
+
+def rows_deleted(fragment_id: int, *, read: BitMap, staged: BitMap) -> BitMap | RowConflict:
+    """The rows of a fragment that a transaction deletes; a conflict if that can't be determined.
+
+    `read` and `staged` are the fragment's deleted rows at the transaction's read version and as it stages them.
+    """
+    if not read <= staged:
+        return RowConflict(
+            message=f"fragment {fragment_id} has rows again that were deleted at the read version, so the rows that "
+            "the transaction deletes can't be determined"
+        )
+    return staged - read
+
+
+def clash(both: Mapping[int, BitMap]) -> RowConflict | None:
+    """The conflict over rows that both sides deleted, by fragment id; None if there are none."""
+    count = sum(map(len, both.values()))
+    if not count:
+        return None
+    addresses = (str(fragment_id << 32 | row) for fragment_id, rows in both.items() for row in rows)
+    named = list(islice(addresses, _ADDRESSES_NAMED_MAX))
+    more = "" if count <= len(named) else f" and {count - len(named)} more"
+    return RowConflict(message=f"both modified rows at addresses [{', '.join(named)}]{more}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk:
+    """A fragment from which more rows are deleted."""
+
+    deletion_file: DeletionFile | None
+    """None = no row is left, so the fragment is removed."""
+    key: str = ""
+    """The key of the new deletion file; empty if the fragment keeps the one that it has."""
+    body: bytes = b""
+    """The content of the new deletion file."""
+
+
+def without_rows(
+    fragment: DataFragment, deleted: BitMap, more: BitMap, *, latest_version: int, file_ids: Iterator[int]
+) -> Shrunk:
+    """The fragment of the latest version, with `more` rows deleted than the rows `deleted` that it lacks already.
+
+    A new deletion file is a bitmap, named after the latest version and one of `file_ids`. Lance:
+    conflict_resolver.rs, finish_delete_update.
+    """
+    merged = more | deleted
+    if len(merged) >= fragment.physical_rows:
+        return Shrunk(deletion_file=None)
+    if merged == deleted:
+        return Shrunk(deletion_file=fragment.deletion_file)
+    file = DeletionFile(
+        file_type=DeletionFile.BITMAP, read_version=latest_version, id=next(file_ids), num_deleted_rows=len(merged)
+    )
+    return Shrunk(deletion_file=file, key=deletion_key(fragment.id, file, staged=True), body=encode_bitmap(merged))
