@@ -30,7 +30,10 @@ from committerd_client.errors import (
     NotCommitted,
     OutcomeNotFound,
     RetryableConflict,
+    StagingError,
     SubmitFailed,
+    TableExists,
+    TableMissing,
     TransactionTooLarge,
     Undecided,
     UnsupportedTransaction,
@@ -38,7 +41,7 @@ from committerd_client.errors import (
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import App, Staged
 from committerd_client.reexecution import Reexecution
-from committerd_client.results import CommitResult, CommitStatus
+from committerd_client.results import CommitResult, CommitStatus, WriteResult
 from committerd_client.resuming import Bookmark
 from committerd_client.sync import SyncCommitClient, SyncCommitHandle
 
@@ -64,10 +67,14 @@ __all__ = [
     "Reexecution",
     "RetryableConflict",
     "Staged",
+    "StagingError",
     "SubmitFailed",
     "SyncCommitClient",
     "SyncCommitHandle",
+    "TableExists",
+    "TableMissing",
     "TransactionTooLarge",
     "Undecided",
     "UnsupportedTransaction",
+    "WriteResult",
 ]

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from committerd_client import claim_check, history
+from committerd_client.calls import TableCalls
 from committerd_client.channel import Channel
 from committerd_client.claim_check import WriteClaim
 from committerd_client.connection import Connection, recent_warnings
@@ -31,6 +32,7 @@ from committerd_client.headers import Asking, StagedRecord, constant_headers, ma
 from committerd_client.in_flight import InFlightLimit, Submission, Submissions, closed, timed_out
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
+from committerd_client.place import Place, place_of
 from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult
@@ -39,7 +41,7 @@ from committerd_common.backports import UTC, Self, Unpack
 from committerd_common.messages import Outcome
 
 
-class CommitClient:
+class CommitClient(TableCalls):
     """Stages transactions for one dataset and awaits their outcomes."""
 
     def __init__(
@@ -202,6 +204,7 @@ class CommitClient:
             try:
                 return tries.counted(await self._commit(tries.work, tries.asking, seconds, until))
             except ClientError as error:
+                error.work = tries.work
                 if reexecute is None:
                     raise
                 wanted = tries.after(error, seconds_left=_left(until))
@@ -361,6 +364,9 @@ class CommitClient:
     ) -> CommitResult | ClientError:
         await self._diagnosis.waited(submission.wait_answered, _left(until))
         return submission.answer or self._timed_out(submission, seconds)
+
+    def _table(self) -> Place:
+        return place_of(self._dataset_uri, self._storage_options)
 
     def _usable(self) -> Channel:
         channel = self._open_channel()

@@ -4,6 +4,7 @@
     ├── NotCommitted                the committer refused it: it is not in the table, and will never be
     │   ├── CommitConflict            also lance.commit.CommitConflictError, if pylance is imported
     │   │   ├── RetryableConflict       do the work again on the latest version, under a new uuid
+    │   │   │   └── TableExists           of a create: the table exists
     │   │   └── IncompatibleConflict    doing it again can't help
     │   ├── InvalidTransaction        invalid in itself or for this table
     │   ├── UnsupportedTransaction    this committer does not support it
@@ -15,6 +16,8 @@
     ├── SubmitFailed                Kafka refused the record, or did not respond
     │   ├── TransactionTooLarge       larger than a record may be
     │   └── InFlightFull              no room among the records in flight in time; nothing was sent. Also TimeoutError
+    ├── StagingError                the change can't be made a transaction; nothing was sent. Also ValueError
+    ├── TableMissing                there is no table at the URI; nothing was sent
     └── KafkaUnavailable            the client could not connect
 
 `commit_many` raises a `CommitManyFailed`, an `ExceptionGroup` of them.
@@ -41,6 +44,9 @@ class ClientError(CommitterError):
     """The record's offset in the staged topic; None if it was not sent, or Kafka has not acknowledged it."""
     attempts: int = 1
     """Number of tries, re-executions included; the error is that of the last try."""
+    work: Any = None
+    """The transaction of the last try, or None if nothing was staged. If the outcome is unknown, `client.commit(work)`
+    is always safe: it is in the table once."""
 
     def __init__(self, message: str, *, code: str | None = None, uuid: str = "") -> None:
         super().__init__(message, code=code)
@@ -84,6 +90,12 @@ class RetryableConflict(CommitConflict):
     """Do the work again on the latest version: new fragments, new read version, new uuid."""
 
     code = "conflict"
+
+
+class TableExists(RetryableConflict):
+    """A create was refused because the table exists."""
+
+    code = "table_exists"
 
 
 class IncompatibleConflict(CommitConflict):
@@ -166,6 +178,21 @@ class KafkaUnavailable(ClientError):
     """No broker responded, the login failed, or the dataset's topics don't exist."""
 
     code = "kafka_unavailable"
+
+
+class StagingError(ClientError, ValueError):
+    """The change can't be turned into a transaction. Nothing was sent; the message says what to do instead.
+
+    Codes: `blob_columns`, `branch`, `column`, `detached_version`, `fragment`, `fragments_reserved`, `index`,
+    `key_type`, `keys_missing`, `legacy_files`, `nothing_to_stage`, `null_keys`, `predicate_not_deterministic`,
+    `reserved_property`, `schema_differs`, `table_unknown_fields`, `unknown_to_committerd`.
+    """
+
+
+class TableMissing(ClientError):
+    """There is no table at the URI. Nothing was sent."""
+
+    code = "table_missing"
 
 
 class CommitManyFailed(ExceptionGroup[ClientError]):

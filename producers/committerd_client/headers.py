@@ -55,6 +55,21 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedChange(Staged):
+    """A change of rows, with the numbers of rows that it inserts, updates and deletes."""
+
+    inserted: int = 0
+    """Number of rows; `updated` and `deleted` too."""
+    updated: int = 0
+    deleted: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes any row. If not, the new version would equal the one before."""
+        return bool(self.inserted or self.updated or self.deleted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
     """The options of one commit; they become headers of its record."""
 

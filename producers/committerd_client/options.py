@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -66,3 +67,34 @@ class ClientOptions(TypedDict, total=False):
     client_id: str
     group_prefix: str
     kafka_options: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """Options for a table that does not exist yet, with pylance's names and meanings; None is pylance's default."""
+
+    enable_stable_row_ids: bool | None = None
+    enable_v2_manifest_paths: bool | None = None
+    data_storage_version: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given."""
+        options = {
+            "enable_stable_row_ids": self.enable_stable_row_ids,
+            "enable_v2_manifest_paths": self.enable_v2_manifest_paths,
+            "data_storage_version": self.data_storage_version,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """How the rows are divided into files; None is pylance's default."""
+
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+
+    def given(self) -> dict[str, int]:
+        """The options that were given."""
+        options = {"max_rows_per_file": self.max_rows_per_file, "max_bytes_per_file": self.max_bytes_per_file}
+        return {name: value for name, value in options.items() if value is not None}

@@ -9,6 +9,7 @@ from committerd_client.errors import (
     InvalidTransaction,
     NotCommitted,
     RetryableConflict,
+    TableExists,
     Undecided,
     UnsupportedTransaction,
 )
@@ -46,6 +47,8 @@ def interpret(outcome: Outcome) -> CommitResult | ClientError:
     kind = _REFUSALS.get(outcome.status)
     if kind is None:
         return _undecided(outcome)
+    if outcome.reason == TableExists.code and kind is RetryableConflict:
+        kind = TableExists
     error = kind(_message(outcome), code=outcome.reason or None, uuid=outcome.uuid)
     error.offset = outcome.offset
     error.operation = outcome.operation

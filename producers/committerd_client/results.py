@@ -1,10 +1,13 @@
-"""The result of a commit."""
+"""The results of commits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from committerd_common.backports import StrEnum
+
+_APP_VERSION_SEEN = "app_version_seen"
+"""The reason of a DUPLICATE whose version of the application another transaction has brought."""
 
 
 class CommitStatus(StrEnum):
@@ -45,3 +48,25 @@ class CommitResult:
     def duplicate(self) -> bool:
         """Whether it was committed before."""
         return self.status is CommitStatus.DUPLICATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """What a call such as `append` or `upsert` did to the table."""
+
+    version: int | None
+    """The table version that holds the change, or that was read if there was nothing to change; None if that is not
+    known any more (a duplicate only)."""
+    num_inserted_rows: int = 0
+    num_updated_rows: int = 0
+    num_deleted_rows: int = 0
+    """Rows that an `overwrite` or a `restore` replaces are not counted."""
+    attempts: int = 1
+    """How often it was executed: 1, and 1 more after each refusal."""
+    commit: CommitResult | None = field(default=None, repr=False)
+    """The commit; None if there was nothing to change, and nothing was committed."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the version of `app` was committed before, and this call added nothing."""
+        return self.commit is not None and self.commit.reason == _APP_VERSION_SEEN

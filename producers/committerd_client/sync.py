@@ -18,9 +18,9 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from committerd_client.client import CommitClient, _until
 from committerd_client.errors import ClientClosed, ClientError
@@ -88,6 +88,22 @@ class SyncCommitHandle:
         return f"<Sync{repr(self._handle)[1:]}"
 
 
+P = ParamSpec("P")
+
+
+def _blocking(
+    method: Callable[Concatenate[CommitClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncCommitClient, P], T]:
+    """The method of `CommitClient`, with the same arguments, as one that waits for its result."""
+
+    @wraps(method)
+    def call(self: SyncCommitClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(lambda client: method(client, *args, **kwargs))
+
+    call.__doc__ = (method.__doc__ or "").replace("await ", "")
+    return call
+
+
 class SyncCommitClient:
     """Stages transactions for one dataset and awaits their outcomes. Safe to use from any number of threads."""
 
@@ -147,6 +163,7 @@ class SyncCommitClient:
             try:
                 return tries.counted(running.call(once))
             except ClientError as error:
+                error.work = tries.work
                 if reexecute is None:
                     raise
                 wanted = tries.after(error, seconds_left=_left(until))
@@ -190,6 +207,14 @@ class SyncCommitClient:
     def resume(self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """As `CommitClient.resume`: find the outcome of a transaction that any process submitted earlier."""
         return self._call(lambda client: client.resume(uuid, since=since, timeout=timeout))
+
+    append = _blocking(CommitClient.append)
+    upsert = _blocking(CommitClient.upsert)
+    merge_insert = _blocking(CommitClient.merge_insert)
+    delete = _blocking(CommitClient.delete)
+    update = _blocking(CommitClient.update)
+    overwrite = _blocking(CommitClient.overwrite)
+    create = _blocking(CommitClient.create)
 
     def _call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
         return self._started().call(make)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from committerd_client.headers import Staged
+from committerd_client.headers import StagedChange
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import DataFragment
@@ -27,7 +27,7 @@ def delete(
     *,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
-) -> Staged:
+) -> StagedChange:
     """Delete the rows for which the SQL predicate is true.
 
     It conflicts with deletes and updates of the same rows that are committed meanwhile, and not with those of others.
@@ -42,7 +42,7 @@ def delete(
     changed, removed = delete_rows(dataset, table, found, predicate)
     operation.updated_fragments.extend(changed)
     operation.deleted_fragment_ids.extend(removed)
-    return table.staged(transaction)
+    return table.change(transaction, deleted=sum(found.counts().values()))
 
 
 class RowOffsets:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from committerd_client.headers import Staged
+from committerd_client.headers import StagedChange
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
@@ -41,20 +41,11 @@ _UPDATE_FIELDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedMerge(Staged):
+class StagedMerge(StagedChange):
     """A merge, with the numbers of rows that it inserts, updates and deletes."""
 
-    inserted: int
-    """Number of rows; `updated` and `deleted` too."""
-    updated: int
-    deleted: int
     merge: Merge | None = field(default=None, repr=False, compare=False)
     """The merge that was executed, and its version; None if a re-execution could not use its results."""
-
-    @property
-    def changes(self) -> bool:
-        """Whether it changes anything. If not, the new version would equal the one before."""
-        return bool(self.inserted or self.updated or self.deleted)
 
 
 def merge_insert(

@@ -139,7 +139,7 @@ def append_if_exists(staged: Staged, open_table: Callable[[], lance.LanceDataset
 
     def reexecute(_refused: Reexecution) -> Staged:
         table = read_table(open_table())
-        ours, theirs = _comparable(overwrite.schema), _comparable(table.manifest.fields)
+        ours, theirs = comparable(overwrite.schema), comparable(table.manifest.fields)
         if ours != theirs:
             fields = sorted({name for _, name, *_ in {*ours} ^ {*theirs}})
             raise StagingError(
@@ -195,6 +195,6 @@ def _replace_rows(
     operation.config_upsert_values.update(config or {})
 
 
-def _comparable(fields: Iterable[Field]) -> list[tuple[int, str, int, str, bool]]:
+def comparable(fields: Iterable[Field]) -> list[tuple[int, str, int, str, bool]]:
     """The parts of the fields that must be equal in the files and in the table."""
     return [(one.id, one.name, one.parent_id, one.logical_type, one.nullable) for one in fields]

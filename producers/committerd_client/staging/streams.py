@@ -1,4 +1,4 @@
-"""Streams rows to pylance and keeps our errors."""
+"""Streams rows to pylance and keeps the errors of their source."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from committerd_client.staging.errors import StagingError
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class Stream:
-    """Batches for pylance. A `StagingError` of their source reaches the caller, not an `OSError` with its text."""
+    """Batches for pylance. An error of their source reaches the caller, not an `OSError` with its text."""
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         import pyarrow as pa
 
-        self._raised: list[StagingError] = []
+        self._raised: list[Exception] = []
         self.reader = pa.RecordBatchReader.from_batches(schema, self._passed(batches))
 
     @contextlib.contextmanager
@@ -34,6 +32,6 @@ class Stream:
     def _passed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches
-        except StagingError as error:
+        except Exception as error:
             self._raised.append(error)
             raise

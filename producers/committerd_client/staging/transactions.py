@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from committerd_client.headers import Staged
+from committerd_client.headers import Staged, StagedChange
 from committerd_client.staging.errors import StagingError
 from committerd_common.messages import Field, Manifest, Transaction
 from committerd_common.unknown_fields import unknown_fields
@@ -83,6 +83,14 @@ class ReadTable:
     def staged(self, transaction: Transaction) -> Staged:
         """The transaction, ready to be committed; the committer refuses it if the table was made again since."""
         return Staged(transaction=transaction, read_uuid=self.read_uuid)
+
+    def change(
+        self, transaction: Transaction, *, inserted: int = 0, updated: int = 0, deleted: int = 0
+    ) -> StagedChange:
+        """As `staged`, with the numbers of rows that it inserts, updates and deletes."""
+        return StagedChange(
+            transaction=transaction, read_uuid=self.read_uuid, inserted=inserted, updated=updated, deleted=deleted
+        )
 
     def refuse_legacy(self, what: str) -> None:
         if self.manifest.data_format.version == "0.1":

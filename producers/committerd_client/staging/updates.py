@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from committerd_client.headers import Staged
+from committerd_client.headers import StagedChange
 from committerd_client.staging.deletion import RowOffsets, delete_rows
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 def update(
     dataset: lance.LanceDataset,
-    updates: Mapping[str, str],
+    updates: Mapping[str, str | pa.Scalar],
     where: str | None = None,
     *,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
-) -> Staged:
+) -> StagedChange:
     """Set columns to SQL expressions, as `dataset.update(updates, where)` does.
 
-    `updates`: SQL expressions by top-level column. An expression may use all columns of the old row; its result is cast
-    to the column's type. `where`: None = all rows. In a table with stable row ids the rows keep their ids.
+    `updates`: SQL expressions by top-level column, or Arrow scalars, which are the values themselves. An expression may
+    use all columns of the old row. Values are cast to the column's type. `where`: None = all rows. In a table with
+    stable row ids the rows keep their ids.
 
     Raises `StagingError` for unknown columns, blob columns, legacy files and values that can't be cast. With a pylance
     that can delete only by predicate (4.0.0), also for a `where` that is not deterministic.
@@ -57,7 +58,7 @@ def update(
             fields_for_preserving_frag_bitmap=changed_fields,
         )
     )
-    return table.staged(transaction)
+    return table.change(transaction, updated=sum(read.rows.counts().values()))
 
 
 class _Read:
@@ -71,7 +72,7 @@ class _Read:
 def _new_rows(
     dataset: lance.LanceDataset,
     table: ReadTable,
-    updates: Mapping[str, str],
+    updates: Mapping[str, str | pa.Scalar],
     *,
     where: str | None,
     read: _Read,
@@ -80,12 +81,19 @@ def _new_rows(
     import pyarrow as pa
 
     schema = dataset.schema
-    columns = {one.name: updates.get(one.name, _quoted(one.name)) for one in table.top_fields}
+    expressions = {name: new for name, new in updates.items() if isinstance(new, str)}
+    values = {name: new for name, new in updates.items() if not isinstance(new, str)}
+    columns = {one.name: expressions.get(one.name, _quoted(one.name)) for one in table.top_fields}
     rows = dataset.scanner(columns=columns, filter=where, with_row_id=True, with_row_address=True).to_reader()
     for batch in rows:
         read.ids.frombytes(batch.column("_rowid").to_numpy().tobytes())
         read.rows.add(batch.column("_rowaddr"))
-        yield pa.RecordBatch.from_arrays([_cast(batch.column(field.name), field) for field in schema], schema=schema)
+        given = [
+            pa.repeat(values[field.name], batch.num_rows) if field.name in values else batch.column(field.name)
+            for field in schema
+        ]
+        arrays = [_cast(column, field) for column, field in zip(given, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _write(rows: Iterator[pa.RecordBatch], dataset: lance.LanceDataset) -> list[DataFragment]:

@@ -1,0 +1,237 @@
+"""Executes the changes that a client's `append`, `upsert`, `update` and so on ask for.
+
+Each change is a function for `reexecute`: it opens the table at its latest version, writes the files, and returns the
+transaction, with the numbers of rows. It may be called any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from committerd_client import staging
+from committerd_client.data import Rows, scalars
+from committerd_client.errors import StagingError
+from committerd_client.headers import Staged, StagedChange
+from committerd_client.options import Files, NewTable
+from committerd_client.place import Place
+from committerd_client.reexecution import Reexecution
+from committerd_client.staging.fragments import fragment, storage_version
+from committerd_client.staging.rows import comparable
+from committerd_client.staging.streams import Stream
+from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_common.messages import DataFragment, Field
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+    from lance.fragment import FragmentMetadata
+    from lance.schema import LanceSchema
+
+
+@dataclass(slots=True, kw_only=True)
+class Append:
+    """Appends rows, and creates the table with them if asked."""
+
+    place: Place
+    rows: Rows
+    new_table: NewTable | None = None
+    """How to create the table if it does not exist; None = it must exist."""
+    files: Files = field(default_factory=Files)
+    properties: Mapping[str, str] | None = None
+    _written: _Written | None = None
+
+    def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        dataset = self.place.find()
+        if dataset is None and self.new_table is not None:
+            staged = Create(
+                place=self.place,
+                rows=self.rows,
+                new_table=self.new_table,
+                files=self.files,
+                properties=self.properties,
+            )()
+            overwrite = staged.transaction.overwrite
+            self._written = _Written(tuple(overwrite.fragments), tuple(overwrite.schema), staged.inserted)
+            return staged
+        return self._append(self.place.open() if dataset is None else dataset)
+
+    def _append(self, dataset: lance.LanceDataset) -> StagedChange:
+        table = read_table(dataset)
+        written = self._written
+        if written is None or not written.fits(table):
+            if written is not None and not self.rows.again:
+                raise StagingError(
+                    f"the table has another schema by now (version {table.version}), and the rows came from a reader, "
+                    "which can't be read again: read the rows again and append them",
+                    code="schema_differs",
+                )
+            stream = Stream(*self.rows.read(dataset.schema))
+            fragments = [fragment(one) for one in _write(stream, dataset, self.files, mode="append")]
+            written = self._written = _Written(tuple(fragments), tuple(table.manifest.fields), _count(fragments))
+        transaction = table.transaction(None, self.properties)
+        transaction.append.SetInParent()
+        transaction.append.fragments.extend(written.fragments)
+        return table.change(transaction, inserted=written.count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Files that are written, and the schema that they are for. A later execution uses them again."""
+
+    fragments: tuple[DataFragment, ...]
+    fields: tuple[Field, ...]
+    count: int
+
+    def fits(self, table: ReadTable) -> bool:
+        """Whether an Append to this version of the table may name the files."""
+        used = {number for one in self.fragments for file in one.files for number in file.fields}
+        ours, theirs = comparable(self.fields), comparable(table.manifest.fields)
+        return (
+            {one for one in ours if one[0] in used} <= set(theirs)
+            and {number for number, _, _, _, nullable in theirs if not nullable} <= used
+            and storage_version(self.fragments) in (None, table.manifest.data_format.version)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Upsert:
+    """Merges rows by their keys. `clauses`: those of `staging.merge_insert`."""
+
+    place: Place
+    rows: Rows
+    on: str | Sequence[str] | None
+    clauses: Mapping[str, Any]
+    new_table: NewTable | None = None
+    properties: Mapping[str, str] | None = None
+    _source: pa.Table | None = None
+    _schema: pa.Schema | None = None
+
+    def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        dataset = self.place.find()
+        if dataset is None and self.new_table is not None:
+            rows = self._in_memory()
+            return Create(place=self.place, rows=rows, new_table=self.new_table, properties=self.properties)()
+        dataset = self.place.open() if dataset is None else dataset
+        # A merge whose source is the same object is recognised as the one that was executed before.
+        if self._source is None or self._schema != dataset.schema:
+            self._schema, self._source = dataset.schema, self._in_memory().table(dataset.schema)
+        return staging.merge_insert(
+            dataset, self._source, on=self.on, again=again, properties=self.properties, **self.clauses
+        )
+
+    def _in_memory(self) -> Rows:
+        """The rows, which a refused merge needs again."""
+        if not self.rows.again:
+            self.rows = rows_in_memory(self.rows)
+        return self.rows
+
+
+def rows_in_memory(rows: Rows) -> Rows:
+    """The same rows, which can be read more than once."""
+    table = rows.table()
+    return replace(rows, count=table.num_rows, again=True, open=lambda _: table.to_reader())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Deletes the rows for which an SQL predicate is true."""
+
+    place: Place
+    where: str
+    properties: Mapping[str, str] | None = None
+
+    def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        return staging.delete(self.place.open(), self.where, properties=self.properties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Sets columns of the rows for which an SQL predicate is true."""
+
+    place: Place
+    values: Mapping[str, Any]
+    expressions: Mapping[str, str]
+    where: str | None
+    properties: Mapping[str, str] | None = None
+
+    def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        dataset = self.place.open()
+        updates = {**self.expressions, **scalars(self.values, dataset.schema)}
+        return staging.update(dataset, updates, self.where, properties=self.properties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overwrite:
+    """Replaces all rows and the schema, or creates the table."""
+
+    place: Place
+    rows: Rows
+    schema: pa.Schema | None = None
+    new_table: NewTable = field(default_factory=NewTable)
+    files: Files = field(default_factory=Files)
+    properties: Mapping[str, str] | None = None
+
+    def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        schema, fragments = _written_anew(self.place, self.rows, self.schema, options=self.new_table, files=self.files)
+        version = self.new_table.data_storage_version
+        staged = staging.overwrite(fragments, schema, properties=self.properties, data_storage_version=version)
+        return _counted(replace(staged, create_options=self.new_table.given()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Creates the table, with rows or with a schema alone."""
+
+    place: Place
+    rows: Rows | None = None
+    schema: pa.Schema | LanceSchema | None = None
+    new_table: NewTable = field(default_factory=NewTable)
+    files: Files = field(default_factory=Files)
+    properties: Mapping[str, str] | None = None
+
+    def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        schema, fragments = self.schema, list[Any]()
+        if self.rows is not None:
+            schema, fragments = _written_anew(self.place, self.rows, schema, options=self.new_table, files=self.files)
+        return _counted(staging.create(fragments, schema, properties=self.properties, **self.new_table.given()))
+
+
+def _written_anew(
+    place: Place, rows: Rows, schema: pa.Schema | None, *, options: NewTable, files: Files
+) -> tuple[pa.Schema, list[FragmentMetadata]]:
+    """Write files whose fields get ids of their own: (their schema, the fragments)."""
+    schema, batches = rows.read(schema, fill=True)
+    if not schema.names:
+        raise StagingError("a table needs columns: give rows, or a pyarrow schema", code="column")
+    return schema, _write(
+        Stream(schema, batches),
+        place.uri,
+        files,
+        mode="overwrite",  # "create" would refuse a folder in which somebody else has just created the table
+        data_storage_version=options.data_storage_version,
+        storage_options=place.options,
+    )
+
+
+def _write(stream: Stream, target: Any, files: Files, **options: Any) -> list[FragmentMetadata]:
+    from lance.fragment import write_fragments  # imported here because it takes a third of a second
+
+    given: dict[str, Any] = {**files.given(), **options}
+    with stream.being_read() as reader:
+        return list(write_fragments(reader, target, return_transaction=False, **given))
+
+
+def _counted(staged: Staged) -> StagedChange:
+    """A create or an Overwrite, with the number of its rows."""
+    return StagedChange(
+        transaction=staged.transaction,
+        create_only=staged.create_only,
+        create_options=staged.create_options,
+        inserted=_count(staged.transaction.overwrite.fragments),
+    )
+
+
+def _count(fragments: Sequence[DataFragment]) -> int:
+    return sum(one.physical_rows for one in fragments)

@@ -1,0 +1,309 @@
+"""Takes rows in any form that Python programs have them in, and fits them to a table's schema.
+
+Columns match by name; their order does not matter. A column of the table that the rows don't have stays null. Values
+are cast to the table's types, and a value that does not fit is an error that names its column: nothing is cut off or
+rounded to an integer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from committerd_client.errors import StagingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ArrowStream(Protocol):
+    """A table or a reader of record batches: pyarrow's, pandas', polars', DuckDB's, ..."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+class ArrowArray(Protocol):
+    """A record batch."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
+
+
+class ArrowSchema(Protocol):
+    """A schema of Arrow."""
+
+    def __arrow_c_schema__(self) -> Any: ...
+
+
+class Scannable(Protocol):
+    """A dataset of Lance or of pyarrow."""
+
+    def scanner(self) -> Any: ...
+
+
+Data: TypeAlias = (
+    "ArrowStream | ArrowArray | Scannable | Iterable[ArrowArray] | Iterable[Mapping[str, Any]] | Mapping[str, Any]"
+)
+"""Rows: an Arrow table, record batch or reader, a list of record batches, a pandas or polars DataFrame, a Lance or
+pyarrow dataset, a list of dicts (one for each row), or a dict of columns."""
+
+_TAKEN = (
+    "an Arrow table, record batch or reader, a pandas or polars DataFrame, a Lance dataset, a list of dicts or a dict "
+    "of columns"
+)
+_PANDAS_METADATA = b"pandas"
+_SPECIAL = (b"lance-encoding:blob", b"ARROW:extension:name")
+"""Metadata of fields whose stored type differs from the type of the rows: pylance converts these itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in some form. `read` returns them as Arrow."""
+
+    names: tuple[str, ...]
+    """The columns."""
+    count: int | None
+    """Number of rows; None = not known before they are read."""
+    again: bool
+    """Whether they can be read more than once."""
+    open: Callable[[Mapping[str, pa.Field]], pa.RecordBatchReader]
+    """Makes the reader. It gets the fields of the table, which give Python objects their types."""
+
+    def read(
+        self, target: pa.Schema | None = None, *, fill: bool = False
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows, with the types of the table's schema `target` if it is given: (schema, batches).
+
+        `fill`: whether to add the columns of `target` that the rows don't have, as nulls.
+
+        Raises `StagingError` (`schema_differs`) for columns that the table does not have or requires. The batches raise
+        it for values that don't fit.
+        """
+        if target is None:
+            return _without_pandas(self.open({}))
+        self._check_names(target)
+        schema, batches = _cast(self.open({field.name: field for field in target}), target)
+        return _filled(schema, batches, target) if fill else (schema, batches)
+
+    def table(self, target: pa.Schema | None = None) -> pa.Table:
+        """All rows in memory; as `read` otherwise."""
+        import pyarrow as pa
+
+        schema, batches = self.read(target)
+        return pa.Table.from_batches(batches, schema)
+
+    def _check_names(self, target: pa.Schema) -> None:
+        wanted = target.names
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise StagingError(f"column {name!r} is there twice", code="schema_differs")
+            if name not in wanted:
+                near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.5)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise StagingError(
+                    f"column {name!r} is not in the table{hint}: it has {', '.join(wanted)}. Leave the column out, or "
+                    "add it to the table with add_columns",
+                    code="schema_differs",
+                )
+        for field in target:
+            if not field.nullable and field.name not in self.names:
+                raise StagingError(
+                    f"the rows have no column {field.name!r}, which may not be null in the table", code="schema_differs"
+                )
+
+
+def rows_of(data: Any) -> Rows:
+    """The rows of any `Data`. Raises `TypeError` for anything else. Reads an iterator of rows or batches to its end."""
+    import pyarrow as pa
+
+    if isinstance(data, pa.Table):
+        return Rows(tuple(data.schema.names), data.num_rows, True, lambda _: data.to_reader())
+    if isinstance(data, pa.RecordBatch):
+        return rows_of(pa.Table.from_batches([data]))
+    if isinstance(data, pa.RecordBatchReader):
+        return Rows(tuple(data.schema.names), None, False, lambda _: data)
+    if isinstance(data, Mapping):
+        return _columns(data)
+    if _is_frame(data, "pandas"):
+        return _pandas(data)
+    if _is_frame(data, "polars"):
+        return rows_of(data.to_arrow())
+    if hasattr(data, "scanner"):
+        return Rows(tuple(data.schema.names), None, True, lambda _: data.scanner().to_reader())
+    if hasattr(data, "to_reader"):  # a scanner of Lance or pyarrow
+        return Rows(tuple(data.projected_schema.names), None, True, lambda _: data.to_reader())
+    if hasattr(data, "__arrow_c_stream__"):
+        return rows_of(pa.table(data))
+    if hasattr(data, "__arrow_c_array__"):
+        return rows_of(pa.record_batch(data))
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | pa.Schema):
+        return _items(list(data))
+    raise TypeError(f"{_TAKEN} is needed, not {_described(data)}")
+
+
+def is_schema(given: Any) -> bool:
+    """Whether it is a schema of pyarrow or pylance, and not rows."""
+    import pyarrow as pa
+
+    return isinstance(given, pa.Schema) or type(given).__name__ == "LanceSchema"
+
+
+def _is_frame(data: Any, library: str) -> bool:
+    """Whether it is a DataFrame of the library, which is not imported for that."""
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__]
+    return (library, "DataFrame") in kinds
+
+
+def _described(data: Any) -> str:
+    kind = f"{type(data).__module__}.{type(data).__name__}".removeprefix("builtins.")
+    if kind.startswith("pyspark."):
+        return f"{kind}: call its toArrow(), or write it with committerd_spark"
+    if kind.startswith("polars."):
+        return f"{kind}: call its collect()"
+    if isinstance(data, str) or hasattr(data, "__fspath__"):
+        return f"the path {str(data)!r}: read the file, for example with pyarrow.parquet, or use `committerd append`"
+    return kind
+
+
+def _items(items: list[Any]) -> Rows:
+    """Rows of a list: one dict for each row, or record batches."""
+    import pyarrow as pa
+
+    if all(isinstance(one, Mapping) for one in items):
+        names = tuple(dict.fromkeys(name for one in items for name in one))
+        return _objects({name: [one.get(name) for one in items] for name in names}, len(items))
+    batches = [batch for one in items for batch in (one.to_batches() if isinstance(one, pa.Table) else [one])]
+    for one in batches:
+        if not isinstance(one, pa.RecordBatch):
+            raise TypeError(f"{_TAKEN} is needed, not a list with {_described(one)}")
+    return rows_of(pa.Table.from_batches(batches))
+
+
+def _columns(columns: Mapping[str, Any]) -> Rows:
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise StagingError(f"the columns have different numbers of rows: {lengths}", code="schema_differs")
+    return _objects(columns, next(iter(lengths.values()), 0))
+
+
+def _pandas(frame: Any) -> Rows:
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()  # a named index is a column to pandas' users; the other kind counts rows
+    return _objects({str(name): frame[name] for name in frame.columns}, len(frame))
+
+
+def _objects(columns: Mapping[str, Any], count: int) -> Rows:
+    """Rows whose columns are Python objects or arrays: the table's types are theirs."""
+
+    def opened(fields: Mapping[str, pa.Field]) -> pa.RecordBatchReader:
+        import pyarrow as pa
+
+        made = [_array(name, values, fields.get(name)) for name, values in columns.items()]
+        return pa.table(made, names=list(columns)).to_reader()
+
+    return Rows(tuple(columns), count, True, opened)
+
+
+def _array(name: str, values: Any, field: pa.Field | None) -> Any:
+    import pyarrow as pa
+
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if getattr(values, "ndim", 1) > 1:  # vectors, as a matrix of numpy
+        values = list(values)
+    try:
+        if field is None or _is_special(field):
+            return pa.array(values)
+        return pa.array(values, type=field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        wanted = "" if field is None else f", which is {field.type} in the table"
+        raise StagingError(f"column {name!r}{wanted}: {error}", code="schema_differs") from error
+
+
+def _cast(reader: pa.RecordBatchReader, target: pa.Schema) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The same rows with the target's types."""
+    import pyarrow as pa
+
+    fields = [_output_field(given, target.field(given.name)) for given in reader.schema]
+    schema = pa.schema(fields)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            columns = [_cast_column(column, field) for column, field in zip(batch.columns, fields, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return schema, batches()
+
+
+def _filled(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch], target: pa.Schema
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows with all columns of `target`, in its order."""
+    import pyarrow as pa
+
+    places = [schema.get_field_index(field.name) for field in target]
+    full = pa.schema(
+        [field if place < 0 else schema.field(place) for place, field in zip(places, target, strict=True)],
+        metadata=target.metadata,
+    )
+
+    def filled() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [
+                pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
+                for place, field in zip(places, full, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=full)
+
+    return full, filled()
+
+
+def _output_field(given: pa.Field, wanted: pa.Field) -> pa.Field:
+    return given if _is_special(given) or _is_special(wanted) else wanted
+
+
+def _is_special(field: pa.Field) -> bool:
+    import pyarrow as pa
+
+    metadata = field.metadata or {}
+    return isinstance(field.type, pa.BaseExtensionType) or any(key in metadata for key in _SPECIAL)
+
+
+def _cast_column(column: pa.Array, field: pa.Field) -> Any:
+    import pyarrow as pa
+
+    if column.type != field.type:
+        try:
+            if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
+                column = column.cast(field.type.value_type).dictionary_encode()
+            column = column.cast(field.type)
+        except pa.ArrowException as error:
+            raise StagingError(
+                f"column {field.name!r} is {field.type} in the table, and the rows have {column.type}: {error}",
+                code="schema_differs",
+            ) from error
+    if column.null_count and not field.nullable:
+        raise StagingError(
+            f"column {field.name!r} may not be null in the table, and the rows have a null there", code="schema_differs"
+        )
+    return column
+
+
+def _without_pandas(reader: pa.RecordBatchReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows without the schema metadata that only pandas understands."""
+    import pyarrow as pa
+
+    metadata = dict(reader.schema.metadata or {})
+    metadata.pop(_PANDAS_METADATA, None)
+    schema = reader.schema.with_metadata(metadata or None)
+    return schema, (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in reader)
+
+
+def scalars(values: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    """Python values by column, as scalars of the columns' types. Raises `StagingError` for values that don't fit."""
+    names = schema.names
+    for name in values:
+        if name not in names:
+            raise StagingError(f"there is no column {name!r} in the table; it has {', '.join(names)}", code="column")
+    return {name: _array(name, [value], schema.field(name))[0] for name, value in values.items()}

@@ -1,0 +1,66 @@
+"""Where a table is, and whether there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from committerd_client.errors import TableMissing
+
+if TYPE_CHECKING:
+    import lance
+
+_NEEDED = ("lance", "pyroaring", "numpy")
+"""What the extra `lance` brings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of a table, as pylance opens it."""
+
+    uri: str
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """The storage options, for pylance."""
+        return dict(self.storage_options) if self.storage_options else None
+
+    def find(self) -> lance.LanceDataset | None:
+        """The table at its latest version; None if there is none. Raises pylance's errors for other failures."""
+        import lance  # imported here because it takes a third of a second
+
+        try:
+            return lance.dataset(self.uri, storage_options=self.options)
+        except (OSError, ValueError) as error:
+            # pylance 4.0.0 to 14.x raises a ValueError, and has no class for it.
+            if "was not found" not in str(error):
+                raise
+            return None
+
+    def open(self) -> lance.LanceDataset:
+        """The table at its latest version. Raises `TableMissing`."""
+        found = self.find()
+        if found is None:
+            raise TableMissing(
+                f"there is no table at {self.uri}. Create it with client.create(schema), or with the first rows: "
+                "append and upsert take create=True"
+            )
+        return found
+
+
+def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Place:
+    """The place for calls that read or write the table.
+
+    Raises `ValueError` without a URI, and `ModuleNotFoundError` if the extra `lance` is not installed.
+    """
+    if uri is None:
+        raise ValueError("the client does not know where the table is: give it dataset_uri=")
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            "calls that read or write the table need pylance: pip install 'committerd-client[lance]'", name=missing[0]
+        )
+    return Place(uri=uri, storage_options=storage_options)

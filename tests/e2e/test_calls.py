@@ -1,0 +1,92 @@
+"""The calls that take data, against a real committer: one call each, from nothing to rows in the table."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from committerd_client import CommitClient, SyncCommitClient, TableExists, TableMissing
+from harness.scene import Scene
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+
+def _client(scene: Scene, **options: Any) -> SyncCommitClient:
+    return SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri, **options)
+
+
+def _rows(scene: Scene) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in lance.dataset(scene.table.uri).to_table().to_pylist())
+
+
+def test_each_call_changes_the_table_and_counts_its_rows(scene: Scene) -> None:
+    scene.daemon()
+    with _client(scene) as client:
+        with pytest.raises(TableMissing, match="create=True"):
+            client.append([{"id": 1}])
+        made = client.append([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}], create=True)
+        assert (made.version, made.num_inserted_rows, made.attempts) == (1, 2, 1)
+        added = client.append(pa.table({"name": ["c"], "id": pa.array([3], pa.int32())}), create=True)
+        assert (added.version, added.num_inserted_rows) == (2, 1)
+        merged = client.upsert([{"id": 3, "name": "C"}, {"id": 4, "name": "d"}, {"id": 5, "name": "e"}], on="id")
+        assert (merged.num_inserted_rows, merged.num_updated_rows, merged.num_deleted_rows) == (2, 1, 0)
+        set_to = client.update({"name": "it's"}, where="id = 1")
+        computed = client.update(values_sql={"id": "id + 10", "name": "upper(name)"}, where="id = 2")
+        assert set_to.num_updated_rows == computed.num_updated_rows == 1
+        gone = client.delete("id = 5")
+        assert gone.num_deleted_rows == 1
+        assert _rows(scene) == [(1, "it's"), (3, "C"), (4, "d"), (12, "B")]
+        nothing = client.delete("id = 5")
+        assert (nothing.num_deleted_rows, nothing.version, nothing.commit) == (0, gone.version, None)
+        only_new = client.merge_insert(
+            [{"id": 1, "name": "x"}, {"id": 6, "name": "f"}], on="id", when_not_matched_insert_all=True
+        )
+        assert (only_new.num_inserted_rows, only_new.num_updated_rows) == (1, 0)
+        replaced = client.overwrite({"id": [7, 8]})
+        assert replaced.num_inserted_rows == 2
+        assert _rows(scene) == [(7,), (8,)]
+        with pytest.raises(TableExists):
+            client.create(pa.schema([("id", pa.int64())]))
+        assert client.create(pa.schema([("id", pa.int64())]), exist_ok=True).num_inserted_rows == 0
+
+
+async def test_two_that_create_the_table_at_once_both_add_their_rows(scene: Scene) -> None:
+    scene.daemon()
+    async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        results = await asyncio.gather(*(client.append([{"id": number}], create=True) for number in range(8)))
+        merged = await asyncio.gather(*(client.upsert([{"id": number}], on="id") for number in range(4, 12)))
+    assert {one.num_inserted_rows for one in results} == {1}
+    assert sum(one.num_inserted_rows for one in merged) == 4
+    assert [row for (row,) in _rows(scene)] == list(range(12))
+
+
+def test_upserts_go_on_under_a_stream_of_appends(scene: Scene) -> None:
+    scene.daemon()
+    stop = threading.Event()
+
+    def append() -> None:
+        with _client(scene) as client:
+            number = 1_000
+            while not stop.wait(0.005):
+                client.append([{"id": number, "count": 0}])
+                number += 1
+
+    with _client(scene) as client:
+        client.create(pa.schema([("id", pa.int64()), ("count", pa.int32())]))
+        appending = threading.Thread(target=append)
+        appending.start()
+        try:
+            results = [client.upsert([{"id": 1, "count": number}], on="id") for number in range(10)]
+        finally:
+            stop.set()
+            appending.join()
+    assert max(one.attempts for one in results) > 1
+    assert [one.num_inserted_rows for one in results] == [1] + [0] * 9
+    rows = _rows(scene)
+    assert rows[0] == (1, 9)
+    assert len(rows) == len({id for id, _ in rows})
