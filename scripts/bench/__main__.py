@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[2]
 _PUBLISHED = _ROOT / "docs" / "bench"
 _UNPUBLISHED = _ROOT / ".cache" / "bench"
-_NAMES = ("writers", "no_coalescing", "fragments", "s3", "mixed", "idle", "backlog", "judge", "memory", "limits")
+_NAMES = (
+    "writers",
+    "no_coalescing",
+    "fragments",
+    "s3",
+    "mixed",
+    "bursts",
+    "upserts",
+    "idle",
+    "backlog",
+    "judge",
+    "memory",
+    "limits",
+)
 
 
 def main() -> int:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from scripts.bench.bench import mode
+from scripts.bench.burst_side import Kind
 from scripts.bench.plan import Plan
 from scripts.bench.results import Results, Side
-from scripts.bench.scenarios import fragments, idle, judging, memory, no_coalescing, s3, writers
+from scripts.bench.scenarios import bursts, fragments, idle, judging, memory, mixed, no_coalescing, s3, upserts, writers
 
 Verdict = Literal["met", "NOT MET", "not measured", "FAILED"]
 
@@ -177,6 +178,47 @@ def _judging(operation: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
     return judge
 
 
+def _mixed(ours: str, theirs: str, times: float) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        our_rate, their_rate = value("committerd", ours, "rate"), value("pylance", theirs, "rate")
+        told = f"{our_rate:.1f}/s against {their_rate:.1f}/s: {our_rate / their_rate:.2f}x"
+        return told, our_rate >= times * their_rate
+
+    return judge
+
+
+def _burst(kind: Kind, where: str, least: float, cpu: float | None) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        case = bursts.case(kind, where)
+        rate, used = value("committerd", case, "rate"), value("committerd", case, "cpu")
+        failed = value.most("committerd", case, "failed")
+        told = f"{rate:.0f}/s, {_ms(used)} of CPU each" + (f"; {failed:.0f} failed" if failed else "")
+        if kind == "upsert" and where == bursts.S3:
+            told += f"; pylance {value('pylance', case, 'rate'):.1f}/s"
+        return told, rate >= least and (cpu is None or used <= cpu) and not failed
+
+    return judge
+
+
+def _behind(value: _Values, _: Plan) -> tuple[str, bool]:
+    most = value.most("committerd", bursts.BEHIND, "p99")
+    return f"{most:.2f} s at most", most <= 1
+
+
+def _upserts(share: float, times: float) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        case = upserts.case(share)
+        ours, theirs = value("committerd", case, "rate"), value("pylance", case, "rate")
+        p99, twice = value("committerd", case, "p99"), value.most("committerd", case, "twice")
+        told = (
+            f"{ours:.1f}/s against {theirs:.1f}/s: {ours / theirs:.2f}x; p99 {p99:.2f} s; {twice:.0f} duplicate keys "
+            f"against {value.most('pylance', case, 'twice'):.0f}"
+        )
+        return told, ours >= times * theirs and p99 <= 1 and not twice
+
+    return judge
+
+
 def _memory(case: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
     def judge(value: _Values, _: Plan) -> tuple[str, bool]:
         ours, theirs = value("committerd", case, "peak"), value("pylance", memory.PROCESS, "peak")
@@ -202,6 +244,30 @@ _BARS = (
         for d in (True, False)
     ),
     _Bar("s3", "S3 with 60 ms on every request, 256 in flight, 30 s", ">= 1,000/s, p99 <= 0.5 s", _s3),
+    _Bar(
+        "mixed", "16 writers of everything, local, durable", ">= 1.5x pylance", _mixed(mode(True), mixed.PYLANCE, 1.5)
+    ),
+    _Bar("mixed", f"the same {mixed.S3}", ">= 15x pylance", _mixed(mixed.S3, mixed.S3, 15)),
+    *(
+        _Bar("bursts", f"300 {kind}s of distinct rows at once, local", ">= 1,000/s, <= 1 ms of CPU each", judge)
+        for kind in bursts.KINDS
+        for judge in (_burst(kind, bursts.LOCAL, 1000, 0.001),)
+    ),
+    *(
+        _Bar("bursts", f"600 {kind}s of distinct rows, 256 in flight, {bursts.S3}", ">= 300/s", judge)
+        for kind in bursts.KINDS
+        for judge in (_burst(kind, bursts.S3, 300, None),)
+    ),
+    _Bar("bursts", bursts.BEHIND, "p99 <= 1 s", _behind),
+    *(
+        _Bar(
+            "upserts",
+            f"6 clients, 15 upserts of 20 rows each, {upserts.case(share)}",
+            f">= {times:g}x pylance, p99 <= 1 s, no duplicate key",
+            _upserts(share, times),
+        )
+        for share, times in ((0.0, 1), (0.3, 1), (1.0, 0.5))
+    ),
     *(
         _Bar("idle", f"submit to outcome when idle, {case}", "<= 2 Kafka hops + 1.2x the write", _idle(case))
         for case in (mode(True), mode(False), idle.S3)

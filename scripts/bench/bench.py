@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 from kafka import KafkaAdminClient
 
 from harness.daemon import Daemon
@@ -120,6 +121,10 @@ class Bench:
         """The arguments with which a worker process commits through this daemon's queue, to the daemon's table."""
         return {"pool": self.pool, "servers": self.kafka, "dataset": dataset_of(daemon), "uri": uri}
 
+    def queue_of(self, daemon: Daemon, place: StorePlace) -> dict[str, Any]:
+        """As `queue`, for workers that read and write the table too."""
+        return {**self.queue(daemon, place.uri), "storage_options": dict(place.storage_options) or None}
+
     def _remove_topics(self) -> None:
         admin: Any = KafkaAdminClient(bootstrap_servers=self._kafka)
         wanted = {f"{name}.{role}" for name in self._datasets for role in ("staged", "outcomes", "dead")}
@@ -130,6 +135,16 @@ class Bench:
 def dataset_of(daemon: Daemon) -> str:
     """The name of its dataset, which names the topics."""
     return daemon.environment["COMMITTERD_DATASET__NAME"]
+
+
+def pid_of(daemon: Daemon) -> int:
+    """The process id of the daemon, which a watcher has started."""
+    wanted = dataset_of(daemon)
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        words = process.cmdline()
+        if words[1:] == ["-m", "committerd", "run"] and process.environ().get("COMMITTERD_DATASET__NAME") == wanted:
+            return int(process.pid)
+    raise RuntimeError("the daemon's process is not there")
 
 
 def mode(durable: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from scripts.bench.bench import mode
 from scripts.bench.plan import Plan
 from scripts.bench.results import Results
-from scripts.bench.scenarios import fragments, memory, mixed, no_coalescing, s3, writers
+from scripts.bench.scenarios import bursts, fragments, memory, mixed, no_coalescing, s3, upserts, writers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,5 +60,10 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
     for milliseconds in plan.s3_race_seconds:
         for metric in ("rate", "p50", "p99"):
             yield s3.NAME, s3.case(milliseconds), s3.case(milliseconds), metric
+    yield mixed.NAME, mixed.S3, mixed.S3, "rate"
+    for metric in ("rate", "p50", "p99"):
+        yield bursts.NAME, bursts.case("upsert", bursts.S3), bursts.case("upsert", bursts.S3), metric
+        for share in upserts.SHARES:
+            yield upserts.NAME, upserts.case(share), upserts.case(share), metric
     for case in (memory.PROCESS, memory.DAEMON):
         yield memory.NAME, case, memory.PROCESS, "peak"

@@ -13,7 +13,7 @@ os.environ.setdefault("LANCE_LOG", "error")
 
 import lance
 
-from committerd_client import CommitClient, staging
+from committerd_client import CommitClient, Reexecution, staging
 from scripts.bench.pool import Pool, rows
 
 ROUND = ("append", "append", "upsert", "append", "append", "delete", "append", "append", "config", "append")
@@ -86,16 +86,21 @@ class Direct:
     The constructor makes a first commit.
     """
 
-    def __init__(self, *, pool: Pool, uri: str, writer: int, rounds: int) -> None:
-        self._table: Any = lance.dataset(uri)
-        self._steps = [(step, self._ready(pool, step)) for step in steps(writer, rounds)]
-        self._until_done(Step(kind="config", setting=f"bench.first{writer}"), None)
+    def __init__(
+        self, *, pool: Pool, uri: str, steps: Sequence[Step], storage_options: dict[str, str] | None = None
+    ) -> None:
+        self._table: Any = lance.dataset(uri, storage_options=storage_options)
+        self._steps = [(step, self._ready(pool, step)) for step in steps]
+        self._until_done(Step(kind="config", setting=f"bench.first{os.getpid()}"), None)
 
-    def run(self) -> Mixed:
-        """Perform all operations."""
+    def run(self, *, seconds: float | None = None) -> Mixed:
+        """Perform all operations, or those that begin within the given time."""
         mixed = Mixed(began=time.monotonic())
+        until = float("inf") if seconds is None else mixed.began + seconds
         for step, operation in self._steps:
             began = time.monotonic()
+            if began >= until:
+                break
             mixed.again += self._until_done(step, operation)
             noted(mixed, step, began)
         mixed.ended = time.monotonic()
@@ -138,15 +143,22 @@ class Queued:
     """
 
     def __init__(
-        self, *, pool: Pool, servers: str, dataset: str, uri: str, writers: Sequence[int], rounds: int
+        self,
+        *,
+        pool: Pool,
+        servers: str,
+        dataset: str,
+        uri: str,
+        writers: Sequence[Sequence[Step]],
+        storage_options: dict[str, str] | None = None,
     ) -> None:
-        self._pool, self._uri = pool, uri
-        self._steps = [list(steps(writer, rounds)) for writer in writers]
-        self._tables: list[Any] = [lance.dataset(uri) for _ in writers]
+        """`writers`: the operations of each."""
+        self._pool, self._steps = pool, writers
+        self._tables: list[Any] = [lance.dataset(uri, storage_options=storage_options) for _ in writers]
         self._runner = asyncio.Runner()
-        self._client = CommitClient(servers, dataset=dataset, dataset_uri=uri)
+        self._client = CommitClient(servers, dataset=dataset, dataset_uri=uri, storage_options=storage_options)
         self._runner.run(self._client.start())
-        first = staging.update_config(self._tables[0], config={f"bench.first{writers[0]}": "1"})
+        first = staging.update_config(self._tables[0], config={f"bench.first{os.getpid()}": "1"})
         self._runner.run(self._client.commit(first, timeout=60))
 
     def run(self) -> Mixed:
@@ -179,11 +191,13 @@ class Queued:
             mixed.again += result.attempts - 1
             noted(mixed, step, began)
 
-    def _execution(self, step: Step, table: Any) -> Callable[[object], Any]:
-        def execute(_: object) -> Any:
+    def _execution(self, step: Step, table: Any) -> Callable[[Reexecution | None], Any]:
+        source = rows(step.keys, step.value)  # the same object each time, so that a merge can use its results again
+
+        def execute(again: Reexecution | None) -> Any:
             table.checkout_latest()
             if step.kind == "upsert":
-                return staging.merge_insert(table, rows(step.keys, step.value), on="id")
+                return staging.merge_insert(table, source, on="id", again=again)
             if step.kind == "delete":
                 return staging.delete(table, f"id = {step.keys[0]}")
             return staging.update_config(table, config={step.setting: str(step.value)})

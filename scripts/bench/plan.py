@@ -36,6 +36,19 @@ class Plan:
     mixed_rounds: int = 3
     """Rounds of ten operations of each writer."""
 
+    mixed_s3_race_seconds: float = 30.0
+    """How long pylance's writers work on S3."""
+
+    burst: int = 300
+    burst_s3: int = 600
+    burst_race_seconds: float = 20.0
+    burst_behind: int = 5
+    """Bursts of 100 upserts with an Append behind them."""
+
+    upsert_clients: int = 6
+    upserts_each: int = 15
+    upsert_rows: int = 20
+
     idle_commits: int = 200
     idle_s3_commits: int = 50
     backlog: int = 100_000
@@ -79,6 +92,13 @@ def quick(runs: int | None) -> Plan:
         s3_runs=1,
         mixed_writers=4,
         mixed_rounds=1,
+        mixed_s3_race_seconds=2.0,
+        burst=20,
+        burst_s3=20,
+        burst_race_seconds=2.0,
+        burst_behind=1,
+        upsert_clients=2,
+        upserts_each=3,
         idle_commits=20,
         idle_s3_commits=5,
         backlog=2000,
@@ -103,7 +123,13 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         "no_coalescing": runs * (plan.race_seconds + 5 + 2 * (start + plan.uncoalesced / 300)),
         "fragments": 15 + sum(per_fragment * size * (times + 4) for size, times in plan.fragments.items()),
         "s3": plan.s3_runs * (2 * sum(plan.s3_seconds.values()) + 30 + 2 * sum(plan.s3_race_seconds.values()) + 30),
-        "mixed": runs * (2 * start + plan.mixed_writers * plan.mixed_rounds * 10 / 25),
+        "mixed": runs * (2 * start + plan.mixed_writers * plan.mixed_rounds * 10 / 25)
+        + plan.s3_runs * (plan.mixed_s3_race_seconds + 2 * start + plan.mixed_writers * plan.mixed_rounds * 10 / 30),
+        "bursts": 2 * runs * (start + plan.burst / 30)
+        + plan.s3_runs * (plan.burst_race_seconds + 2 * (start + plan.burst_s3 / 20))
+        + start
+        + plan.burst_behind * 10,
+        "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20),
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,

@@ -6,8 +6,10 @@ does not throttle connections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Self
 
 import lance
@@ -47,14 +49,19 @@ class ProxiedS3:
         finally:
             self._proxy.remove(toxic)
 
-    def new_table(self, pool: Pool) -> StorePlace:
-        """Make an empty table in a new bucket, without the proxy; return how both sides reach it through the proxy.
+    def new_table(self, pool: Pool, ids: Iterable[int] = ()) -> StorePlace:
+        """Make a table in a new bucket, without the proxy; return how both sides reach it through the proxy.
 
         The files of the pool are in its folder `data`, through a symbolic link in the server's own folder.
         """
         place = s3_place(self._direct, proxy=self._proxy.url)
-        lance.write_dataset(rows([]), place.uri, storage_options=dict(place.storage_options))
-        (self.data / place.uri.partition("://")[2] / "data").symlink_to(pool.folder)
+        lance.write_dataset(rows(list(ids)), place.uri, storage_options=dict(place.storage_options))
+        data = self.data / place.uri.partition("://")[2] / "data"
+        if data.exists():
+            for file in data.iterdir():
+                shutil.copyfile(file, Path(pool.folder, file.name))
+            shutil.rmtree(data)
+        data.symlink_to(pool.folder)
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def new_folder(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from scripts.bench.bench import Bench
 from scripts.bench.scenarios import (
     backlog,
+    bursts,
     fragments,
     idle,
     judging,
@@ -15,6 +16,7 @@ from scripts.bench.scenarios import (
     mixed,
     no_coalescing,
     s3,
+    upserts,
     writers,
 )
 
@@ -24,6 +26,8 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "fragments": fragments.run,
     "s3": s3.run,
     "mixed": mixed.run,
+    "bursts": bursts.run,
+    "upserts": upserts.run,
     "idle": idle.run,
     "backlog": backlog.run,
     "judge": judging.run,

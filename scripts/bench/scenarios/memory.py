@@ -8,14 +8,10 @@ and takes the same Appends from a queue, one at a time.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import psutil
-
-from harness.daemon import Daemon
 from harness.places import StorePlace
-from scripts.bench.bench import Bench
+from scripts.bench.bench import Bench, pid_of
 from scripts.bench.committerd_side import InProcess
 from scripts.bench.machine import peak_memory_bytes
 from scripts.bench.pool import enlarge_table, require_count
@@ -68,19 +64,9 @@ def _daemons(bench: Bench, uri: str) -> int:
         produced: Written = worker.call("one_by_one")
         worker.call("close")
         assert not produced.failed, produced.errors
-        peak = peak_memory_bytes(_pid(daemon))
+        peak = peak_memory_bytes(pid_of(daemon))
         daemon.stop()
     return peak
-
-
-def _pid(daemon: Daemon) -> int:
-    """The process id of the daemon, which a watcher has started."""
-    wanted = daemon.environment["COMMITTERD_DATASET__NAME"]
-    for process in psutil.Process(os.getpid()).children(recursive=True):
-        words = process.cmdline()
-        if words[1:] == ["-m", "committerd", "run"] and process.environ().get("COMMITTERD_DATASET__NAME") == wanted:
-            return int(process.pid)
-    raise RuntimeError("the daemon's process is not there")
 
 
 def _note(bench: Bench, side: Side, case: str, peak: int) -> None:

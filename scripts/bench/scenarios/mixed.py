@@ -5,66 +5,79 @@ Each writer has its own files, keys and settings, and begins an operation when t
 do the same work. The time is from the first operation to the last commit, and includes executing upserts and deletes,
 and all re-executions. pylance: a process for each writer, which keeps its dataset object; it repeats an operation that
 pylance gives up. committerd: the writers in at most four processes, `commit(..., reexecute=...)`, durable and not. The
-files of the Appends are written in advance. At the end pylance reads the table: every row, value and setting must be
-what was committed.
+files of the Appends are written in advance. On S3, with 60 ms added to every response, pylance's writers begin nothing
+after 30 s; committerd's writers perform all operations. At the end pylance reads the table: every row, value and
+setting must be what was committed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import lance
 
 from harness.places import StorePlace
 from scripts.bench.bench import Bench, mode
 from scripts.bench.measuring import PROCESSES_MAX
-from scripts.bench.mixed_side import KEYS_EACH, Direct, Mixed, Queued
+from scripts.bench.mixed_side import KEYS_EACH, ROUND, Direct, Mixed, Queued, steps
 from scripts.bench.pool import APPENDED_ID, WrongTable
 from scripts.bench.results import Side
 from scripts.bench.workers import results
 
 NAME = "mixed"
 PYLANCE = "direct"
+S3_MILLISECONDS = 60
+S3 = f"on S3, {S3_MILLISECONDS} ms added"
 
 
 def run(bench: Bench) -> None:
-    """Measure pylance and committerd in turn."""
-    keys = range(bench.plan.mixed_writers * KEYS_EACH)
-    for _ in range(bench.plan.runs):
-        uri = bench.new_table(keys)
-        done = _direct(bench, uri)
-        _require_all(uri, bench, done)
-        _note(bench, PYLANCE, "pylance", done)
+    """Measure pylance and committerd in turn, locally and then on S3."""
+    plan = bench.plan
+    keys = range(plan.mixed_writers * KEYS_EACH)
+    for _ in range(plan.runs):
+        _measure_pylance(bench, StorePlace(bench.new_table(keys)), PYLANCE)
         for durable in (True, False):
-            uri = bench.new_table(keys)
-            done = _queued(bench, uri, durable=durable)
-            _require_all(uri, bench, done)
-            _note(bench, mode(durable), "committerd", done)
+            _measure(bench, StorePlace(bench.new_table(keys)), mode(durable), durable=durable)
+    for _ in range(plan.s3_runs):
+        places = [bench.s3.new_table(bench.pool, keys) for _ in range(2)]
+        with bench.s3.adding(S3_MILLISECONDS):
+            _measure_pylance(bench, places[0], S3, seconds=plan.mixed_s3_race_seconds)
+            _measure(bench, places[1], S3, durable=True)
 
 
-def _direct(bench: Bench, uri: str) -> list[Mixed]:
+def _measure_pylance(bench: Bench, place: StorePlace, case: str, *, seconds: float | None = None) -> None:
+    """`seconds`: nothing is begun after this time."""
     plan = bench.plan
     workers = bench.workers(plan.mixed_writers)
     for number, worker in enumerate(workers):
-        worker.begin_make(Direct, pool=bench.pool, uri=uri, writer=number, rounds=plan.mixed_rounds)
+        worker.begin_make(
+            Direct,
+            pool=bench.pool,
+            uri=place.uri,
+            steps=list(steps(number, plan.mixed_rounds)),
+            storage_options=dict(place.storage_options) or None,
+        )
     results(workers)
     for worker in workers:
-        worker.start("run")
-    return results(workers)
+        worker.start("run", seconds=seconds)
+    done: list[Mixed] = results(workers)
+    _require_all(place, bench, done)
+    _note(bench, case, "pylance", done)
 
 
-def _queued(bench: Bench, uri: str, *, durable: bool) -> list[Mixed]:
+def _measure(bench: Bench, place: StorePlace, case: str, *, durable: bool) -> None:
     plan = bench.plan
     workers = bench.workers(min(PROCESSES_MAX, plan.mixed_writers))
-    with bench.daemon(StorePlace(uri), durable=durable) as daemon:
+    with bench.daemon(place, durable=durable) as daemon:
         daemon.wait_ready(text="active")
         for number, worker in enumerate(workers):
+            writers = range(number, plan.mixed_writers, len(workers))
             worker.begin_make(
                 Queued,
-                **bench.queue(daemon, uri),
-                writers=range(number, plan.mixed_writers, len(workers)),
-                rounds=plan.mixed_rounds,
+                **bench.queue_of(daemon, place),
+                writers=[list(steps(writer, plan.mixed_rounds)) for writer in writers],
             )
         results(workers)
         for worker in workers:
@@ -74,7 +87,8 @@ def _queued(bench: Bench, uri: str, *, durable: bool) -> list[Mixed]:
             worker.start("close")
         results(workers)
         daemon.stop()
-    return done
+    _require_all(place, bench, done)
+    _note(bench, case, "committerd", done)
 
 
 def _note(bench: Bench, case: str, side: Side, done: Sequence[Mixed]) -> None:
@@ -82,15 +96,15 @@ def _note(bench: Bench, case: str, side: Side, done: Sequence[Mixed]) -> None:
     count = sum(len(values) for one in done for values in one.seconds.values())
     again = sum(one.again for one in done)
     bench.results.note(NAME, case, side, rate=(count / seconds, "operations/s"), again=(again, "executions"))
-    for kind in done[0].seconds:
-        taken = [value for one in done for value in one.seconds[kind]]
+    for kind in dict.fromkeys(ROUND):
+        taken = [value for one in done for value in one.seconds.get(kind, ())]
         bench.results.note_latencies(NAME, f"{case}, {kind}", side, taken)
     bench.tell(f"{NAME}: {side}, {case}: {count / seconds:.1f} operations/s, {again} done again")
 
 
-def _require_all(uri: str, bench: Bench, done: Sequence[Mixed]) -> None:
+def _require_all(place: StorePlace, bench: Bench, done: Sequence[Mixed]) -> None:
     """Check every row, value and setting. Raises `WrongTable`."""
-    table = lance.dataset(uri)
+    table: Any = lance.dataset(place.uri, storage_options=dict(place.storage_options) or None)
     found = table.to_table()
     pairs = list(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
     own = [(key, value) for key, value in pairs if key != APPENDED_ID]
