@@ -25,6 +25,7 @@ from committerd.kafka.calls import Delivery
 from committerd.kafka.clients import in_words, no_broker, recent_lines
 from committerd.kafka.consumer import GroupMember, MembershipState
 from committerd.kafka.contact import KafkaContact
+from committerd.kafka.held_back import HeldBack
 from committerd.kafka.options import Topics
 from committerd.kafka.producer import RecordSender
 from committerd.kafka.reader import RangeReader
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 _REBALANCE_PAUSE_SECONDS = 0.05
 _END_OFFSET_SECONDS = 2.0
 _UNREAD_SECONDS = 30.0
-_BLOCKED_SECONDS = 10.0
+_HELD_BACK_SECONDS = 10.0
 _MEMBER_SECONDS = 2.0
 _SILENT_SECONDS_MAX = 15.0
 """kafka-python should have replaced a silent connection within this time."""
@@ -77,9 +78,7 @@ class KafkaQueue:
         self._acknowledged: int | None = None
         self._oldest_unread: Record | None = None
         self._retention_ms: int | None = None
-        self._held_back = 0
-        self._held_back_from: tuple[int, int] | None = None
-        """First offset that an open Kafka transaction holds back, and its timestamp (Unix milliseconds)."""
+        self._held_back = HeldBack(self)
         self._topic_problems: Sequence[str] = ()
         self._settings = settings
         self._name = name
@@ -122,9 +121,7 @@ class KafkaQueue:
 
         At most some seconds old. None if there are none, or if this member does not own the partition.
         """
-        if self._held_back_from is None or not self._member.assignment.owned:
-            return None
-        return self._held_back, self._held_back_from[1]
+        return self._held_back.current() if self._member.assignment.owned else None
 
     def topic_problems(self) -> Sequence[str]:
         """Problems with the topics, a sentence with its remedy each; at most some minutes old."""
@@ -152,6 +149,16 @@ class KafkaQueue:
     async def bounds(self) -> tuple[int, int]:
         ask = partial(self._admin.bounds, [self._staged])
         return (await self._in_thread(self._admin, ask, "asking for bounds"))[self._staged]
+
+    async def end(self) -> int:
+        """The offset after the last staged record, whether it can be read or not."""
+        ask = partial(self._admin.end, self._staged)
+        return await self._in_thread(self._admin, ask, "asking for the topic's end")
+
+    async def first_held_back(self, offset: int) -> Record | None:
+        """The first staged record at or after this offset, even if an open Kafka transaction holds it back."""
+        look = partial(self._reader.held_back, offset)
+        return await self._in_thread(self._reader, look, "reading what is held back")
 
     async def time_ms(self) -> int | None:
         return await self._in_thread(self._admin, self._admin.time_ms, "asking for the brokers' time")
@@ -261,26 +268,12 @@ class KafkaQueue:
     async def watch_held_back(self) -> None:
         """Keep `held_back` up to date."""
         while True:
-            with suppress(QueueUnavailable):
-                await self._look_for_held_back()
-            await anyio.sleep(_BLOCKED_SECONDS)
-
-    async def _look_for_held_back(self) -> None:
-        if not self._member.assignment.owned:
-            self._held_back_from = None
-            return
-        ask = partial(self._admin.end, self._staged)
-        end = await self._in_thread(self._admin, ask, "asking for the topic's end")
-        # This request comes last: records of a transaction that was committed meanwhile are not held back.
-        readable = (await self.bounds())[1]
-        if readable >= end:
-            self._held_back_from = None
-            return
-        self._held_back = end - readable
-        if self._held_back_from is None or self._held_back_from[0] != readable:
-            look = partial(self._reader.held_back, readable)
-            first = await self._in_thread(self._reader, look, "reading what is held back")
-            self._held_back_from = None if first is None else (readable, first.timestamp_ms)
+            if self._member.assignment.owned:
+                with suppress(QueueUnavailable):
+                    await self._held_back.look()
+            else:
+                self._held_back.forget()
+            await anyio.sleep(_HELD_BACK_SECONDS)
 
     async def watch_topics(self) -> None:
         """Check the topics' settings now and then, because somebody may alter them at any time."""

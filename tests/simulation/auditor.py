@@ -192,6 +192,11 @@ class Auditor:
             del self.asked[place]
         self._rolled_back = True
 
+    def are_aborted(self, offsets: Iterable[int]) -> None:
+        """Note that the Kafka transaction of these records is aborted: nobody may settle them."""
+        for offset in offsets:
+            self.asked.pop((self.broker.topic_id or "", offset), None)
+
     def unanswered(self) -> list[int]:
         """Offsets of the present topic that must get an outcome."""
         topic_id = self.broker.topic_id
@@ -327,6 +332,9 @@ class Auditor:
         passed = [] if new_life and before is not None else self._newly_passed(position, before)
         if settles != passed:
             self.fail(f"version {version} settles {settles}, and its position newly passes {passed}")
+        readable_end = self.broker.readable_end if position.topic_id == self.broker.topic_id else None
+        if settles and readable_end is not None and settles[-1] >= readable_end:
+            self.fail(f"version {version} settles {settles}; an open Kafka transaction begins at {readable_end}")
         self.position = position
         uuids = [member.uuid for member in seen.settled.members]
         if len(set(uuids)) < len(uuids):

@@ -50,6 +50,7 @@ class Chaos:
             process.resume()
             if process.queue is not None and process.queue is not self.world.broker.owner:
                 process.queue.revoke(lost=True)
+        self._end_transaction()
 
     # To processes
 
@@ -158,6 +159,28 @@ class Chaos:
                 self.world.producers.stage(self.world.producers.plain())
         await anyio.sleep(self.rng.uniform(0, 30))
         await adopt(self.world)
+
+    async def leave_transaction_open(self) -> None:
+        """A producer leaves its Kafka transaction open. Nothing behind its first record can be read until it ends."""
+        world, broker = self.world, self.world.broker
+        if broker.topic_id is None or broker.transaction is not None:
+            return
+        for in_transaction in (True, *self.rng.choices((True, False), k=self.rng.randint(0, 4))):
+            world.producers.stage(world.producers.plain(), in_transaction=in_transaction)
+            await anyio.sleep(self.rng.choice((0.0, self.rng.uniform(0, 1))))
+        opened = broker.transaction
+        await anyio.sleep(self.rng.uniform(0, world.scenario.seconds / 3))
+        if opened is broker.transaction:
+            self._end_transaction()
+
+    def _end_transaction(self) -> None:
+        """End the open Kafka transaction, as its producer or the broker does it."""
+        world = self.world
+        if world.broker.transaction is None:
+            return
+        gone = world.broker.end_transaction(commit=self.rng.random() < 0.5)
+        world.note(f"the Kafka transaction ends, without the records {sorted(gone)}")
+        world.auditor.are_aborted(gone)
 
     async def roll_back_log(self) -> None:
         """Kafka loses the end of its log, and producers go on: other records get the same offsets."""

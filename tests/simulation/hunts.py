@@ -294,6 +294,15 @@ RACED_RUNS = Hunt(
 CREATED_AND_DEAD = Hunt(
     scenario=Scenario(records=4, seconds=2.0, table="made_by_queue", rates=SMOOTH), prepare=_create_behind_others
 )
+LEFT_OPEN = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=300.0,
+        rates=Rates(latency=0.02),
+        events={Chaos.leave_transaction_open: 4.0, Chaos.crash: 1.0, Chaos.hand_over: 1.0},
+        event_seconds=30.0,
+    )
+)
 
 HUNTS: Mapping[Mutate, Hunt] = {
     m.believes_that_a_taken_number_is_foreign: ANYWHERE,
@@ -351,6 +360,10 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.puts_what_nothing_can_follow: LAST_IDS,
     m.believes_for_ever_that_a_file_is_there: SHARED_FILES,
     m.does_not_look_for_files: FLAKY_FILES,
+    m.reads_behind_an_open_transaction: LEFT_OPEN,
+    m.counts_records_instead_of_offsets: LEFT_OPEN,
+    m.keeps_what_was_held_back_before: LEFT_OPEN,
+    m.dates_what_is_held_back_by_its_last_record: LEFT_OPEN,
 }
 
 

@@ -34,6 +34,7 @@ from committerd.committer.putting import FormedVersion, RunLanding, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
+from committerd.kafka.held_back import HeldBack
 from committerd.queue import grouping, ledger, position
 from committerd.queue import start as startup
 from committerd.queue.outcomes import Settled
@@ -47,6 +48,7 @@ from committerd.table import staged_files
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Table, VersionState
 from committerd.table.writing import put_in_turn
+from tests.simulation.queue import FakeBroker
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -502,3 +504,43 @@ def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> No
         return min(reached, facts.log_end)
 
     patch.setattr(operate, "_unchanged_below", everything)
+
+
+def reads_behind_an_open_transaction(patch: pytest.MonkeyPatch) -> None:
+    """Its consumer and its readers take what is not committed to Kafka yet."""
+    patch.setattr(FakeBroker, "readable_end", property(lambda self: self.log_end))
+
+
+def counts_records_instead_of_offsets(patch: pytest.MonkeyPatch) -> None:
+    """Kafka transactions leave offsets without a record."""
+
+    def counted(before: Position, pending: Sequence[int], settled: Iterable[int], **named: Any) -> Position:
+        after = advance(before, pending, settled, **named)
+        passed = sum(before.next_offset <= offset < after.next_offset for offset in (*pending, *before.settled))
+        return replace(after, next_offset=before.next_offset + passed)
+
+    patch.setattr(forming, "advance", counted)
+
+
+def keeps_what_was_held_back_before(patch: pytest.MonkeyPatch) -> None:
+    look = HeldBack.look
+
+    async def once(self: HeldBack) -> None:
+        if self.current() is None:
+            await look(self)
+
+    patch.setattr(HeldBack, "look", once)
+
+
+def dates_what_is_held_back_by_its_last_record(patch: pytest.MonkeyPatch) -> None:
+    """The age does not grow while records arrive."""
+    look = HeldBack.look
+
+    async def newest(self: HeldBack) -> None:
+        self.forget()
+        await look(self)
+        if self._first is not None:
+            last = await self._log.first_held_back(await self._log.end() - 1)
+            self._first = (self._first[0], last.timestamp_ms if last else 0)
+
+    patch.setattr(HeldBack, "look", newest)

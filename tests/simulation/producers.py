@@ -59,12 +59,13 @@ class Producers:
                 self.stage(self._next())
             await anyio.sleep(self.rng.expovariate(count / seconds / (sum(_BURSTS) / len(_BURSTS))))
 
-    def stage(self, staged: Staged) -> Record:
-        """Write the files, then stage the record."""
+    def stage(self, staged: Staged, *, in_transaction: bool = False) -> Record:
+        """Write the files, then stage the record; `in_transaction`: in a Kafka transaction, which stays open."""
         for path in staged.files:
             self.world.bucket.put(data_key(path), bytes(100))
         partition = self.rng.choice((b"0", b"3", b"7", b"99"))
-        record = self.world.stage(staged.value, [*staged.headers, ("outcome-partition", partition)])
+        headers = [*staged.headers, ("outcome-partition", partition)]
+        record = self.world.stage(staged.value, headers, in_transaction=in_transaction)
         self.records.append((staged, record))
         return record
 

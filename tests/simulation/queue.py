@@ -1,7 +1,8 @@
 """Kafka in memory: one dataset's three topics and its consumer group, as several members see them.
 
 It has Kafka's unpleasant sides: a member that has not noticed the loss of its partition reads on, a topic of the same
-name can be another one, the group's offset can be gone, and an error of a producer says nothing about what was written.
+name can be another one, the group's offset can be gone, an open transaction holds back what follows it and leaves
+offsets without records, and an error of a producer says nothing about what was written.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import anyio
@@ -31,6 +35,15 @@ from committerd.queue.records import record_size
 from tests.simulation.faults import Lost, Refused, Weather
 
 _REJOIN_SECONDS = 1.0
+_offset_of = attrgetter("offset")
+
+
+@dataclass(slots=True, kw_only=True)
+class KafkaTransaction:
+    """A producer's open Kafka transaction."""
+
+    first: Record
+    offsets: set[int] = field(default_factory=set)
 
 
 class FakeBroker:
@@ -53,7 +66,9 @@ class FakeBroker:
         self.topic = topic
         self.topic_id: str | None = self._new_topic_id()
         self.log: list[Record] = []
-        self.log_start = 0
+        """By ascending offset. Offsets without a record: markers that end Kafka transactions, and aborted records."""
+        self.log_start = self.log_end = 0
+        self.transaction: KafkaTransaction | None = None
         self.leader_epoch = 0
         self.restarts = 0
         """How often members lost contact with it."""
@@ -66,13 +81,26 @@ class FakeBroker:
         self.watch_acknowledged: Callable[[Acknowledged], None] = lambda acknowledged: None
 
     @property
-    def log_end(self) -> int:
+    def readable_end(self) -> int:
+        """The first offset that an open transaction holds back; the log's end if none is open."""
+        return self.transaction.first.offset if self.transaction else self.log_end
+
+    @property
+    def records_end(self) -> int:
+        """The offset after the last record."""
         return self.log[-1].offset + 1 if self.log else self.log_start
 
     # The producers' side
 
-    def stage(self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()) -> Record:
-        """Append a record, with the broker's timestamp."""
+    def stage(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        in_transaction: bool = False,
+    ) -> Record:
+        """Append a record, with the broker's timestamp; in the open transaction, or in a new one if none is open."""
         record = Record(
             offset=self.log_end,
             value=value,
@@ -82,20 +110,33 @@ class FakeBroker:
             leader_epoch=self.leader_epoch,
         )
         self.log.append(record)
+        self.log_end += 1
+        if in_transaction:
+            self.transaction = self.transaction or KafkaTransaction(first=record)
+            self.transaction.offsets.add(record.offset)
         self._wake()
         return record
 
+    def end_transaction(self, *, commit: bool) -> set[int]:
+        """End the open transaction. Its marker takes an offset. Returns the offsets whose records are gone."""
+        assert self.transaction is not None
+        gone = set() if commit else self.transaction.offsets
+        self.log = [record for record in self.log if record.offset not in gone]
+        self.transaction = None
+        self.log_end += 1
+        self._wake()
+        return gone
+
     def records(self, start: int, end: int) -> list[Record]:
-        """The existing records of the half-open range."""
-        first = max(start, self.log_start) - self.log_start
-        return self.log[first : max(end - self.log_start, first)]
+        """The existing records of the half-open range, whether they can be read or not."""
+        return self.log[self._place(start) : self._place(end)]
 
     # The operators' side
 
     def recreate_topic(self) -> None:
         """Delete the staged topic and create it again; Kafka drops the group's offset too."""
         self.topic_id = self._new_topic_id()
-        self.log, self.log_start, self.group = [], 0, None
+        self.log, self.log_start, self.log_end, self.group, self.transaction = [], 0, 0, None, None
         for member in self.members:
             member.topic_changed()
 
@@ -106,7 +147,7 @@ class FakeBroker:
 
     def truncate(self, end: int) -> None:
         """A replica that lacks the records from `end` on becomes the leader."""
-        del self.log[max(end - self.log_start, 0) :]
+        self._cut(end)
         self.leader_epoch += 1
         self._wake()
 
@@ -114,16 +155,26 @@ class FakeBroker:
         """The broker comes back with an earlier state of the log; `epoch`: and with a new leader epoch. `noticed`:
         members lost contact with it.
         """
-        del self.log[max(end - self.log_start, 0) :]
+        self._cut(end)
         self.leader_epoch += epoch
         self.restarts += noticed
         self._wake()
 
     def expire(self, start: int) -> None:
         """Retention deletes the records below `start`."""
-        del self.log[: start - self.log_start]
+        del self.log[: self._place(start)]
         self.log_start = start
         self._wake()
+
+    def _cut(self, end: int) -> None:
+        del self.log[self._place(end) :]
+        self.log_end = end
+        if self.transaction is not None and self.transaction.first.offset >= end:
+            self.transaction = None
+
+    def _place(self, offset: int) -> int:
+        """The index of the first record at or after this offset."""
+        return bisect_left(self.log, offset, key=_offset_of)
 
     # The group's side
 
@@ -231,8 +282,19 @@ class FakeQueue:
         return TopicIdentity(cluster_id=self._broker.cluster_id, topic=self._broker.topic, topic_id=topic_id)
 
     async def bounds(self) -> tuple[int, int]:
-        found: tuple[int, int] = await self._call("bounds", lambda: (self._broker.log_start, self._broker.log_end))
+        def asked() -> tuple[int, int]:
+            return self._broker.log_start, self._broker.readable_end
+
+        found: tuple[int, int] = await self._call("bounds", asked)
         return found
+
+    async def end(self) -> int:
+        found: int = await self._call("end", lambda: self._broker.log_end)
+        return found
+
+    async def first_held_back(self, offset: int) -> Record | None:
+        found: list[Record] = await self._call("held_back", lambda: self._broker.records(offset, self._broker.log_end))
+        return found[0] if found else None
 
     async def time_ms(self) -> int | None:
         found: int = await self._call("time_ms", self._broker.now_ms)
@@ -276,7 +338,10 @@ class FakeQueue:
             self.wake()
 
     async def read(self, start: int, end: int) -> list[Record]:
-        found: list[Record] = await self._call("read", lambda: self._broker.records(start, end))
+        def asked() -> list[Record]:
+            return self._broker.records(start, min(end, self._broker.readable_end))
+
+        found: list[Record] = await self._call("read", asked)
         return found
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
@@ -318,7 +383,7 @@ class FakeQueue:
         if not self._broker.log_start <= self._next <= self._broker.log_end or self._broker.topic_id is None:
             self._fail(self._generation, f"offset {self._next} is out of range")
             return None
-        waiting = self._broker.records(self._next, self._broker.log_end)
+        waiting = self._broker.records(self._next, self._broker.readable_end)
         if not waiting and self._restarts == self._broker.restarts:
             return None
         records = waiting[: self._weather.rng.randint(1, len(waiting))] if waiting else []

@@ -30,6 +30,7 @@ def scenario_of(seed: int) -> Scenario:
         Chaos.store_outage: 1.0,
         Chaos.clock_jump: 0.5,
         Chaos.file_comes_or_goes: 4.0,
+        Chaos.leave_transaction_open: 1.0,
     }
     if rng.random() < 0.12:
         events[Chaos.recreate_topic] = 6.0

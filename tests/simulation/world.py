@@ -18,6 +18,7 @@ import anyio
 from prometheus_client import CollectorRegistry
 
 from committerd.committer import loading, older_history, pipeline
+from committerd.kafka.held_back import HeldBack
 from committerd.queue.port import Record
 from committerd.settings.commit import CommitSettings
 from committerd.settings.dataset import DatasetSettings
@@ -28,18 +29,20 @@ from committerd.settings.store import StoreSettings
 from committerd.telemetry import Telemetry
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos, Event
-from tests.simulation.faults import CALM, Rates
+from tests.simulation.faults import CALM, Rates, Weather
 from tests.simulation.foreign import ForeignWriter
 from tests.simulation.loop import Deadlock, Livelock, TurnTooLong, run_virtual
 from tests.simulation.operator import adopt
 from tests.simulation.process import EPOCH, Process
 from tests.simulation.producers import Producers
-from tests.simulation.queue import FakeBroker
+from tests.simulation.queue import FakeBroker, FakeQueue
 from tests.simulation.staging import URI
 from tests.simulation.store import Bucket
 
 _MEMORY_SLACK_BYTES = 32 * 1024
 """The newest versions are kept, whatever memory they take: that of some versions of a few records."""
+_LOOK_SECONDS = 10.0
+_QUICK = Rates(latency=0.005)
 CALM_SECONDS = 120.0
 """From the last fault to the last outcome: a refusal to run is retried within 10 s, a backoff takes at most 5 s, a put
 that hangs 30 s.
@@ -128,6 +131,7 @@ class World:
             for process in self.processes:
                 tasks.start_soon(process.run)
             tasks.start_soon(self._watch)
+            tasks.start_soon(self._watch_held_back)
             if self.scenario.table == "there":
                 await self.foreign.create()
             async with anyio.create_task_group() as storm:
@@ -140,8 +144,8 @@ class World:
             await self._settled()
             tasks.cancel_scope.cancel()
 
-    def stage(self, value: bytes, headers: Sequence[tuple[str, bytes]]) -> Record:
-        record = self.broker.stage(value, headers=headers)
+    def stage(self, value: bytes, headers: Sequence[tuple[str, bytes]], *, in_transaction: bool = False) -> Record:
+        record = self.broker.stage(value, headers=headers, in_transaction=in_transaction)
         self.auditor.staged(record)
         self.note(f"staged {record.offset}")
         return record
@@ -173,7 +177,7 @@ class World:
         while not self.auditor.is_over:
             unanswered = self.auditor.unanswered()
             # A lost offset comes back only with the next outcome, and a late one is superseded by it.
-            acknowledged = self.broker.group is None or self.auditor.acknowledged == self.broker.log_end
+            acknowledged = self.broker.group is None or self.auditor.acknowledged >= self._acknowledgeable()
             if not unanswered and acknowledged:
                 return
             if anyio.current_time() > until:
@@ -183,6 +187,15 @@ class World:
             if any(process.state == "refused" for process in self.processes):
                 await adopt(self)
             await anyio.sleep(0.5)
+
+    def _acknowledgeable(self) -> int:
+        """The offset that the group has in the end. A record that was settled ahead may follow an offset without a
+        record; the position passes both when the next record arrives.
+        """
+        end, position = self.broker.records_end, self.auditor.position
+        if position is None or self.broker.records(position.next_offset, position.next_offset + 1):
+            return end
+        return min(end, position.next_offset)
 
     async def _watch(self) -> None:
         """End at the first violation; note every refusal to run."""
@@ -194,6 +207,24 @@ class World:
             # A refusal to run is retried after 10 s.
             await anyio.sleep(4)
         raise Violated
+
+    async def _watch_held_back(self) -> None:
+        """Look what is held back as the partition's owner does, and check it once it has had the time to look twice."""
+        held_back = HeldBack(FakeQueue(self.broker, Weather(random.Random(f"{self.seed} held back"), _QUICK)))
+        seen, looks = self.broker.transaction, 0
+        while True:
+            await anyio.sleep(_LOOK_SECONDS)
+            await held_back.look()
+            looks = looks + 1 if seen is self.broker.transaction else 0
+            seen, found = self.broker.transaction, held_back.current()
+            if looks < 2:
+                continue
+            if seen is None and found is not None:
+                self.auditor.fail(f"{found[0]} records count as held back, and no Kafka transaction is open")
+            if seen is not None and (found is None or found[0] < len(seen.offsets)):
+                self.auditor.fail(f"an open Kafka transaction holds back {sorted(seen.offsets)}, and {found} is told")
+            if seen is not None and found is not None and found[1] != seen.first.timestamp_ms:
+                self.auditor.fail("what an open Kafka transaction holds back is not as old as its first record")
 
     def _within_memory(self, process: Process) -> None:
         view = process.committer.view if process.committer is not None else None
