@@ -29,6 +29,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.http import HttpSettings
 from committerd.settings.kafka import KafkaSettings
 from committerd.settings.log import LogSettings
+from committerd.settings.maintain import MaintainSettings
 from committerd.settings.memory import MemorySettings
 from committerd.settings.s3 import S3Settings
 from committerd.settings.store import StoreSettings
@@ -95,6 +96,7 @@ class Settings(_Sources):
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     daemon: DaemonSettings = DaemonSettings()
+    maintain: MaintainSettings = MaintainSettings()
 
 
 def load_settings(**given: Mapping[str, Any]) -> Settings:

@@ -5,9 +5,10 @@
     async with CommitClient("broker:9092", dataset="events", dataset_uri=uri) as client:
         done = await compact(client, lambda: lance.dataset(uri), target_rows_per_fragment=1_000_000)
 
-A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments. Appends
-don't conflict with it. A delete, an update or an upsert of a row in a rewritten fragment does: then that fragment's
-group, and only that, is rewritten again on the latest version, while the committer holds other commits back.
+A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments and carries
+along the indices that cover them, rewritten for the rows' new addresses. Appends don't conflict with it. A delete, an
+update or an upsert of a row in a rewritten fragment does: then that fragment's group, and only that, is rewritten again
+on the latest version, while the committer holds other commits back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from committerd_client.headers import Staged
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
 from committerd_client.reexecution import ATTEMPTS_MAX, Reexecution
 from committerd_client.results import CommitResult
-from committerd_client.staging.compaction import Compacted, compact_files, compact_files_again
+from committerd_client.staging.compaction import (
+    Compacted,
+    Execute,
+    Groups,
+    compact_files,
+    compact_files_again,
+    execute_here,
+    with_remapped_indices,
+)
 from committerd_client.staging.indices import optimize_indices
 from committerd_client.staging.operations import reserve_fragments
 
@@ -47,9 +56,11 @@ class CompactionResult:
     attempts: int
     """Number of executions, the first included."""
     reindexed: tuple[str, ...]
-    """Names of the indices that were optimized to cover the moved rows."""
+    """Names of the indices that were optimized to cover the moved rows, because they could not be rewritten."""
     stale: tuple[str, ...]
     """Names of the indices that don't cover the moved rows because `reindex` was off: queries scan these rows."""
+    bytes_written: int
+    """Size of the new data files."""
 
 
 async def compact(
@@ -59,18 +70,22 @@ async def compact(
     timeout: Timeout = CLIENTS_TIMEOUT,
     attempts: int = ATTEMPTS_MAX,
     reindex: bool = True,
+    groups: Groups | None = None,
+    execute: Execute = execute_here,
     **options: Any,
 ) -> CompactionResult | None:
     """Rewrite small fragments and those with deleted rows into fewer; None if there is nothing to do.
 
     `open_table`: opens the table at its latest version; called in a worker thread, once for each execution. `timeout`,
-    `attempts`: for each commit, as in `CommitClient.commit`. `reindex`: afterwards optimize the indices that hold
-    addresses of moved rows (all indices, in a table without stable row ids), in a transaction of their own; until then
-    queries scan those rows. `options`: fields of `lance.optimize.CompactionOptions`.
+    `attempts`: for each commit, as in `CommitClient.commit`. `reindex`: afterwards optimize the indices that held
+    addresses of moved rows and could not be rewritten, in a transaction of their own; until then queries scan those
+    rows. `groups`: which fragments to rewrite together; None: as pylance plans it. `execute`: executes the tasks, in a
+    worker thread; by default in this process, one after the other. `options`: fields of
+    `lance.optimize.CompactionOptions`.
 
     Raises the errors of `CommitClient.commit`, and `StagingError` for tables that can't be compacted.
     """
-    work = _Compaction(client, open_table, options, timeout)
+    work = _Compaction(client, open_table, {**options, "groups": groups, "execute": execute}, timeout)
     first = await work.execute()
     if first is None:
         return None
@@ -90,6 +105,9 @@ async def compact(
         attempts=result.attempts,
         reindexed=stale if reindex else (),
         stale=() if reindex else stale,
+        bytes_written=sum(
+            file.file_size_bytes for group in work.done.groups for one in group.new for file in one.files
+        ),
     )
 
 
@@ -129,6 +147,7 @@ class _Compaction:
             reservation = reserve_fragments(dataset, needed + _SPARE_IDS)
             result: CommitResult = await self._client.commit(reservation, timeout=self._timeout)
             self._ids = list(result.reserved or ())
+        self.done = await to_thread.run_sync(with_remapped_indices, dataset, self.done, self._ids)
         return self.done.rewrite(self._ids)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,12 @@ def uri(tmp_path: Path, stable: bool) -> str:
     return str(tmp_path / "t.lance")
 
 
-async def rewrite(uri: str, done: staging.Compacted) -> Status:
+async def rewrite(uri: str, done: staging.Compacted, *, remap: bool = False) -> Status:
+    dataset = lance.dataset(uri)
     reserved = await commit(uri, staging.reserve_fragments(lance.dataset(uri), done.ids_needed))
     first, count = reserved.reserved
+    if remap:
+        done = staging.with_remapped_indices(dataset, done, range(first, first + count))
     return (await commit(uri, done.rewrite(range(first, first + count)))).status
 
 
@@ -117,6 +122,60 @@ async def test_indices_answer_as_before_and_cover_all_rows_in_the_end(uri: str, 
     (index,) = lance.dataset(uri).describe_indices()
     assert sorted(one for segment in index.segments for one in segment.fragment_ids) == fragment_ids(uri)
     assert found(uri) == before
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "INVERTED", "IVF_FLAT"])
+async def test_a_rewrite_carries_its_indices_as_that_of_pylance_does(uri: str, stable: bool, kind: str) -> None:
+    column = {"BTREE": "id", "BITMAP": "id", "INVERTED": "text", "IVF_FLAT": "vector"}[kind]
+    parameters: dict[str, Any] = {"num_partitions": 2} if kind == "IVF_FLAT" else {}
+    staged = staging.create_index(lance.dataset(uri), column, kind, **parameters)
+    assert (await commit(uri, staged)).status is Status.COMMITTED
+    lance.dataset(uri).delete("id >= 390")
+    lance.write_dataset(rows(ROWS, 50), uri, mode="append")
+    before = found(uri)
+    by_pylance = f"{uri}.copy"
+    shutil.copytree(uri, by_pylance)
+    lance.dataset(by_pylance).optimize.compact_files(**OPTIONS)
+    assert await rewrite(uri, staging.compact_files(lance.dataset(uri), **OPTIONS), remap=True) is Status.COMMITTED
+    assert found(uri) == before == found(by_pylance)
+    assert covered(uri) == covered(by_pylance)
+    assert covered(uri)
+    assert {*os.listdir(f"{uri}/_indices")} >= {
+        str(segment.uuid) for index in lance.dataset(uri).describe_indices() for segment in index.segments
+    }
+
+
+def covered(uri: str) -> list[int]:
+    (index,) = lance.dataset(uri).describe_indices()
+    return sorted(one for segment in index.segments for one in segment.fragment_ids)
+
+
+async def test_after_a_conflict_the_indices_are_rewritten_for_all_groups(uri: str) -> None:
+    assert (await commit(uri, staging.create_index(lance.dataset(uri), "id", "BTREE"))).status is Status.COMMITTED
+    first = staging.compact_files(lance.dataset(uri), **OPTIONS)
+    lance.dataset(uri).delete("id = 3")
+    again = staging.compact_files_again(lance.dataset(uri), first, **OPTIONS)
+    assert await rewrite(uri, again, remap=True) is Status.COMMITTED
+    assert covered(uri) == fragment_ids(uri)
+    assert [lance.dataset(uri).count_rows(f"id = {one}") for one in (2, 3, 4, 399)] == [1, 0, 1, 1]
+    assert "ScalarIndexQuery" in lance.dataset(uri).scanner(filter="id = 7").explain_plan()
+
+
+async def test_indices_are_rewritten_for_consecutive_ids_only(uri: str) -> None:
+    assert (await commit(uri, staging.create_index(lance.dataset(uri), "id", "BTREE"))).status is Status.COMMITTED
+    done = staging.compact_files(lance.dataset(uri), **OPTIONS)
+    with pytest.raises(staging.StagingError, match=r"\[8, 11\] are not consecutive"):
+        staging.with_remapped_indices(lance.dataset(uri), done, [8, 11])
+
+
+async def test_groups_are_rewritten_as_given_and_what_pylance_would_not_join_is_left_out(uri: str) -> None:
+    assert (await commit(uri, staging.create_index(lance.dataset(uri), "id", "BTREE"))).status is Status.COMMITTED
+    lance.write_dataset(rows(ROWS, 50), uri, mode="append")
+    done = staging.compact_files(lance.dataset(uri), groups=[[5, 1], [3], [6, 8], [99, 100]], **OPTIONS)
+    assert [[old.id for old in group.old] for group in done.groups] == [[1, 5]]
+    assert await rewrite(uri, done, remap=True) is Status.COMMITTED
+    assert covered(uri) == [0, 2, 3, 4, 6, 7, 9]
+    assert [lance.dataset(uri).count_rows(f"id = {one}") for one in (50, 299, 449)] == [1, 1, 1]
 
 
 def found(uri: str) -> list[list[int]]:

@@ -31,6 +31,7 @@ from committerd_client.staging.compaction import (
     compact_files_again,
     compacted,
     compaction_tasks,
+    with_remapped_indices,
 )
 from committerd_client.staging.config import Replace, update_config
 from committerd_client.staging.deletion import delete
@@ -76,4 +77,5 @@ __all__ = [
     "restore",
     "update",
     "update_config",
+    "with_remapped_indices",
 ]

@@ -5,8 +5,9 @@ old fragments. Here these are two transactions, and the outcome of the first one
 `committerd_client.compacting` does both.
 
 In a table with stable row ids, indices stay valid, except for the few kinds that hold row addresses all the same. In a
-table without them, every index holds addresses of moved rows. The Rewrite leaves the indices as they are, readers treat
-the new fragments as not indexed, and `Compacted.reindex` names the indices to optimize afterwards
+table without them, every index holds addresses of moved rows. `with_remapped_indices` rewrites these indices, so that
+the Rewrite carries them along. Without it, and for kinds that can't be rewritten, the Rewrite leaves an index as it is,
+readers treat the new fragments as not indexed, and `Compacted.reindex` names the indices to optimize afterwards
 (`staging.optimize_indices`).
 """
 
@@ -14,13 +15,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
+from committerd_client.staging.remapping import RewrittenIndex, remapped_indices
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
 from committerd_common.messages import DataFragment, Field
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
+_ROWS_MAX = 2**62
 _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
 
 
@@ -38,6 +42,8 @@ class RewrittenGroup:
     old: tuple[DataFragment, ...]
     new: tuple[DataFragment, ...]
     """The new fragments, without ids."""
+    result: str = field(compare=False, repr=False)
+    """pylance's `RewriteResult` as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,8 @@ class Compacted:
     """The table's schema at the read version."""
     reindex: tuple[str, ...]
     """Names of the indices that will not cover the new fragments."""
+    indices: tuple[RewrittenIndex, ...] = ()
+    """The indices that were rewritten for the new fragments; for the ids with which they were."""
 
     @property
     def ids_needed(self) -> int:
@@ -77,18 +85,39 @@ class Compacted:
                     )
                 staged.new_fragments.add().CopyFrom(one)
                 staged.new_fragments[-1].id = id
+        transaction.rewrite.rewritten_indices.extend(self.indices)
         return Staged(transaction=transaction, read_uuid=self.read_uuid)
 
 
-def compact_files(dataset: lance.LanceDataset, **options: Any) -> Compacted:
-    """Plan a compaction and rewrite the fragments in this process; the result has no groups if there is nothing to do.
+Execute = Callable[["lance.LanceDataset", Sequence["CompactionTask"]], Iterable["RewriteResult"]]
+"""Executes tasks on the dataset that they were planned on, here or on other machines; the results in any order."""
+Groups = Sequence[Collection[int]]
+"""Ids of fragments that are rewritten together."""
 
-    `options`: fields of `lance.optimize.CompactionOptions`.
+
+def execute_here(dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+    """Execute the tasks in this process, one after the other."""
+    return [task.execute(dataset) for task in tasks]
+
+
+def compact_files(
+    dataset: lance.LanceDataset, *, groups: Groups | None = None, execute: Execute = execute_here, **options: Any
+) -> Compacted:
+    """Plan a compaction and rewrite the fragments; the result has no groups if there is nothing to do.
+
+    `groups`, `options`: as in `compaction_tasks`. `execute`: executes the tasks, by default in this process.
     """
-    return compacted(dataset, [task.execute(dataset) for task in compaction_tasks(dataset, **options)])
+    return compacted(dataset, execute(dataset, compaction_tasks(dataset, groups=groups, **options)))
 
 
-def compact_files_again(dataset: lance.LanceDataset, before: Compacted, **options: Any) -> Compacted:
+def compact_files_again(
+    dataset: lance.LanceDataset,
+    before: Compacted,
+    *,
+    groups: Groups | None = None,
+    execute: Execute = execute_here,
+    **options: Any,
+) -> Compacted:
     """Compact again on a newer version, after a conflict, and keep the groups that are still valid.
 
     A group is valid if its old fragments are still there with the same files and deletions. The rest is planned again.
@@ -101,14 +130,37 @@ def compact_files_again(dataset: lance.LanceDataset, before: Compacted, **option
         if tuple(table.manifest.fields) == before.schema and all(latest.get(one.id) == one for one in group.old)
     ]
     done = {one.id for group in kept for one in group.old}
-    tasks = [part for task in compaction_tasks(dataset, **options) for part in _without(task, done)]
-    fresh = compacted(dataset, [task.execute(dataset) for task in tasks])
-    groups = (*kept, *fresh.groups)
-    return replace(fresh, groups=groups, reindex=_stale_indices(dataset, table, groups))
+    planned = compaction_tasks(dataset, groups=groups, **options)
+    tasks = [part for task in planned for part in _without(task, done)]
+    fresh = compacted(dataset, execute(dataset, tasks))
+    every = (*kept, *fresh.groups)
+    return replace(fresh, groups=every, reindex=_stale_indices(dataset, table, every))
 
 
-def compaction_tasks(dataset: lance.LanceDataset, **options: Any) -> list[CompactionTask]:
-    """The tasks of a compaction, to execute in this or another process; they can be pickled."""
+def with_remapped_indices(dataset: lance.LanceDataset, done: Compacted, reserved: Sequence[int]) -> Compacted:
+    """Rewrite the indices in `done.reindex` for the new fragments, as pylance does when it commits a compaction.
+
+    `dataset`: open at `done.read_version`. `reserved`: the ids that `rewrite` will be given. Reads and writes each of
+    the indices as a whole; on the way it lies in a temporary folder of this machine. Kinds of indices that can't be
+    rewritten stay in `reindex`.
+    """
+    if not done.reindex:
+        return done
+    names = {UUID(str(one.uuid)): index.name for index in dataset.describe_indices() for one in index.segments}
+    indices = remapped_indices(dataset, [group.result for group in done.groups], reserved[: done.ids_needed])
+    kept = {names[UUID(bytes=one.old_id.uuid)] for one in indices}
+    return replace(done, indices=indices, reindex=tuple(name for name in done.reindex if name not in kept))
+
+
+def compaction_tasks(
+    dataset: lance.LanceDataset, *, groups: Groups | None = None, **options: Any
+) -> list[CompactionTask]:
+    """The tasks of a compaction, to execute in this or another process; they can be pickled.
+
+    `groups`: which fragments to rewrite together; None: as pylance plans it. Fragments that are gone are left out, and
+    so is a group that pylance would not rewrite together, because not the same indices cover all of it. `options`:
+    fields of `lance.optimize.CompactionOptions`.
+    """
     from lance.optimize import Compaction
 
     read_table(dataset).refuse_legacy("compaction")
@@ -118,8 +170,16 @@ def compaction_tasks(dataset: lance.LanceDataset, **options: Any) -> list[Compac
             "optimize the indices in `reindex` afterwards",
             code="index",
         )
-    given: Any = options
-    return list(Compaction.plan(dataset, given).tasks)
+    if groups is None:
+        given: Any = options
+        return list(Compaction.plan(dataset, given).tasks)
+    # With these options each task is as large as it may be, so that a group is a part of one of them.
+    widest: Any = {**options, "target_rows_per_fragment": _ROWS_MAX, "materialize_deletions_threshold": 0.0}
+    return [
+        part
+        for task in Compaction.plan(dataset, widest).tasks
+        for part in _parts(task, groups, options.get("target_rows_per_fragment"))
+    ]
 
 
 def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> Compacted:
@@ -135,7 +195,11 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
             )
         # With stable row ids, pylance 4.0.0 can't return `new_fragments`; it can always return the JSON.
         given = _as_json(result)
-        groups.append(RewrittenGroup(_fragments(given["original_fragments"]), _fragments(given["new_fragments"])))
+        groups.append(
+            RewrittenGroup(
+                _fragments(given["original_fragments"]), _fragments(given["new_fragments"]), json.dumps(given)
+            )
+        )
     return Compacted(
         read_version=table.version,
         read_uuid=table.read_uuid,
@@ -152,6 +216,19 @@ def _as_json(given: Any) -> Any:
 
 def _fragments(given: Iterable[Mapping[str, Any]]) -> tuple[DataFragment, ...]:
     return tuple(fragment_of_json(one) for one in given)
+
+
+def _parts(task: CompactionTask, groups: Groups, target_rows: int | None) -> Iterator[CompactionTask]:
+    """The groups that lie in this task, each as a task of its own."""
+    given = _as_json(task)
+    fragments = {one["id"]: one for one in given["task"]["fragments"]}
+    rows = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
+    part: Any = type(task)  # its stub lacks `from_json`
+    for group in groups:
+        chosen = [fragments[id] for id in sorted(group) if id in fragments]
+        if len(chosen) > 1 or (chosen and chosen[0].get("deletion_file") is not None):
+            task_of_group = {**given["task"], "fragments": chosen}
+            yield part.from_json(json.dumps({**given, "task": task_of_group, "options": {**given["options"], **rows}}))
 
 
 def _without(task: CompactionTask, done: set[int]) -> list[CompactionTask]:

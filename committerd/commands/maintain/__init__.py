@@ -1,0 +1,101 @@
+"""`committerd maintain`: keeps one table fit for reading."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+
+import anyio
+import click
+
+from committerd.commands.maintain.lance_options import storage_options
+from committerd.commands.maintain.rewriting import Rewriting
+from committerd.commands.maintain.rounds import Rounds, Stop
+from committerd.commands.maintain.shown import Shown
+from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.daemon import logs
+from committerd.errors import SettingsError
+from committerd.kafka.options import topics_of, writer_options
+from committerd.settings.load import Settings
+from committerd.table.versions import Table
+from committerd_client import CommitClient
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Do what there is to do now, and end.")
+@click.option("--dry-run", is_flag=True, help="Change nothing: say what would be done, and why. Implies --once.")
+@config_option
+@json_option
+def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
+    """Keep the table of one dataset fit for reading, until SIGTERM.
+
+    Rewrites small fragments and those with many deleted rows together, and keeps indices up to date. Every change goes
+    through the queue, as a producer's does. The settings are those of group `maintain`; `committerd run --help` lists
+    them. SIGTERM ends the process after the tasks that run. It may be killed at any moment, and run twice.
+
+    Needs pylance: pip install 'committerd[lance]'.
+    """
+    if find_spec("lance") is None:
+        raise SettingsError("`committerd maintain` needs pylance: pip install 'committerd[lance]'")
+    configured = settings()
+    topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
+    shown = Shown(as_json=as_json)
+    if not once and not dry_run:
+        logs.configure(configured.log.level, configured.log.format)
+    good = anyio.run(_main, configured, shown, once, dry_run)
+    sys.exit(0 if good else 1)
+
+
+async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -> bool:
+    async with stores_of(configured) as stores:
+        table = Table(stores.open(configured.dataset.uri))
+        if (once or dry_run) and await table.latest_version() is None:
+            raise SettingsError(
+                f"there is no table at {configured.dataset.uri}: maintenance begins when somebody has created it. Or "
+                "correct dataset.uri"
+            )
+        client = _client(configured)
+        rewriting = Rewriting(client, configured.dataset.uri, storage_options(configured), configured.maintain)
+        rounds = Rounds(rewriting, configured.maintain, shown, wall_clock=wall_clock)
+        if dry_run:
+            return await rounds.say()
+        async with client, _stopping() as stop:
+            return await rounds.once(stop) if once else await rounds.forever(stop)
+
+
+def _client(configured: Settings) -> CommitClient:
+    return CommitClient(
+        configured.kafka.bootstrap_servers,
+        dataset=configured.dataset.name,
+        topic_prefix=configured.kafka.topic_prefix,
+        dataset_uri=configured.dataset.uri,
+        storage_options=storage_options(configured),
+        producer="committerd-maintain",
+        client_id="committerd-maintain",
+        kafka_options=writer_options(configured.kafka),
+    )
+
+
+@asynccontextmanager
+async def _stopping() -> AsyncIterator[Stop]:
+    """Set `Stop` at SIGTERM or SIGINT; a second one ends the process at once."""
+    stop = Stop()
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+
+        async def watch() -> None:
+            async for _ in received:
+                if stop.wanted:
+                    raise KeyboardInterrupt
+                stop.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            yield stop
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,137 @@
+"""Rewrites fragments and extends indices with pylance, and commits the result through the queue."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from anyio import to_thread
+
+from committerd.settings.maintain import MaintainSettings
+from committerd_client import CommitClient, RetryableConflict, staging
+from committerd_client.compacting import compact
+from committerd_client.maintenance.plan import Group, Limits, Pace, Plan, Targets, plan
+from committerd_client.maintenance.table import IndexState, TableState, read_state
+
+if TYPE_CHECKING:
+    import lance
+    from lance.optimize import CompactionTask, RewriteResult
+
+
+def targets_of(settings: MaintainSettings) -> Targets:
+    """The state that the settings aim for."""
+    return Targets(
+        rows_per_fragment=settings.rows_per_fragment,
+        bytes_per_fragment=settings.bytes_per_fragment,
+        deleted_share=settings.deleted_share,
+        fragments=settings.fragments_max,
+        unindexed_rows=settings.unindexed_rows_max,
+        segments=settings.segments_max,
+    )
+
+
+def limits_of(settings: MaintainSettings, *, tasks: int) -> Limits:
+    """The limits that the settings set, for a plan of at most this many tasks."""
+    return Limits(task_bytes=settings.task_bytes_max, task_seconds=settings.task_seconds_max, tasks=tasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The result of one round of rewriting."""
+
+    version: int | None
+    fragments_before: int
+    fragments_after: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+
+
+class Rewriting:
+    """The work on one table. Opens the table anew for each plan and each execution."""
+
+    def __init__(
+        self, client: CommitClient, uri: str, storage_options: dict[str, str], settings: MaintainSettings
+    ) -> None:
+        self._client = client
+        self._uri = uri
+        self._options = storage_options
+        self._settings = settings
+        self.pace = Pace()
+        """How fast the tasks were so far."""
+
+    def open(self) -> lance.LanceDataset:
+        """Open the table at its latest version."""
+        import lance
+
+        return lance.dataset(self._uri, storage_options=self._options)
+
+    async def look(self, *, tasks: int) -> tuple[TableState, Plan]:
+        """The state of the latest version, and what to do about it."""
+        state = await to_thread.run_sync(lambda: read_state(self.open()))
+        return state, plan(state, targets_of(self._settings), limits_of(self._settings, tasks=tasks), self.pace)
+
+    async def rewrite(self, groups: Sequence[Group]) -> Rewritten | None:
+        """Rewrite these fragments, all in one commit; None if they have changed so that nothing is left to do.
+
+        Raises the errors of `CommitClient.commit` and of pylance.
+        """
+        started = time.monotonic()
+        done = await compact(
+            self._client,
+            self.open,
+            groups=[one.fragments for one in groups],
+            execute=partial(self._execute, groups),
+            target_rows_per_fragment=self._settings.rows_per_fragment,
+            max_bytes_per_file=self._settings.bytes_per_fragment,
+        )
+        if done is None:
+            return None
+        return Rewritten(
+            version=done.version,
+            fragments_before=done.fragments_removed,
+            fragments_after=done.fragments_added,
+            bytes_read=sum(one.bytes for one in groups),
+            bytes_written=done.bytes_written,
+            seconds=time.monotonic() - started,
+        )
+
+    async def index(self, index: IndexState) -> int | None:
+        """Add the rows to the index that it does not cover, or merge its segments; the version, or None if others did.
+
+        Raises the errors of `CommitClient.commit` and of pylance.
+        """
+        merge = index.segments > self._settings.segments_max
+        options: dict[str, Any] = {"num_indices_to_merge": index.segments} if merge else {}
+
+        def optimized(_refused: object = None) -> Any:
+            return staging.optimize_indices(self.open(), [index.name], **options)
+
+        staged = await to_thread.run_sync(optimized)
+        if staged is None:
+            return None
+        try:
+            return (await self._client.commit(staged, reexecute=optimized)).version
+        except RetryableConflict:
+            return None
+
+    def _execute(
+        self, groups: Sequence[Group], dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]
+    ) -> list[RewriteResult]:
+        at_once = self._settings.tasks_max
+        started = time.monotonic()
+        with ThreadPoolExecutor(at_once, thread_name_prefix="rewriting") as pool:
+            results = list(pool.map(lambda task: task.execute(dataset), tasks))
+        if len(tasks) == len(groups):
+            turns = math.ceil(len(tasks) / at_once)
+            self.pace = self.pace.after(
+                size=sum(one.bytes for one in groups) / len(groups),
+                fragments=sum(len(one.fragments) for one in groups) / len(groups),
+                seconds=(time.monotonic() - started) / turns,
+            )
+        return results

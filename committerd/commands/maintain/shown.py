@@ -1,0 +1,129 @@
+"""What `committerd maintain` prints: lines for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from committerd.commands.maintain.rewriting import Rewritten
+from committerd.commands.printing import echo_fields, echo_table, plain, size
+from committerd.settings.maintain import MaintainSettings
+from committerd_client.maintenance.plan import Group, Plan
+from committerd_client.maintenance.table import IndexState, TableState
+
+_log = logging.getLogger("committerd.maintain")
+_GROUPS_SHOWN_MAX = 20
+
+
+class Shown:
+    """Prints each step when it is done: with `as_json` one JSON object in a line, else a line of text."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def plan(self, state: TableState, plan: Plan, settings: MaintainSettings) -> None:
+        """The state of the table, and what would be done."""
+        if self._as_json:
+            self._json("plan", table=_state(state), **_plan(plan))
+            return
+        echo_fields(
+            [
+                ("version", str(state.version)),
+                (
+                    "fragments",
+                    f"{len(state.fragments)} of {size(state.bytes)} with {state.rows} rows; at most "
+                    f"{settings.fragments_max} are wanted",
+                ),
+                ("unindexed", f"{state.unindexed_rows} rows; at most {settings.unindexed_rows_max} are wanted"),
+            ]
+        )
+        if plan.empty:
+            click.echo("\nThere is nothing to do.")
+        if plan.groups:
+            read = sum(one.bytes for one in plan.groups)
+            click.echo(f"\n{len(plan.groups)} tasks would rewrite {size(read)}:")
+            echo_table(
+                ("fragments", "first", "rows", "bytes", "why"),
+                [
+                    (len(one.fragments), one.fragments[0], one.rows, size(one.bytes), one.why.value)
+                    for one in plan.groups[:_GROUPS_SHOWN_MAX]
+                ],
+            )
+            if len(plan.groups) > _GROUPS_SHOWN_MAX:
+                click.echo(f"  and {len(plan.groups) - _GROUPS_SHOWN_MAX} more")
+        for index in plan.indices:
+            click.echo(
+                f"\nIndex {plain(index.name)} would be optimized: it lacks {index.unindexed_rows} rows, and has "
+                f"{index.segments} segments."
+            )
+        if plan.too_large:
+            click.echo(
+                f"\n{len(plan.too_large)} fragments are larger than a task may be, and stay as they are: raise "
+                "maintain.task_bytes_max or maintain.task_seconds_max."
+            )
+
+    def begins(self, groups: Sequence[Group]) -> None:
+        """Some fragments are about to be rewritten."""
+        if not self._as_json:
+            count, read = sum(len(one.fragments) for one in groups), sum(one.bytes for one in groups)
+            click.echo(f"rewriting {count} fragments of {size(read)} ...", err=True)
+
+    def rewritten(self, done: Rewritten | None) -> None:
+        """They have been rewritten; None: others have changed all of them."""
+        if self._as_json:
+            self._json("rewritten", **(asdict(done) if done is not None else {"version": None}))
+        elif done is None:
+            click.echo("nothing was rewritten: others have changed these fragments")
+        else:
+            click.echo(
+                f"version {done.version}: {done.fragments_before} fragments became {done.fragments_after}, "
+                f"{size(done.bytes_read)} became {size(done.bytes_written)}, in {done.seconds:.1f} s"
+            )
+
+    def indexed(self, index: IndexState, version: int | None) -> None:
+        """An index has been optimized."""
+        if self._as_json:
+            self._json("indexed", index=index.name, unindexed_rows=index.unindexed_rows, version=version)
+        elif version is not None:
+            click.echo(
+                f"version {version}: index {plain(index.name)} has the {index.unindexed_rows} rows that it lacked"
+            )
+
+    def failed(self, step: str, error: Exception) -> None:
+        """A step has failed; it is tried again."""
+        _log.warning("maintain.failed", extra={"step": step, "error": plain(str(error))})
+        if self._as_json:
+            self._json("failed", step=step, error=str(error))
+        else:
+            click.echo(f"{step} failed: {plain(str(error))}", err=True)
+
+    def _json(self, event: str, **facts: Any) -> None:
+        click.echo(json.dumps({"event": event, **facts}))
+
+
+def _state(state: TableState) -> dict[str, Any]:
+    return {
+        "version": state.version,
+        "fragments": len(state.fragments),
+        "rows": state.rows,
+        "bytes": state.bytes,
+        "deleted_rows": sum(one.deleted for one in state.fragments),
+        "indices": [asdict(one) for one in state.indices],
+    }
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "groups": [
+            {"fragments": list(one.fragments), "rows": one.rows, "bytes": one.bytes, "why": one.why.value}
+            for one in plan.groups
+        ],
+        "waiting": plan.waiting,
+        "optimize": [one.name for one in plan.indices],
+        "too_large": list(plan.too_large),
+    }

@@ -1,0 +1,121 @@
+"""`committerd maintain`: fragments are rewritten through the queue, indices go along, and writers go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from lance.fragment import write_fragments
+
+from committerd_client import staging
+from committerd_common.messages import Status
+from harness.scene import Scene
+from tests.commands.running import printed, run
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+SMALL: Any = {"MAINTAIN__ROWS_PER_FRAGMENT": "1000", "MAINTAIN__UNINDEXED_ROWS_MAX": "100"}
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("vector", pa.list_(pa.float32(), 4))])
+
+
+def rows(first: int, count: int) -> pa.Table:
+    ids = range(first, first + count)
+    vectors = np.random.default_rng(first).random((count, 4), np.float32)
+    columns = [pa.array(ids), [f"word{one}" for one in ids], pa.FixedSizeListArray.from_arrays(vectors.ravel(), 4)]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def append(scene: Scene, first: int, fragments: int, rows_each: int) -> None:
+    """Append fragments through the queue, each in a transaction of its own."""
+    dataset = scene.table.open()
+    written = write_fragments(rows(first, fragments * rows_each), dataset, mode="append", max_rows_per_file=rows_each)
+    answers = scene.ask(*(staging.append([one], dataset=dataset) for one in written))
+    assert {one.status for one in answers} == {Status.COMMITTED}
+
+
+def events(scene: Scene, *words: str, **settings: Any) -> list[dict[str, Any]]:
+    lines = printed(scene, "maintain", *words, "--json", **SMALL | settings).splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+def indexed(scene: Scene, request: pytest.FixtureRequest) -> Scene:
+    """A table with a scalar, a text and a vector index over 20 fragments of 10 rows, and 30 fragments beyond them."""
+    lance.write_dataset(rows(0, 200), scene.table.uri, max_rows_per_file=10, enable_stable_row_ids=request.param)
+    scene.started()
+    for column, kind in (("id", "BTREE"), ("text", "INVERTED"), ("vector", "IVF_FLAT")):
+        options: dict[str, Any] = {"num_partitions": 2} if kind == "IVF_FLAT" else {}
+        (answer,) = scene.ask(staging.create_index(scene.table.open(), column, kind, **options))
+        assert answer.status == Status.COMMITTED
+    append(scene, 200, 30, 10)
+    (answer,) = scene.ask(staging.delete(scene.table.open(), "id % 10 = 3"))
+    assert answer.status == Status.COMMITTED
+    return scene
+
+
+def found(scene: Scene) -> list[list[int]]:
+    """The results of queries that use each of the indices."""
+    table = scene.table.open()
+    nearest = {"column": "vector", "q": np.full(4, 0.5, np.float32), "k": 20, "nprobes": 2}
+    scans: list[dict[str, Any]] = [
+        {"filter": "id in (7, 13, 444)"},
+        {"full_text_query": "word77"},
+        {"nearest": nearest},
+    ]
+    return [sorted(table.to_table(columns=["id"], **scan)["id"].to_pylist()) for scan in scans]
+
+
+def test_fragments_are_rewritten_with_their_indices_and_nothing_is_lost(indexed: Scene) -> None:
+    scene = indexed
+    before, version = found(scene), scene.table.version
+    (plan,) = events(scene, "--dry-run")
+    assert scene.table.version == version
+    assert plan["table"]["fragments"] == 50
+    assert {one["name"]: one["unindexed_rows"] for one in plan["table"]["indices"]} == dict.fromkeys(
+        ("id_idx", "text_idx", "vector_idx"), 270
+    )
+    assert sorted(len(one["fragments"]) for one in plan["groups"]) == [20, 30]
+    assert sorted(plan["optimize"]) == ["id_idx", "text_idx", "vector_idx"]
+
+    done = events(scene, "--once")
+    assert [one["event"] for one in done] == ["rewritten", "indexed", "indexed", "indexed"]
+    assert (done[0]["fragments_before"], done[0]["fragments_after"]) == (50, 2)
+    assert found(scene) == before
+    table = scene.table.open()
+    (unindexed,) = {
+        len(
+            {one.fragment_id for one in table.get_fragments()}
+            - {id for part in index.segments for id in part.fragment_ids}
+        )
+        for index in table.describe_indices()
+    }
+    assert unindexed == 0
+    assert table.count_rows() == 450
+    assert table.to_table(filter="id % 10 = 3").num_rows == 0
+    (after,) = events(scene, "--dry-run")
+    assert (after["groups"], after["optimize"]) == ([], [])
+    assert len(scene.table.ids_in_4()) == 450
+
+
+def test_people_read_what_would_be_done_and_what_was_done(indexed: Scene) -> None:
+    said = printed(indexed, "maintain", "--dry-run", **SMALL)
+    assert "fragments:  50 of" in said
+    assert "2 tasks would rewrite" in said
+    assert "Index id_idx would be optimized: it lacks 270 rows, and has 1 segments." in said
+    done = printed(indexed, "maintain", "--once", **SMALL)
+    assert "50 fragments became 2" in done
+    assert "There is nothing to do." in printed(indexed, "maintain", "--dry-run", **SMALL)
+    assert Path(indexed.table.uri, "data").is_dir()
+
+
+def test_a_missing_table_and_wrong_hours_are_said_so(scene: Scene) -> None:
+    missing = run(scene, "maintain", "--once")
+    assert (missing.code, "maintenance begins when somebody has created it" in missing.err) == (2, True)
+    wrong = run(scene, "maintain", "--once", MAINTAIN__HOURS="22 to 6")
+    assert wrong.code == 2
+    assert "such as 22-6 or 8-18" in wrong.err
