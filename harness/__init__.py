@@ -10,17 +10,6 @@ which names what to install.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from committerd.dev.parts import PartFailedError, PartMissingError, cache_folder
 
-
-class PartMissingError(RuntimeError):
-    """A required program is not installed; the message names it, and says how to get it."""
-
-
-def cache_folder() -> Path:
-    """The folder for downloaded and built programs: `$COMMITTERD_CACHE`, by default in the user's cache folder."""
-    given = os.environ.get("COMMITTERD_CACHE")
-    if given:
-        return Path(given).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "committerd"
+__all__ = ["PartFailedError", "PartMissingError", "cache_folder"]

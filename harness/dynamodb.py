@@ -14,11 +14,13 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from committerd.dev.jars import jars
 from harness.aws import AwsEndpoint
-from harness.java import jars, java
+from harness.java import LOCKS, java
 from harness.server import Server
 
-_POM = Path(__file__).resolve().parent / "resources" / "dynamodb" / "pom.xml"
+DYNAMODB = LOCKS / "dynamodb-local-3.1.0.lock"
+"""The lock of its jars and native libraries."""
 _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--enable-native-access=ALL-UNNAMED")
 
 
@@ -103,5 +105,5 @@ class DynamoDBLocal(Server):
 
 
 def dynamodb_jars() -> Path:
-    """The folder of DynamoDB Local's jars: from the cache, else downloaded with Maven."""
-    return jars("dynamodb-local", _POM)
+    """The folder of DynamoDB Local's jars: from the cache, else downloaded."""
+    return jars(DYNAMODB)

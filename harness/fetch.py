@@ -1,12 +1,15 @@
 """Builds and downloads the programs that tests need besides Kafka, and prints its progress: `python -m harness.fetch`.
 
-It skips programs that are in the cache. Without Go or Maven it names the tests that will be skipped, and does not fail.
+It skips programs that are in the cache. Without Go or a whole Java it names the tests that will be skipped, and does
+not fail.
 """
 
 from __future__ import annotations
 
+from committerd.dev.jars import folder_of
 from harness import PartMissingError, cache_folder
-from harness.dynamodb import dynamodb_jars
+from harness.dynamodb import DYNAMODB, dynamodb_jars
+from harness.java import INSTALL_JDK, jdk
 from harness.s3 import MINIO, VERSITYGW
 from harness.toxiproxy import TOXIPROXY
 
@@ -27,11 +30,15 @@ def _main() -> None:
     except PartMissingError as error:
         _say(f"Tests that need an S3 server will be skipped: {error}")
     try:
-        if not any(cache_folder().glob("dynamodb-local-*")):
+        if not folder_of(DYNAMODB).is_dir():
             _say(f"DynamoDB Local into {cache_folder()} (about 48 MB to download, once)")
         dynamodb_jars()
     except PartMissingError as error:
         _say(f"Tests that need DynamoDB will be skipped: {error}")
+    try:
+        jdk("Spark", install=INSTALL_JDK)
+    except PartMissingError as error:
+        _say(f"Tests that run Spark will be skipped: {error}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Runs Apache Kafka as a child process: jars from Maven Central, one node on free ports of 127.0.0.1.
+"""Runs Apache Kafka as a child process: locked jars from Maven Central, one node on free ports of 127.0.0.1.
 
     with kafka_broker() as kafka:
         ... kafka.bootstrap_servers
 
-If `KAFKA_BOOTSTRAP_SERVERS` names a running Kafka, nothing is downloaded or started. Otherwise Java 17 and Maven are
-needed. The first start downloads about 45 MB; later ones take three seconds and no network.
-`COMMITTERD_TEST_KAFKA_VERSION` overrides the default version.
+If `KAFKA_BOOTSTRAP_SERVERS` names a running Kafka, nothing is downloaded or started. The first start downloads about
+45 MB; later ones take three seconds and no network. `COMMITTERD_TEST_KAFKA_VERSION` overrides the default version. How
+a node is configured and started is in `committerd.dev.kafka_node`, which `committerd dev` uses too.
 
     python -m harness.kafka            a broker until Ctrl-C; prints its address
     python -m harness.kafka --fetch    only download
@@ -14,12 +14,8 @@ needed. The first start downloads about 45 MB; later ones take three seconds and
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import os
-import socket
-import string
-import subprocess
 import sys
 import threading
 import time
@@ -28,31 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
-
+from committerd.dev import kafka_node
+from committerd.dev.jars import KAFKA, jars
+from committerd.dev.parts import free_port
 from harness import PartMissingError
 from harness.child import ChildProcess
-from harness.java import INSTALL, jars, java
+from harness.java import INSTALL, LOCKS, java
 from harness.restartable import Restartable
-from harness.server import free_port
 
-_SOURCES = Path(__file__).resolve().parent / "resources" / "kafka"
-_POM = _SOURCES / "pom.xml"
 _INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
 LOGIN = ("tester", "known-to-all")
 """User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
 _START_ATTEMPTS = 3
-_READY_SECONDS_MAX = 60.0
-_JVM = (
-    "-Xms192m",
-    "-Xmx384m",
-    "-XX:MaxDirectMemorySize=128m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-Djava.awt.headless=true",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,48 +85,48 @@ class KafkaBroker(Restartable):
         libs, tail = kafka_jars(self._version), ""
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = self._ports or (free_port(), free_port(), free_port())
-            self._launch(libs, chosen)
-            assert self._process is not None
-            if _ready(self._process, chosen[0]):
+            process = self._launch(libs, chosen)
+            if kafka_node.ready(process.running, chosen[0]):
                 self._ports = chosen
                 return self
-            tail = self._process.log_tail()
+            tail = process.log_tail()
             self.kill()
-            if "BindException" not in tail and "Address already in use" not in tail:
+            if not kafka_node.port_was_taken(tail):
                 break
             time.sleep(0.2 * attempt)
         raise RuntimeError(f"Kafka did not start; the end of {self.log}:\n{tail}")
 
-    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> None:
-        data = self.folder / "data"
-        properties = self.folder / "server.properties"
-        template = string.Template((_SOURCES / "server.properties").read_text())
+    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> ChildProcess:
+        data, settings = self.folder / "data", self.folder / "server.properties"
         port, controller_port, login_port = ports
-        user, password = LOGIN
-        filled = template.substitute(
-            port=port,
-            controller_port=controller_port,
-            login_port=login_port,
-            user=user,
-            password=password,
-            data=data,
-        )
-        lines = filled.splitlines()
-        lines += [f"{name}={value}" for name, value in self._settings.items()]
-        properties.write_text("\n".join(lines) + "\n")
-        log4j = f"-Dlog4j2.configurationFile={_SOURCES / 'log4j2.properties'}"
-        java = [_java(), "-cp", f"{libs}/*", *_JVM, log4j]
+        more = {**_test_settings(port, controller_port, login_port), **self._settings}
+        text = kafka_node.properties(port=port, controller_port=controller_port, data=data, more=more)
+        settings.write_text(text, encoding="utf-8")
         if not data.exists():
-            command = [*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"Kafka's data folder can't be formatted:\n{done.stdout}{done.stderr}")
-        self._process = ChildProcess([*java, "kafka.Kafka", str(properties)], log=self.log, folder=self.folder)
+            kafka_node.format_data(_java(), libs, settings)
+        command = kafka_node.server(_java(), libs, settings)
+        self._process = ChildProcess(command, log=self.log, folder=self.folder)
+        return self._process
+
+
+def _test_settings(port: int, controller_port: int, login_port: int) -> dict[str, str]:
+    """A second listener, with a login; and sessions down to a second, because tests wait for takeovers."""
+    user, password = LOGIN
+    listeners = f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port}"
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} required user_{user}="{password}";',
+        "group.min.session.timeout.ms": "1000",
+    }
 
 
 @contextlib.contextmanager
 def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
-    """The Kafka in `KAFKA_BOOTSTRAP_SERVERS`, else our own. Raises `PartMissingError` if Java or Maven is missing."""
+    """The Kafka in `KAFKA_BOOTSTRAP_SERVERS`, else our own. Raises `PartMissingError` if there is no Java."""
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if given:
         yield RunningKafka(given)
@@ -153,40 +136,18 @@ def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
 
 
 def kafka_jars(version: str | None = None) -> Path:
-    """The folder of Kafka's jars: from the cache, else downloaded with Maven. `version`: None = the default version."""
+    """The folder of Kafka's jars: from the cache, else downloaded. `version`: None = the default version."""
     _java()
-    return jars("kafka", _POM, install=_INSTALL, version=version)
+    lock = KAFKA if version is None else KAFKA.with_name(f"kafka-{version}.lock")
+    if not lock.exists():
+        lock = LOCKS / lock.name
+    if not lock.exists():
+        raise PartMissingError(f"there is no {lock}: run `python -m scripts.lock_jars {lock}`")
+    return jars(lock, install=_INSTALL)
 
 
 def _java() -> str:
     return java("Apache Kafka", install=_INSTALL)
-
-
-def _ready(process: ChildProcess, port: int) -> bool:
-    """Wait until the node lists its topics; False if it ended or took too long."""
-    deadline = time.monotonic() + _READY_SECONDS_MAX
-    while process.running() and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            break
-        time.sleep(0.05)
-    else:
-        return False
-    try:
-        admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}", client_id="ready", bootstrap_timeout_ms=20_000)
-        try:
-            admin.list_topics()
-            return process.running()
-        finally:
-            admin.close()
-    except KafkaError:
-        return False
-
-
-def _cluster_id() -> str:
-    """A random id in Kafka's format, and not one that looks like a command-line option."""
-    while (made := base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()).startswith("-"):
-        pass
-    return made
 
 
 def _main() -> None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import Literal, Self
 
+from committerd.dev.parts import free_port
 from harness.kafka import KafkaBroker
-from harness.server import free_port
 from harness.toxiproxy import Toxiproxy
 
 Outage = Literal["killed", "frozen", "refused", "silent"]

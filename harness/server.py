@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from committerd.dev.parts import free_port
 from harness.child import ChildProcess
 from harness.restartable import Restartable
 
 _START_ATTEMPTS = 3
 _READY_SECONDS_MAX = 60.0
-
-
-def free_port() -> int:
-    """A TCP port on which no program listens at this moment."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 class Server(Restartable):

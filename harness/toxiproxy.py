@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from committerd.dev.parts import free_port
 from harness.golang import GoProgram
-from harness.server import Server, free_port
+from harness.server import Server
 
 TOXIPROXY = GoProgram("toxiproxy", "v2.5.0", "github.com/Shopify/toxiproxy/v2/cmd/server", "server")
 _LISTEN_ATTEMPTS = 3

@@ -140,7 +140,7 @@ def make_old_pylance() -> None:
 
 
 def make_kafka() -> None:
-    """Fetch Kafka's jars with Maven, unless those of the wanted version exist."""
+    """Download Kafka's jars, unless those of the wanted version exist."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         return
     if not any(cache_folder().glob("kafka-*")):

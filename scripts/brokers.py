@@ -1,7 +1,8 @@
 """The main job on real brokers of several versions: the oldest one that docs/operating.md names, the newest, and
 others.
 
-Maven fetches each version once, and each runs in KRaft mode. Arguments are versions, and after `--` those of pytest.
+The jars of each version are locked and downloaded once, and each runs in KRaft mode. Arguments are versions, and after
+`--` those of pytest.
 
     python -m scripts.brokers                     all versions
     python -m scripts.brokers 3.3.2 -- -k main    one version, some tests

@@ -1,20 +1,11 @@
 #!/bin/sh
-# Name everything that this machine lacks, at once and before any download; then hand over to bootstrap.py.
+# Choose a Python, or say how to get one, before any download; then hand over to bootstrap.py.
 #
-# PYTHON=/path/to/python chooses the interpreter. With KAFKA_BOOTSTRAP_SERVERS set, Java and Maven are not needed.
-# Arguments are those of bootstrap.py. Go is not asked for: only tests on S3 need it, and bootstrap.py says so.
+# PYTHON=/path/to/python chooses the interpreter. Arguments are those of bootstrap.py. Java and Go are not asked for: the
+# Java that runs Apache Kafka is a Python package, and of the tests only those of Spark need another one, and those on S3
+# need Go. bootstrap.py says so.
 set -eu
 cd "$(dirname "$0")/.."
-
-missing="" hint=""
-lacks() { # what it is, how to get it on Debian, Fedora and macOS
-    missing="$missing
-  $1
-      Debian, Ubuntu:  $2
-      Fedora:          $3
-      macOS:           $4
-"
-}
 
 # Is it new enough, and was it built with profile-guided optimisation? Without, committerd is a fifth slower. What
 # distributions install in /usr has it, and not all say so in CONFIG_ARGS; what version managers compile often has not.
@@ -48,27 +39,15 @@ else
     python=$PYTHON
     judge "$python" || [ $? -eq 3 ] || python=""
 fi
-[ -n "$python" ] || lacks "${PYTHON:+$PYTHON is not }Python 3.11 or newer, with venv" \
-    "sudo apt-get install python3 python3-venv" "sudo dnf install python3.13" "brew install python@3.13"
+if [ -z "$python" ]; then
+    cat >&2 <<END
+This machine lacks:
 
-if [ -z "${KAFKA_BOOTSTRAP_SERVERS:-}" ]; then
-    java=java
-    [ -z "${JAVA_HOME:-}" ] || java=$JAVA_HOME/bin/java
-    hint="Java and Maven are not needed where KAFKA_BOOTSTRAP_SERVERS=host:port names a Kafka that runs."
-    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || version=""
-    [ "${version:-0}" -ge 17 ] || lacks "Java 17 or newer, for Apache Kafka ($java: ${version:-not found})" \
-        "sudo apt-get install openjdk-17-jre-headless" "sudo dnf install java-21-openjdk-headless" \
-        "brew install openjdk"
-    command -v mvn >/dev/null 2>&1 || lacks "Maven, which downloads Apache Kafka" \
-        "sudo apt-get install maven" "sudo dnf install maven" "brew install maven"
-fi
-
-if [ -n "$missing" ]; then
-    {
-        echo "This machine lacks:"
-        echo "$missing"
-        case $missing in *Java* | *Maven*) echo "$hint" ;; esac
-    } >&2
+  ${PYTHON:+$PYTHON is not }Python 3.11 or newer, with venv
+      Debian, Ubuntu:  sudo apt-get install python3 python3-venv
+      Fedora:          sudo dnf install python3.13
+      macOS:           brew install python@3.13
+END
     exit 1
 fi
 exec "$python" scripts/bootstrap.py "$@"

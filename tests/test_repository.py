@@ -177,6 +177,7 @@ def test_every_requirement_has_an_exact_version_that_fits() -> None:
     wanted = [*client["build-system"]["requires"], *client["project"]["dependencies"]]
     wanted += [*committer["build-system"]["requires"], *committer["project"]["dependencies"]]
     wanted += client["project"]["optional-dependencies"]["lance"]
+    wanted += committer["project"]["optional-dependencies"]["dev"]
     for group in committer["dependency-groups"].values():
         wanted += [entry for entry in group if isinstance(entry, str)]
     lines = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8").splitlines()

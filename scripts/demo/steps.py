@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 import time
@@ -21,7 +21,10 @@ import pyarrow as pa
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from committerd.errors import CommitterError
+from harness import PartMissingError
 from harness.daemon import Daemon
+from harness.java import INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, kafka_broker
 from harness.places import StorePlace
 from scripts.demo.fleet import DemoFailed, Fleet
@@ -123,8 +126,8 @@ class Demo:
 
     def run(self) -> None:
         """Run all steps. Raises `DemoFailed` if something is wrong."""
-        if self._wanted.micro_batches and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-            raise DemoFailed("Spark needs Java 17: install it, or leave Spark out with --appends-only")
+        if self._wanted.micro_batches:
+            self._find_spark()
         bootstrap_servers = self._start_kafka()
         if self._store != "local":
             self._place = start_store(self._store, self._screen, self._cleanup)
@@ -145,12 +148,23 @@ class Demo:
         )
         self._report(measured, url)
 
+    def _find_spark(self) -> None:
+        """Leave out Spark's stream where there is no Java that runs Spark."""
+        try:
+            jdk("Spark", install=INSTALL_JDK)
+        except PartMissingError as error:
+            self._wanted = dataclasses.replace(self._wanted, micro_batches=0)
+            self._screen.line(f"Without Spark's stream: {error}")
+
     def _start_kafka(self) -> str:
         given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
         self._screen.step(f"Using Apache Kafka at {given}" if given else "Starting Apache Kafka in a child JVM")
         try:
             kafka = self._cleanup.enter_context(kafka_broker())
-        except RuntimeError as error:  # Java is missing, or Kafka did not start; the message says which
+        except (
+            CommitterError,
+            RuntimeError,
+        ) as error:  # Java is missing, or Kafka did not start; the message says which
             raise DemoFailed(str(error)) from error
         if isinstance(kafka, KafkaBroker):
             self._cleanup.callback(kafka.kill)  # its data is deleted anyway
@@ -244,8 +258,9 @@ class Demo:
         )
         if wanted.changes:
             self._screen.line(
-                f"    beside them {wanted.changes} upserts and {wanted.changes} deletes, a Spark stream of "
-                f"{wanted.micro_batches} micro-batches{', and a compaction' if wanted.compactions else ''}"
+                f"    beside them {wanted.changes} upserts and {wanted.changes} deletes"
+                f"{f', a Spark stream of {wanted.micro_batches} micro-batches' if wanted.micro_batches else ''}"
+                f"{', and a compaction' if wanted.compactions else ''}"
             )
         began = time.monotonic()
         fleet.go()

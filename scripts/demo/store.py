@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from committerd.errors import CommitterError
 from harness.dynamodb import DynamoDBLocal
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.s3 import VERSITYGW, S3Endpoint, given_endpoint, s3_server
@@ -26,7 +27,7 @@ def start_store(kind: str, screen: Screen, cleanup: ExitStack) -> StorePlace:
             cleanup.callback(dynamodb.kill)  # its tables are deleted anyway
             screen.done(f"it answers at {dynamodb.url}")
             place = ddb_place(s3, dynamodb.endpoint)
-    except RuntimeError as error:  # a program is missing, or did not start; the message says which
+    except (CommitterError, RuntimeError) as error:  # a program is missing, or did not start; the message says which
         raise DemoFailed(str(error)) from error
     if given_endpoint() is not None:
         cleanup.callback(s3.remove_bucket, place.bucket)

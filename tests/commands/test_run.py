@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from harness.server import free_port
+from committerd.dev.parts import free_port
 
 
 @pytest.mark.parametrize(

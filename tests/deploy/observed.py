@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from committerd.dev.parts import free_port
 from committerd_client import staging
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.daemon import Daemon
@@ -22,7 +23,6 @@ from harness.places import ddb_place
 from harness.prometheus import Prometheus, Target
 from harness.s3 import S3Endpoint
 from harness.scene import Scene, until
-from harness.server import free_port
 
 _ROUNDS = 2
 

@@ -14,13 +14,14 @@ from pathlib import Path
 import lance
 import pytest
 
+from committerd.dev.parts import free_port
 from harness import PartMissingError
+from harness.child import ChildProcess
 from harness.daemon import Daemon
 from harness.dynamodb import DynamoDBLocal
 from harness.kafka import KafkaBroker
 from harness.prometheus import Prometheus
 from harness.s3 import Versitygw
-from harness.server import free_port
 from tests.deploy.compose import Compose
 from tests.deploy.image import Image
 
@@ -65,7 +66,7 @@ class DemoKafka(KafkaBroker):
         super().__init__()
         self._given = compose.environment("kafka")
 
-    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> None:
+    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> ChildProcess:
         inside, controller, outside = ports
         here = {"9092": inside, "9093": controller, "29092": outside}
 
@@ -77,7 +78,7 @@ class DemoKafka(KafkaBroker):
             for name, value in self._given.items()
             if name != "KAFKA_LOG_DIRS"
         }
-        super()._launch(libs, ports)
+        return super()._launch(libs, ports)
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ import yaml
 from packaging.utils import canonicalize_name
 
 import committerd
+from committerd.dev.parts import free_port
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.server import free_port
 from scripts import lock_image
 from tests.deploy.chart import FOLDER as CHART
 from tests.deploy.image import DOCKERFILE, ROOT, Image

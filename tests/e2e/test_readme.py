@@ -17,7 +17,7 @@ import pytest
 from committerd.settings.load import load_settings
 from harness import PartMissingError
 from harness.daemon import Daemon
-from harness.java import INSTALL, java
+from harness.java import INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ def test_the_first_commit_works_as_it_is_printed(committer: Daemon, here: Callab
 def test_the_first_stream_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
     """Pasted twice: a row that was written before is not written again."""
     try:
-        java("Spark", install=INSTALL)
+        jdk("Spark", install=INSTALL_JDK)
     except PartMissingError as error:
         pytest.skip(str(error))
     (commit,) = _blocks(_section("First commit"), "python")

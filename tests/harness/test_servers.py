@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from harness import PartMissingError
-from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
+from harness.dynamodb import DynamoDBEndpoint
 from harness.s3 import S3Endpoint, Versitygw, s3_server
 from harness.toxiproxy import Toxiproxy
 
@@ -92,8 +92,6 @@ def test_a_missing_program_is_named_with_how_to_get_it(tmp_path: Path, monkeypat
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("COMMITTERD_TEST_S3_ENDPOINT", raising=False)
     with pytest.raises(PartMissingError, match=r"versitygw v1\.8\.0 .* no `go`: install Go"), s3_server():
-        pass
-    with pytest.raises(PartMissingError, match=r"dynamodb-local 3\.1\.0 .* no `mvn`: install Java 17"), DynamoDBLocal():
         pass
     assert not (tmp_path / "cache").exists()
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from committerd.dev.parts import free_port
 from committerd_client import CommitClient, KafkaUnavailable, quiet
 from committerd_client.quiet import quieten_kafka
-from harness.server import free_port
 
 
 def _say(times: int, *, thread: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness import PartMissingError
-from harness.java import INSTALL, java
+from harness.java import INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.spark import spark_session
 from tests.spark.queue import Queue
@@ -20,7 +20,7 @@ from tests.spark.queue import Queue
 def spark_java() -> None:
     """Skip where there is no Java to start Spark with."""
     try:
-        java("Spark", install=INSTALL)
+        jdk("Spark", install=INSTALL_JDK)
     except PartMissingError as error:
         pytest.skip(str(error))
 

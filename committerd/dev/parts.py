@@ -1,0 +1,45 @@
+"""Programs that have to be there, and the folder in which downloaded ones are kept."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from committerd.errors import CommitterError
+
+
+class PartMissingError(CommitterError):
+    """A required program is not installed; the message names it, and says how to get it."""
+
+    code = "part_missing"
+
+
+class PartFailedError(CommitterError):
+    """A program is installed, but does not start; the message has the end of its output."""
+
+    code = "part_failed"
+
+
+def cache_folder() -> Path:
+    """The folder for downloaded and built programs: `$COMMITTERD_CACHE`, by default in the user's cache folder."""
+    given = os.environ.get("COMMITTERD_CACHE")
+    if given:
+        return Path(given).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "committerd"
+
+
+def free_port(*wanted: int) -> int:
+    """The first of the `wanted` TCP ports of 127.0.0.1 on which no program listens, else any free one."""
+    for port in (*wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as servers do: connections that ended don't count
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found: int = probe.getsockname()[1]
+            return found
+    raise PartFailedError("no TCP port of 127.0.0.1 is free")
