@@ -30,6 +30,15 @@ FIXED_BY_OTHERS = frozenset({"settings_customise_sources"})
 
 LOG_CALL = re.compile(r"_?log(ger)?\.(debug|info|warning|error|exception|critical)")
 
+MADE_EMPTY = re.compile(r"^(\w+\.)?(set|dict|list|deque|defaultdict|Counter|OrderedDict|Weak\w+)(\[.*\])?$")
+STATE_OF_THE_PROCESS = {
+    "producers/committerd_client/errors.py: _COMBINED",
+    "producers/committerd_client/channel.py: _channels",
+    "producers/committerd_client/channel.py: _left_to_parent",
+    "producers/committerd_client/quiet.py: _threads",
+    "producers/committerd_client/sync.py: _clients",
+}
+
 FORBIDDEN = {
     "work left undone": r"\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b|NotImplemented[E]rror",
     "a merge that was not finished": r"^(<{7}|>{7}) ",
@@ -133,6 +142,35 @@ def has_fixed_event(call: ast.Call) -> bool:
     if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant):
         return False
     return "%" not in str(call.args[0].value)
+
+
+def module_state(path: str, text: str) -> Iterator[str]:
+    """The names in a module that hold a container which starts empty, so that the program fills it later."""
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        value, targets = node.value, node.targets if isinstance(node, ast.Assign) else [node.target]
+        empty = (isinstance(value, ast.List) and not value.elts) or (isinstance(value, ast.Dict) and not value.keys)
+        if empty or (isinstance(value, ast.Call) and not value.args and MADE_EMPTY.search(ast.unparse(value.func))):
+            yield from (f"{path}: {ast.unparse(target)}" for target in targets)
+
+
+def test_modules_hold_no_state_but_what_belongs_to_the_whole_process() -> None:
+    """The exceptions are registries for handlers that Python calls after a fork and at exit, for a log filter, and the
+    classes that are made of one of ours and one of pylance's.
+    """
+    found = {
+        name
+        for path, text in sources().items()
+        if path.startswith(("committerd/", "producers/"))
+        for name in module_state(path, text)
+    }
+    assert found == STATE_OF_THE_PROCESS
+
+
+def test_module_state_would_be_found() -> None:
+    text = "a = {}\nb: list[int] = []\nc = WeakSet()\nd = set[str]()\ne = {1: 2}\nf = frozenset()\ng = tuple()\nh = [1]"
+    assert list(module_state("m.py", text)) == ["m.py: a", "m.py: b", "m.py: c", "m.py: d"]
 
 
 def test_the_layers_hold() -> None:
