@@ -41,7 +41,7 @@ from committerd_client.errors import (
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import App, Staged
 from committerd_client.reexecution import Reexecution
-from committerd_client.results import CommitResult, CommitStatus, WriteResult
+from committerd_client.results import CommitResult, CommitStatus, CompactionResult, WriteResult
 from committerd_client.resuming import Bookmark
 from committerd_client.sync import SyncCommitClient, SyncCommitHandle
 
@@ -57,6 +57,7 @@ __all__ = [
     "CommitResult",
     "CommitStatus",
     "CommitTimeout",
+    "CompactionResult",
     "Expired",
     "InFlightFull",
     "IncompatibleConflict",

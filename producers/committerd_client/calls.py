@@ -8,18 +8,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
-from committerd_client.data import ArrowSchema, Data, is_schema, rows_of
-from committerd_client.errors import RetryableConflict, TableExists
-from committerd_client.headers import AppUnit, StagedChange
+from committerd_client.data import ArrowSchema, Data, is_schema, rows_of, scalars
+from committerd_client.errors import IncompatibleConflict, RetryableConflict, TableExists
+from committerd_client.headers import AppUnit, Staged, StagedChange
 from committerd_client.options import CLIENTS_TIMEOUT, CommitOptions, Files, NewTable, Timeout
 from committerd_client.place import Place
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
-from committerd_client.results import CommitResult, WriteResult
+from committerd_client.results import CommitResult, CompactionResult, WriteResult
 from committerd_common.backports import Unpack
+
+if TYPE_CHECKING:
+    import lance
+
+    from committerd_client.changes import OnLatest
 
 
 class TableCalls:
@@ -185,11 +190,11 @@ class TableCalls:
 
         Raises `TableMissing`, pylance's error for a wrong predicate, and the errors of `commit`.
         """
-        from committerd_client.changes import Delete
+        from committerd_client import staging
 
         if not isinstance(where, str):
             raise TypeError(f"delete takes an SQL predicate as a string, such as 'id = 3', not {type(where).__name__}")
-        change = Delete(place=self._table(), where=where, properties=properties)
+        change = self._on_latest(lambda table: staging.delete(table, where, properties=properties))
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
 
     async def update(
@@ -213,7 +218,7 @@ class TableCalls:
 
         Raises `TableMissing`, `StagingError`, pylance's errors for wrong SQL, and the errors of `commit`.
         """
-        from committerd_client.changes import Update
+        from committerd_client import staging
 
         if isinstance(values, str) or isinstance(where, Mapping):
             raise TypeError("update takes the values first and the predicate second: update({'name': 'Ann'}, 'id = 7')")
@@ -222,9 +227,12 @@ class TableCalls:
         twice = (values or {}).keys() & (values_sql or {}).keys()
         if twice:
             raise ValueError(f"update got column {min(twice)!r} in values and in values_sql")
-        change = Update(
-            place=self._table(), values=values or {}, expressions=values_sql or {}, where=where, properties=properties
-        )
+
+        def stage(table: lance.LanceDataset) -> Staged | None:
+            updates = {**(values_sql or {}), **scalars(values or {}, table.schema)}
+            return staging.update(table, updates, where, properties=properties)
+
+        change = self._on_latest(stage)
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
 
     async def overwrite(
@@ -315,39 +323,224 @@ class TableCalls:
             found = await to_thread.run_sync(change.place.find)
             return WriteResult(version=error.conflicting_version if found is None else found.version)
 
+    async def restore(
+        self,
+        version: int,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+    ) -> WriteResult:
+        """Make an old version the latest one. The table then lacks all changes since that version, of every writer.
+
+        Raises `TableMissing`, and the errors of `commit`.
+        """
+        from committerd_client import staging
+
+        change = self._on_latest(lambda table: staging.restore(table, version, properties=properties))
+        return await self._write(change, timeout=timeout, attempts=attempts)
+
+    async def add_columns(
+        self,
+        transforms: Mapping[str, str] | ArrowSchema | Callable[..., Any],
+        *,
+        read_columns: list[str] | None = None,
+        batch_size: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+    ) -> WriteResult:
+        """Add columns to all rows, as `dataset.add_columns` of pylance does.
+
+            await client.add_columns({"total": "price * amount"})
+
+        `transforms`: SQL expressions by the name of the new column; a pyarrow schema or field, for columns that are
+        null; or a function from record batches to record batches, whose input is `read_columns`, in batches of
+        `batch_size` rows.
+
+        Raises `TableMissing`, `StagingError`, and the errors of `commit`.
+        """
+        from committerd_client import staging
+
+        given: Any = transforms
+        change = self._on_latest(
+            lambda table: staging.add_columns(
+                table, given, read_columns=read_columns, batch_size=batch_size, properties=properties
+            )
+        )
+        return await self._write(change, timeout=timeout, attempts=attempts)
+
+    async def drop_columns(
+        self,
+        columns: Sequence[str],
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+    ) -> WriteResult:
+        """Drop columns, by path (`outer.inner` for nested ones). Their data stays in the files until a compaction.
+
+        Raises `TableMissing`, `StagingError`, and the errors of `commit`.
+        """
+        from committerd_client import staging
+
+        names = [columns] if isinstance(columns, str) else list(columns)
+        change = self._on_latest(lambda table: staging.drop_columns(table, names, properties=properties))
+        return await self._write(change, timeout=timeout, attempts=attempts)
+
+    async def alter_columns(
+        self,
+        *alterations: Mapping[str, Any],
+        properties: Mapping[str, str] | None = None,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+    ) -> WriteResult:
+        """Change names, nullability or types of columns, as `dataset.alter_columns` of pylance does.
+
+            await client.alter_columns({"path": "name", "name": "full_name"}, {"path": "id", "data_type": pa.int64()})
+
+        Raises `TableMissing`, `StagingError`, and the errors of `commit`.
+        """
+        from committerd_client import staging
+
+        given: Any = alterations
+        change = self._on_latest(lambda table: staging.alter_columns(table, *given, properties=properties))
+        return await self._write(change, timeout=timeout, attempts=attempts)
+
+    async def create_index(
+        self,
+        /,
+        column: str,
+        index_type: str,
+        *,
+        name: str | None = None,
+        replace: bool = False,
+        properties: Mapping[str, str] | None = None,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+        **parameters: Any,
+    ) -> WriteResult:
+        """Create an index on a column, as pylance's `create_scalar_index` and `create_index` do.
+
+            await client.create_index("id", "BTREE")
+            await client.create_index("vector", "IVF_PQ", metric="cosine", num_partitions=256)
+
+        `index_type`: `BTREE`, `BITMAP`, `INVERTED`, `IVF_PQ`, ... `name`: default `{column}_idx`. `replace`: whether to
+        replace an index of that name. `parameters`: those of pylance. Rows that are appended later are found without
+        the index, until `optimize_indices`.
+
+        Raises `TableMissing`, `StagingError`, pylance's errors, and the errors of `commit`.
+        """
+        from committerd_client import staging
+
+        change = self._on_latest(
+            lambda table: staging.create_index(
+                table, column, index_type, name=name, replace=replace, properties=properties, **parameters
+            )
+        )
+        return await self._write(change, timeout=timeout, attempts=attempts)
+
+    async def optimize_indices(
+        self,
+        /,
+        names: Sequence[str] | None = None,
+        *,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+        **options: Any,
+    ) -> WriteResult:
+        """Add the rows to the indices that these don't cover yet, as `dataset.optimize.optimize_indices` does.
+
+        `names`: None = all indices. `options`: those of pylance, such as `num_indices_to_merge`.
+
+        Raises `TableMissing`, pylance's errors, and the errors of `commit`.
+        """
+        from committerd_client import staging
+
+        change = self._on_latest(lambda table: staging.optimize_indices(table, names, **options))
+        return await self._write(change, timeout=timeout, attempts=attempts)
+
+    async def compact(
+        self,
+        /,
+        *,
+        reindex: bool = True,
+        timeout: Timeout = CLIENTS_TIMEOUT,
+        attempts: int = ATTEMPTS_MAX,
+        **options: Any,
+    ) -> CompactionResult:
+        """Rewrite small fragments, and those with deleted rows, into fewer ones, while others write to the table.
+
+            await client.compact(target_rows_per_fragment=1_000_000)
+
+        `reindex`: afterwards add the moved rows to the indices that hold addresses of rows. `options`: fields of
+        `lance.optimize.CompactionOptions`.
+
+        Raises `TableMissing`, `StagingError` for tables that can't be compacted, and the errors of `commit`.
+        """
+        from committerd_client.compacting import compact
+
+        place = self._table()
+        done = await compact(self, place.open, timeout=timeout, attempts=attempts, reindex=reindex, **options)
+        return CompactionResult() if done is None else done
+
+    def _on_latest(self, stage: Callable[[lance.LanceDataset], Staged | None]) -> OnLatest:
+        from committerd_client.changes import OnLatest
+
+        return OnLatest(self._table(), stage)
+
     async def _write(
         self,
-        change: Callable[[Reexecution | None], StagedChange],
+        change: Callable[[Reexecution | None], Staged | None],
         *,
-        app: AppUnit | None,
+        app: AppUnit | None = None,
         timeout: Timeout,
         attempts: int,
         always: bool = False,
     ) -> WriteResult:
         """Execute the change, and commit it. `always`: commit it too if it changes no row."""
         staged = await to_thread.run_sync(change, None)
-        if not staged.changes and not always and app is None:
-            return WriteResult(version=staged.transaction.read_version)
+        spent = 0  # executions of earlier commits
 
-        def again(refused: Reexecution) -> StagedChange | None:
+        def idle() -> bool:
+            return staged is None or (
+                isinstance(staged, StagedChange) and not staged.changes and not always and app is None
+            )
+
+        def again(refused: Reexecution) -> Staged | None:
             nonlocal staged
             staged = change(refused)
-            return staged if staged.changes or app is not None else None
+            return None if idle() else staged
 
-        try:
-            result = await self.commit(
-                staged, reexecute=again if attempts > 1 else None, attempts=attempts, timeout=timeout, app=app
-            )
-        except RetryableConflict as error:
-            if staged.changes or always or app is not None:
-                raise
-            return WriteResult(version=staged.transaction.read_version, attempts=error.attempts)
-        made = WriteResult(version=result.version, attempts=result.attempts, commit=result)
-        if made.duplicate:
-            return made
-        return replace(
-            made,
-            num_inserted_rows=staged.inserted,
-            num_updated_rows=staged.updated,
-            num_deleted_rows=staged.deleted,
-        )
+        while staged is not None and not idle():
+            left = attempts - spent
+            try:
+                commit = await self.commit(
+                    staged, reexecute=again if left > 1 else None, attempts=left, timeout=timeout, app=app
+                )
+            except RetryableConflict as error:
+                spent += error.attempts
+                if not idle():
+                    raise
+            except IncompatibleConflict as error:
+                # For example after an Overwrite: this transaction can't pass it, but the change can be made again.
+                spent += error.attempts
+                if spent >= attempts:
+                    raise
+                staged = await to_thread.run_sync(change, None)
+            else:
+                return _result(staged, commit, spent + commit.attempts)
+        return WriteResult(version=None if staged is None else staged.transaction.read_version, attempts=max(spent, 1))
+
+
+def _result(staged: Staged, commit: CommitResult, attempts: int) -> WriteResult:
+    """The result of a call whose last execution was committed."""
+    result = WriteResult(version=commit.version, attempts=attempts, commit=commit)
+    if result.duplicate or not isinstance(staged, StagedChange):
+        return result
+    return replace(
+        result,
+        num_inserted_rows=staged.inserted,
+        num_updated_rows=staged.updated,
+        num_deleted_rows=staged.deleted,
+    )

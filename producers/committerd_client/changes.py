@@ -6,12 +6,12 @@ transaction, with the numbers of rows. It may be called any number of times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from committerd_client import staging
-from committerd_client.data import Rows, scalars
+from committerd_client.data import Rows
 from committerd_client.errors import StagingError
 from committerd_client.headers import Staged, StagedChange
 from committerd_client.options import Files, NewTable
@@ -134,32 +134,15 @@ def rows_in_memory(rows: Rows) -> Rows:
     return replace(rows, count=table.num_rows, again=True, open=lambda _: table.to_reader())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
-    """Deletes the rows for which an SQL predicate is true."""
+@dataclass(frozen=True, slots=True)
+class OnLatest:
+    """Any other change: `stage` gets the table at its latest version, and may return None if there is nothing to do."""
 
     place: Place
-    where: str
-    properties: Mapping[str, str] | None = None
+    stage: Callable[[lance.LanceDataset], Staged | None]
 
-    def __call__(self, again: Reexecution | None = None) -> StagedChange:
-        return staging.delete(self.place.open(), self.where, properties=self.properties)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """Sets columns of the rows for which an SQL predicate is true."""
-
-    place: Place
-    values: Mapping[str, Any]
-    expressions: Mapping[str, str]
-    where: str | None
-    properties: Mapping[str, str] | None = None
-
-    def __call__(self, again: Reexecution | None = None) -> StagedChange:
-        dataset = self.place.open()
-        updates = {**self.expressions, **scalars(self.values, dataset.schema)}
-        return staging.update(dataset, updates, self.where, properties=self.properties)
+    def __call__(self, again: Reexecution | None = None) -> Staged | None:
+        return self.stage(self.place.open())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,13 +32,14 @@ from committerd_client.headers import Asking, StagedRecord, constant_headers, ma
 from committerd_client.in_flight import InFlightLimit, Submission, Submissions, closed, timed_out
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
-from committerd_client.place import Place, place_of
+from committerd_client.place import Place, checked_uri, place_of
 from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
 from committerd_common.backports import UTC, Self, Unpack
 from committerd_common.messages import Outcome
+from committerd_common.uris import queue_name
 
 
 class CommitClient(TableCalls):
@@ -48,9 +49,9 @@ class CommitClient(TableCalls):
         self,
         bootstrap_servers: str | Sequence[str],
         *,
-        dataset: str,
+        dataset: str | None = None,
         topic_prefix: str = "",
-        dataset_uri: str | None = None,
+        dataset_uri: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         producer: str | None = None,
         timeout: float | None = 60.0,
@@ -68,7 +69,8 @@ class CommitClient(TableCalls):
         """Configure a client; it connects in `start`. Times are in seconds.
 
         `dataset` and `topic_prefix`: as in the committer's settings; they name the topics `{prefix}{dataset}.staged`
-        and `.outcomes`. `dataset_uri`: the URI of the table; a committer that serves another table refuses the records.
+        and `.outcomes`. `dataset_uri`: the URI or absolute path of the table; a committer that serves another table
+        refuses the records. The default of `dataset` is the last part of `dataset_uri` without `.lance`.
         `storage_options`: pylance, if it is installed, reads and writes that table with them, for `resume` and for
         large transactions. `producer`: the name of this producer in the committer's log; with a name that stays the
         same over restarts the client reads the same outcomes partition again (`resume`). `timeout`: the default for
@@ -83,6 +85,10 @@ class CommitClient(TableCalls):
         Raises `ValueError` for invalid arguments.
         """
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        uri = None if dataset_uri is None else checked_uri(dataset_uri)
+        if dataset is None and uri is None:
+            raise ValueError("the client needs the name of the dataset (dataset=), or the table's URI (dataset_uri=)")
+        dataset = queue_name(uri or "") if dataset is None else dataset
         instance = secrets.token_hex(8)
         self._connection = Connection(
             bootstrap_servers=[server.strip() for server in servers],
@@ -98,12 +104,12 @@ class CommitClient(TableCalls):
             raise ValueError(
                 f"claim_check_above ({claim_check_above}) is more than max_record_bytes ({max_record_bytes})"
             )
-        if write_claim is None and dataset_uri is not None:
-            write_claim = claim_check.table_writer(dataset_uri, storage_options)
-        self._dataset_uri, self._storage_options = dataset_uri, storage_options
+        if write_claim is None and uri is not None:
+            write_claim = claim_check.table_writer(uri, storage_options)
+        self._dataset_uri, self._storage_options = uri, storage_options
         self._write_claim = write_claim
         self._diagnosis = Diagnosis(
-            self._connection, group=f"{group_prefix}{dataset}", uri=dataset_uri, storage_options=storage_options
+            self._connection, group=f"{group_prefix}{dataset}", uri=uri, storage_options=storage_options
         )
         self._claim_check_above = max_record_bytes if claim_check_above is None else claim_check_above
         self._named = producer is not None

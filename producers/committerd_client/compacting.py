@@ -1,9 +1,7 @@
 """Compact a table through its queue, while others write to it.
 
-    from committerd_client.compacting import compact
-
     async with CommitClient("broker:9092", dataset="events", dataset_uri=uri) as client:
-        done = await compact(client, lambda: lance.dataset(uri), target_rows_per_fragment=1_000_000)
+        done = await client.compact(target_rows_per_fragment=1_000_000)
 
 A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments and carries
 along the indices that cover them, rewritten for the rows' new addresses. Appends don't conflict with it. A delete, an
@@ -14,18 +12,16 @@ on the latest version, while the committer holds other commits back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyio import to_thread
 
-from committerd_client.client import CommitClient
 from committerd_client.errors import RetryableConflict
 from committerd_client.headers import Staged
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
-from committerd_client.reexecution import ATTEMPTS_MAX, Reexecution
-from committerd_client.results import CommitResult
+from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
+from committerd_client.results import CommitResult, CompactionResult
 from committerd_client.staging.compaction import (
     Compacted,
     Execute,
@@ -45,26 +41,21 @@ _SPARE_IDS = 8
 """Ids reserved beyond the need, so that a re-execution that makes more fragments need not reserve during the hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionResult:
-    """The result of a compaction."""
+class Commits(Protocol):
+    """A `CommitClient`."""
 
-    version: int | None
-    """The table version that holds the new fragments."""
-    fragments_removed: int
-    fragments_added: int
-    attempts: int
-    """Number of executions, the first included."""
-    reindexed: tuple[str, ...]
-    """Names of the indices that were optimized to cover the moved rows, because they could not be rewritten."""
-    stale: tuple[str, ...]
-    """Names of the indices that don't cover the moved rows because `reindex` was off: queries scan these rows."""
-    bytes_written: int
-    """Size of the new data files."""
+    async def commit(
+        self,
+        transaction: Work,
+        *,
+        timeout: Timeout = ...,
+        reexecute: AsyncReexecute | None = ...,
+        attempts: int = ...,
+    ) -> CommitResult: ...
 
 
 async def compact(
-    client: CommitClient,
+    client: Commits,
     open_table: Callable[[], lance.LanceDataset],
     *,
     timeout: Timeout = CLIENTS_TIMEOUT,
@@ -116,7 +107,7 @@ class _Compaction:
 
     def __init__(
         self,
-        client: CommitClient,
+        client: Commits,
         open_table: Callable[[], lance.LanceDataset],
         options: dict[str, Any],
         timeout: Timeout,
@@ -152,7 +143,7 @@ class _Compaction:
 
 
 async def _optimize(
-    client: CommitClient,
+    client: Commits,
     open_table: Callable[[], lance.LanceDataset],
     names: tuple[str, ...],
     *,

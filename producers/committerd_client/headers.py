@@ -124,7 +124,8 @@ def make_record(
     else:
         raise TypeError(
             "a lance.table.Transaction (committerd_common.messages) or its bytes is needed, not "
-            f"{type(message).__name__}; committerd_client.staging turns pylance's results into one"
+            f"{type(message).__name__}. To write rows and commit them, call client.append(rows), upsert(rows, on=...) "
+            "and so on; committerd_client.staging makes a transaction of files that are written already"
         )
     try:
         uuid = decode_transaction(value, bytes_max=max(len(value), 1)).uuid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,6 @@ from typing import Any, TypedDict
 
 from committerd_client.claim_check import WriteClaim
 from committerd_client.headers import AppUnit
-from committerd_common.backports import Required
 
 MIB = 1024 * 1024
 
@@ -51,9 +51,9 @@ class CommitOptions(TypedDict, total=False):
 class ClientOptions(TypedDict, total=False):
     """Keyword arguments of `CommitClient`, which documents them and their defaults."""
 
-    dataset: Required[str]
+    dataset: str | None
     topic_prefix: str
-    dataset_uri: str | None
+    dataset_uri: str | os.PathLike[str] | None
     storage_options: Mapping[str, str] | None
     producer: str | None
     timeout: float | None

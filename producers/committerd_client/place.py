@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from committerd_client.errors import TableMissing
+from committerd_common.uris import canonical_uri
 
 if TYPE_CHECKING:
     import lance
@@ -49,6 +51,21 @@ class Place:
                 "append and upsert take create=True"
             )
         return found
+
+
+def checked_uri(given: str | os.PathLike[str]) -> str:
+    """The URI or absolute path of a table, as text. Raises `ValueError` for a relative path."""
+    uri = os.fspath(given)
+    if not isinstance(uri, str):
+        raise TypeError(f"dataset_uri is {type(given).__name__}, and a str or a Path is needed")
+    place = canonical_uri(uri)
+    if "://" not in place and not place.startswith("/"):
+        absolute = os.path.abspath(os.path.expanduser(uri))
+        raise ValueError(
+            f"dataset_uri {uri!r} is relative, and the committer runs in another folder: give the absolute path "
+            f"({absolute!r}), or a URI with its scheme, such as 's3://bucket/events.lance'"
+        )
+    return uri
 
 
 def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Place:

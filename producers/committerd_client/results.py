@@ -70,3 +70,21 @@ class WriteResult:
     def duplicate(self) -> bool:
         """Whether the version of `app` was committed before, and this call added nothing."""
         return self.commit is not None and self.commit.reason == _APP_VERSION_SEEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """The result of a compaction."""
+
+    version: int | None = None
+    """The table version that holds the new fragments; None if there was nothing to compact."""
+    fragments_removed: int = 0
+    fragments_added: int = 0
+    attempts: int = 1
+    """Number of executions, the first included."""
+    reindexed: tuple[str, ...] = ()
+    """Names of the indices that were optimized to cover the moved rows, because they could not be rewritten."""
+    stale: tuple[str, ...] = ()
+    """Names of the indices that don't cover the moved rows because `reindex` was off: queries scan these rows."""
+    bytes_written: int = 0
+    """Size of the new data files."""

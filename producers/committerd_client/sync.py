@@ -215,6 +215,13 @@ class SyncCommitClient:
     update = _blocking(CommitClient.update)
     overwrite = _blocking(CommitClient.overwrite)
     create = _blocking(CommitClient.create)
+    restore = _blocking(CommitClient.restore)
+    add_columns = _blocking(CommitClient.add_columns)
+    drop_columns = _blocking(CommitClient.drop_columns)
+    alter_columns = _blocking(CommitClient.alter_columns)
+    create_index = _blocking(CommitClient.create_index)
+    optimize_indices = _blocking(CommitClient.optimize_indices)
+    compact = _blocking(CommitClient.compact)
 
     def _call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
         return self._started().call(make)

@@ -27,6 +27,11 @@ def canonical_uri(uri: str) -> str:
     return f"{scheme}://{place}{query}" if scheme else place
 
 
+def queue_name(uri: str) -> str:
+    """The default name of a table's queue: the last part of its URI, without `.lance`."""
+    return canonical_uri(uri).partition("?")[0].rpartition("/")[2].removesuffix(".lance")
+
+
 def canonical_base(uri: str) -> str | None:
     """The canonical form (`canonical_uri`) of an absolute path or a URI outside the table; None for any other text.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from typing import Any
 
@@ -10,7 +11,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd_client import CommitClient, SyncCommitClient, TableExists, TableMissing
+from committerd_client import CommitClient, CompactionResult, Staged, SyncCommitClient, TableExists, TableMissing
+from committerd_client.changes import Append
+from committerd_client.data import rows_of
+from committerd_client.headers import StagedChange
+from committerd_client.place import Place
 from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -90,3 +95,77 @@ def test_upserts_go_on_under_a_stream_of_appends(scene: Scene) -> None:
     rows = _rows(scene)
     assert rows[0] == (1, 9)
     assert len(rows) == len({id for id, _ in rows})
+
+
+async def test_columns_indices_compaction_and_restore_are_one_call_each(scene: Scene) -> None:
+    scene.daemon()
+    async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        await client.create(pa.schema([("id", pa.int64()), ("n", pa.int32())]))
+        for first in (0, 10, 20):
+            await client.append({"id": range(first, first + 10), "n": range(10)})
+        added = await client.append({"id": range(30, 40), "n": range(10)})
+        index = await client.create_index("id", "BTREE")
+        assert index.commit is not None
+        assert index.commit.operation == "create_index"
+        await client.add_columns({"double": "n * 2"})
+        await client.alter_columns({"path": "double", "name": "twice"}, {"path": "n", "data_type": pa.int64()})
+        await client.drop_columns("n")
+        await client.append({"id": [40], "twice": [80]})
+        await client.optimize_indices()
+        compacted = await client.compact(target_rows_per_fragment=1_000)
+        assert (compacted.fragments_removed, compacted.fragments_added) == (5, 1)
+        assert await client.compact(target_rows_per_fragment=1_000) == CompactionResult()
+        assert added.version is not None
+        table = lance.dataset(scene.table.uri)
+        assert table.schema.names == ["id", "twice"]
+        assert table.to_table(filter="id = 40").to_pylist() == [{"id": 40, "twice": 80}]
+        await client.restore(added.version)
+    assert lance.dataset(scene.table.uri).to_table().schema.names == ["id", "n"]
+    assert lance.dataset(scene.table.uri).count_rows() == 40
+
+
+def test_a_unit_of_a_source_is_added_once_and_says_so(scene: Scene) -> None:
+    scene.daemon()
+    with _client(scene) as client:
+        results = [client.append([{"id": 1}], create=True, app=("load", 7)) for _ in range(2)]
+        assert [(one.num_inserted_rows, one.duplicate) for one in results] == [(1, False), (0, True)]
+        assert client.delete("id = 99", app=("load", 8)).commit is not None  # the mark moves on
+        assert client.append([{"id": 2}], app=("load", 8)).duplicate
+    assert _rows(scene) == [(1,)]
+
+
+def test_an_append_that_was_overtaken_is_made_again_and_uses_its_files_as_long_as_they_fit(scene: Scene) -> None:
+    scene.daemon()
+    table = scene.table
+    with _client(scene) as client:
+        client.create(pa.schema([("id", pa.int32())]))
+        place = Place(uri=table.uri)
+        append = Append(place=place, rows=rows_of(pa.table({"id": pa.array([1], pa.int64())})))
+        first = append()
+        table.open().add_columns({"n": "id + 1"})
+        assert _files(append()) == _files(first)
+
+        stopped, go_on = threading.Event(), threading.Event()
+
+        class Slow(Append):
+            def __call__(self, again: Any = None) -> StagedChange:
+                staged = super().__call__(again)
+                if not stopped.is_set():
+                    stopped.set()
+                    go_on.wait(20)
+                return staged
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            slow = Slow(place=place, rows=append.rows)
+            running = pool.submit(client._call, lambda one: one._write(slow, timeout=20, attempts=3))
+            stopped.wait(20)
+            client.overwrite(pa.table({"id": pa.array([5], pa.int8())}))
+            go_on.set()
+            result = running.result()
+    assert (result.attempts, result.num_inserted_rows) == (2, 1)
+    assert _rows(scene) == [(1,), (5,)]
+    assert table.open().schema == pa.schema([("id", pa.int8())])
+
+
+def _files(staged: Staged) -> list[str]:
+    return [file.path for fragment in staged.transaction.append.fragments for file in fragment.files]

@@ -87,13 +87,14 @@ def test_the_schema_of_a_create_follows_the_version_of_its_files(tmp_path: Path)
     assert names == {"2.1": ["a"], "2.2": ["a", "data", "uri"]}
 
 
-def test_each_transaction_has_a_uuid_of_its_own_unless_one_is_given() -> None:
-    first, second = staging.append([]), staging.append([])
+def test_each_transaction_has_a_uuid_of_its_own_unless_one_is_given(tmp_path: Path) -> None:
+    fragments = write_fragments(pa.table({"a": [1]}), str(tmp_path / "t"))
+    first, second = staging.append(fragments), staging.append(fragments)
     assert first.uuid != second.uuid
     assert decode_transaction(first.SerializeToString(), bytes_max=1000) == first
     assert first.WhichOneof("operation") == "append"
     given = staging.new_uuid()
-    assert staging.append([], uuid=given).uuid == given
+    assert staging.append(fragments, uuid=given).uuid == given
 
 
 def test_an_append_says_for_which_version_its_files_were_written(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,16 @@ def lance_schema(
     metadata, *fields = pickled[1]
     values = {key: bytes(value) for key, value in json.loads(metadata).items()}
     return [Field.FromString(field) for field in fields], values
+
+
+@functools.cache
+def default_storage_version() -> str:
+    """The `data_storage_version` of tables that the installed pylance makes by default."""
+    import lance
+    import pyarrow as pa
+
+    made = lance.write_dataset(pa.table({"column": pa.array([], pa.int64())}), "memory://default_storage_version")
+    return made.data_storage_version
 
 
 def storage_version(fragments: Iterable[DataFragment]) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.fragments import fragment, lance_schema, storage_version
+from committerd_client.staging.fragments import default_storage_version, fragment, lance_schema, storage_version
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
-from committerd_common.messages import Field, Transaction
+from committerd_common.messages import DataFragment, Field, Transaction
+from committerd_common.uris import canonical_uri
 
 if TYPE_CHECKING:
     import lance
@@ -60,19 +62,64 @@ def append(
     table: an Overwrite may give the field ids to columns of other types, and then nobody can read the rows.
 
     `uuid`: default a new one; keep it if you stage the same work again. `properties`: stored with the version;
-    `__lance_commit_message` is the commit message. Raises `StagingError` (`schema_differs`) for fragments with fields
-    that the dataset does not have, or without columns that it requires.
+    `__lance_commit_message` is the commit message.
+
+    Raises `TypeError` for rows in place of fragments. Raises `StagingError` if there are no fragments
+    (`nothing_to_stage`); for fragments with fields that the dataset does not have, or without columns that it requires
+    (`schema_differs`); and if the dataset is in a local folder that lacks their files (`files_elsewhere`).
     """
     if dataset is not None and read_version:
         raise TypeError("give append() either dataset= or read_version=: the dataset is open at a version")
     table = None if dataset is None else read_table(dataset)
     transaction = new_transaction(table.version if table else read_version, uuid=uuid, properties=properties)
-    transaction.append.SetInParent()
-    transaction.append.fragments.extend(fragment(one) for one in fragments)
-    if table is None:
+    transaction.append.fragments.extend(_messages(fragments, "append"))
+    if not transaction.append.fragments:
+        raise StagingError(
+            "there are no fragments to append: write_fragments() returns none if there are no rows",
+            code="nothing_to_stage",
+        )
+    if dataset is None or table is None:
         return transaction
     _require_schema(table, transaction)
+    _require_files(dataset.uri, transaction.append.fragments)
     return table.staged(transaction)
+
+
+def _messages(fragments: Iterable[FragmentMetadata], helper: str) -> list[DataFragment]:
+    """The messages of fragments. Raises `TypeError` for anything else that a caller may have at hand."""
+    items: list[Any] = (
+        [fragments] if hasattr(fragments, "__arrow_c_stream__") or hasattr(fragments, "files") else list(fragments)
+    )
+    for one in items:
+        if not (hasattr(one, "files") and hasattr(one, "physical_rows")):
+            kind = type(one).__name__
+            hint = {"LanceFragment": "these are fragments of a table, and not new ones"}.get(
+                kind, f"to write rows and commit them, call client.{helper}(rows)"
+            )
+            raise TypeError(
+                f"staging.{helper} takes the list of fragments that lance.fragment.write_fragments() returned, not "
+                f"{kind}: {hint}"
+            )
+    return [fragment(one) for one in items]
+
+
+def _require_files(uri: str, fragments: Iterable[DataFragment]) -> None:
+    """Raise `StagingError` if a local table's folder does not have the files of new fragments.
+
+    The committer looks for them in any store, and refuses the transaction; a request for each would take too long here.
+    """
+    folder = canonical_uri(uri)
+    if "://" in folder:
+        return
+    for one in fragments:
+        for file in one.files:
+            path = os.path.join(folder, "data", file.path)
+            if not file.HasField("base_id") and not os.path.exists(path):
+                raise StagingError(
+                    f"there is no file {os.path.abspath(path)}: the fragments were written for another table. Give "
+                    "write_fragments() and append() the same dataset",
+                    code="files_elsewhere",
+                )
 
 
 def _require_schema(table: ReadTable, transaction: Transaction) -> None:
@@ -108,15 +155,18 @@ def create(
     """Create the table, with the rows of fragments that `write_fragments(mode="create")` returned.
 
     It never changes an existing table. `schema`: the schema of the written data; its fields get the ids that pylance
-    gave them in the files. `config`: settings of the table. The other arguments are as in `lance.write_dataset`; None
-    leaves the choice to the committer.
+    gave them in the files. `config`: settings of the table. The other arguments are as in `lance.write_dataset`; for
+    None the committer takes pylance's defaults, and without fragments the storage version of the installed pylance.
     """
     transaction = new_transaction(0, uuid=uuid, properties=properties)
-    _replace_rows(transaction, fragments, schema, config=config, data_storage_version=data_storage_version)
+    version = data_storage_version
+    _replace_rows(transaction, fragments, schema, helper="create", config=config, data_storage_version=version)
+    if not transaction.overwrite.fragments and version is None:
+        version = default_storage_version()
     options = {
         "enable_stable_row_ids": enable_stable_row_ids,
         "enable_v2_manifest_paths": enable_v2_manifest_paths,
-        "data_storage_version": data_storage_version,
+        "data_storage_version": version,
     }
     return Staged(
         transaction=transaction,
@@ -172,7 +222,8 @@ def overwrite(
     """
     table = None if dataset is None else read_table(dataset)
     transaction = new_transaction(0 if table is None else table.version, uuid=uuid, properties=properties)
-    _replace_rows(transaction, fragments, schema, config=config, data_storage_version=data_storage_version)
+    version = data_storage_version
+    _replace_rows(transaction, fragments, schema, helper="overwrite", config=config, data_storage_version=version)
     return Staged(transaction=transaction, read_uuid=None if table is None else table.read_uuid)
 
 
@@ -181,12 +232,13 @@ def _replace_rows(
     fragments: Iterable[FragmentMetadata],
     schema: pa.Schema | LanceSchema,
     *,
+    helper: str,
     config: Mapping[str, str] | None,
     data_storage_version: str | None,
 ) -> None:
     operation = transaction.overwrite
     operation.SetInParent()
-    operation.fragments.extend(fragment(one) for one in fragments)
+    operation.fragments.extend(_messages(fragments, helper))
     version = data_storage_version or storage_version(operation.fragments)
     fields, metadata = lance_schema(schema, data_storage_version=version)
     operation.schema.extend(fields)
