@@ -8,12 +8,14 @@ the staged files exist.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
+
+from pyroaring import BitMap
 
 from committerd.errors import (
     CorruptTable,
@@ -25,14 +27,23 @@ from committerd.errors import (
     UnsupportedTable,
 )
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
-from committerd.lance.conflicts.grid import NOTHING_FOUND, Checked, Comparison, Verdict, compared, reason
+from committerd.lance.conflicts.grid import FOLLOWING, NOTHING_FOUND, Checked, Comparison, Verdict, compared, reason
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
 from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import Need, Operation, StagedFiles, Target
-from committerd.lance.operations.rebase import RebaseFacts, ReuseContents, RowConflict
+from committerd.lance.operations.rebase import (
+    Followed,
+    FollowFacts,
+    Following,
+    Rebased,
+    RebaseFacts,
+    ReuseContents,
+    RowConflict,
+    Wanted,
+)
 from committerd.lance.transactions.fit import require_fits
 from committerd.lance.transactions.transaction import excerpt, footprint_of_ours, normalised, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
@@ -55,6 +66,7 @@ from committerd.table.staged_files import (
     missing_files,
     read_merge,
     read_reuse,
+    read_wanted,
     require_files,
     with_known_sizes,
     with_schema_metadata,
@@ -83,6 +95,8 @@ class PrepareOptions:
     create_only: bool = False
     copy_clone: bool = False
     """Whether a deep Clone copies the files; if not, they must exist."""
+    trusts_rewrites: bool = False
+    """Whether the Rewrites of all writers count as in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +124,10 @@ class Judged:
     """Bodies of objects to write before the manifest, by key."""
     copies: Sequence[Copy] = ()
     found: Comparison = NOTHING_FOUND
+    followed: Followed | None = None
+    """The rows that were followed through Rewrites."""
+    note: str = ""
+    """What the rebase changed, for people; empty if there is nothing to say."""
     create: CreateOptions = field(default_factory=CreateOptions)
     restored: ManifestFile | None = None
     source: ManifestFile | None = None
@@ -266,8 +284,8 @@ class _Since:
     """The read version; None when it is unreadable, or the operation doesn't need it."""
     then: Manifest | None
     """The excerpt of the read version."""
-    theirs: Sequence[Footprint]
-    """Footprints of the committed versions, without Appends; empty for an operation that doesn't need them."""
+    theirs: Sequence[tuple[int, Footprint]]
+    """The committed versions without Appends, with their footprints; empty for an operation that doesn't need them."""
     found: Comparison
 
 
@@ -286,13 +304,19 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     if not is_append:
         read = await case.table.readable(after) if Need.READ_VERSION in operation.needs else None
         read, then, ours = await case.do(partial(_footprint, transaction, read))
-    found, last, theirs = before, None, list[Footprint]()
+        if case.options.trusts_rewrites:
+            ours = replace(ours, trusts_rewrites=True)
+    found, last, theirs = before, None, list[tuple[int, Footprint]]()
     async for some in case.history.since(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
         found, last = compared(ours, [(one.version, one.footprint) for one in some], found), some[-1]
         if Need.FOOTPRINTS in operation.needs:
-            theirs += [f for one in some if isinstance(f := one.footprint, Footprint) and f.kind is not Kind.APPEND]
+            theirs += [
+                (one.version, f)
+                for one in some
+                if isinstance(f := one.footprint, Footprint) and f.kind is not Kind.APPEND
+            ]
     if is_append and last is not None:
         case.table.note_compared_appends(after, found, last)
     return _Since(ours=ours, read=read, then=then, theirs=theirs, found=found)
@@ -315,14 +339,63 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
     deciding = since.found.deciding
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
         return _conflict(case, since, deciding)
-    rebase = case.operation.rebase
-    if rebase is None:
-        return Judged(transaction=transaction, found=since.found, create=case.options.create)
-    facts = await _facts(case, transaction, since)
-    rebased = await case.do(partial(rebase, transaction, facts))
+    rebase, follow = case.operation.rebase, case.operation.follow
+    rebased: Rebased | RowConflict
+    if follow is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
+        rebased = await _followed(case, transaction, since, follow)
+    elif rebase is not None:
+        rebased = await case.do(partial(rebase, transaction, await _facts(case, transaction, since)))
+    else:
+        rebased = Rebased(transaction=transaction)
     if isinstance(rebased, RowConflict):
-        return _row_conflict(rebased, since, facts.latest_version)
-    return Judged(transaction=rebased.transaction, files=rebased.files, found=since.found, create=case.options.create)
+        assert case.latest is not None
+        return _row_conflict(rebased, since, case.latest.version)
+    return Judged(
+        transaction=rebased.transaction,
+        files=rebased.files,
+        found=since.found,
+        followed=rebased.followed,
+        note=rebased.note,
+        create=case.options.create,
+    )
+
+
+async def _followed(
+    case: _Case, transaction: Transaction, since: _Since, follow: Callable[[Transaction, FollowFacts], Following]
+) -> Rebased | RowConflict:
+    """Rebase the transaction by following rows through Rewrites, and read the deletion files that this needs."""
+    latest = case.latest
+    assert latest is not None
+    assert since.then is not None  # without the read version no rule lets rows be followed
+    facts = FollowFacts(
+        latest_version=latest.version,
+        read=since.then,
+        latest=latest.fragments.of,
+        theirs=since.theirs,
+        trusts_all=case.options.trusts_rewrites,
+        file_ids=_file_ids(case),
+    )
+    places, allowance = case.places(latest), Allowance(case.options.file_limits)
+    following = follow(transaction, facts)
+    rows: Sequence[BitMap] | None = None
+    while True:
+        step = await case.do(partial(_next_step, following, rows))
+        if isinstance(step, Rebased | RowConflict):
+            return step
+        rows = await read_wanted(places, step, allowance=allowance)
+
+
+def _next_step(following: Following, rows: Sequence[BitMap] | None) -> Sequence[Wanted] | Rebased | RowConflict:
+    """Go on with what was read (None = begin); return what is to be read next, or the result."""
+    try:
+        return next(following) if rows is None else following.send(rows)
+    except StopIteration as end:
+        result: Rebased | RowConflict = end.value
+        return result
+
+
+def _file_ids(case: _Case) -> Iterator[int]:
+    return iter(lambda: case.world.random.getrandbits(64), None)
 
 
 async def _facts(case: _Case, transaction: Transaction, since: _Since) -> RebaseFacts:
@@ -337,9 +410,9 @@ async def _facts(case: _Case, transaction: Transaction, since: _Since) -> Rebase
     reuse = await _reuse_contents(case, transaction, since, latest) if Need.STAGED_REUSE in operation.needs else None
     return RebaseFacts(
         latest_version=latest.version,
-        theirs=since.theirs,
+        theirs=[theirs for _, theirs in since.theirs],
         deletions=list(zip(merges, deletions, strict=True)),
-        file_ids=iter(lambda: case.world.random.getrandbits(64), None),
+        file_ids=_file_ids(case),
         reuse=reuse,
         index_uuid=case.world.new_uuid().bytes if reuse is not None else b"",
     )
@@ -354,7 +427,7 @@ async def _reuse_contents(
     """
     store, read = case.table.store, since.read
     ours = await _staged_reuse(store, transaction)
-    if ours is None or not any(one.reuse_version is not None for one in since.theirs):
+    if ours is None or not any(theirs.reuse_version is not None for _, theirs in since.theirs):
         return None
     return ReuseContents(
         ours=ours,
@@ -364,15 +437,16 @@ async def _reuse_contents(
 
 
 def _row_conflict(conflict: RowConflict, since: _Since, latest_version: int) -> Rejected:
-    shared = [one for one in since.found.conflicts if one.verdict is Verdict.REBASABLE]
+    shared = [one for one in since.found.checked if one.version == conflict.version]
+    shared = shared or [one for one in since.found.conflicts if one.verdict is Verdict.REBASABLE]
     last = shared[-1] if shared else None
     return Rejected(
         status=Status.RETRYABLE,
-        reason="row_conflict",
+        reason="row_conflict" if conflict.rule == "row" else "conflict",
         message=f"{conflict.message}. Read version {latest_version} and do the work again",
         conflicting_version=last.version if last else 0,
         conflicting_operation=(last.theirs or "") if last else "",
-        rule="row",
+        rule=conflict.rule,
         found=since.found,
     )
 

@@ -18,7 +18,7 @@ from committerd.lance.format.deletion_file import decode_deletions
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import StagedFiles
-from committerd.lance.operations.rebase import DeletionMerge, Deletions
+from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
 from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
@@ -506,6 +506,23 @@ async def read_merge(
         ours=await read_deletions(staged, merge.ours, staged=True, allowance=allowance),
         latest=await read_deletions(latest, merge.latest, staged=False),
     )
+
+
+async def read_wanted(places: Places, wanted: Sequence[Wanted], *, allowance: Allowance) -> list[BitMap]:
+    """Read the deleted rows of each of these fragments, several at the same time.
+
+    `allowance`: for the staged deletion files. Raises as `read_deletions`.
+    """
+    found: dict[int, BitMap] = {}
+
+    async def read(place: int) -> None:
+        fragment, is_staged = wanted[place]
+        found[place] = await read_deletions(
+            places, fragment, staged=is_staged, allowance=allowance if is_staged else None
+        )
+
+    await for_each(range(len(wanted)), read)
+    return [found[place] for place in range(len(wanted))]
 
 
 async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata]) -> Content | None:

@@ -129,6 +129,33 @@ def runs_of_all(segments: tuple[Segment, ...]) -> Runs:
     )
 
 
+def ids_at(segments: tuple[Segment, ...], offsets: Numbers) -> Numbers:
+    """The ids at these offsets of a fragment with these segments of row ids; the offsets must be below their number."""
+    runs = runs_of_all(segments)
+    ends = np.cumsum(runs.stops - runs.firsts, dtype=np.uint64)
+    run = np.searchsorted(ends, offsets, "right")
+    return runs.stops[run] - (ends[run] - offsets)
+
+
+def offsets_of(segments: tuple[Segment, ...], ids: Numbers) -> tuple[NDArray[np.bool_], Numbers]:
+    """(which of the ids are in a fragment with these segments of row ids, the offset of each of those)"""
+    runs = runs_of_all(segments)
+    if not len(runs.firsts):
+        return np.zeros(len(ids), np.bool_), _NONE
+    begins = np.cumsum(runs.stops - runs.firsts, dtype=np.uint64) - (runs.stops - runs.firsts)
+    order = np.argsort(runs.firsts, kind="stable")
+    firsts, stops, begins = runs.firsts[order], runs.stops[order], begins[order]
+    run = np.maximum(np.searchsorted(firsts, ids, "right").astype(np.intp) - 1, 0)
+    here = (ids >= firsts[run]) & (ids < stops[run])
+    return here, begins[run[here]] + (ids[here] - firsts[run[here]])
+
+
+def versions_at(versions: Versions, offsets: Numbers, default: int) -> Numbers:
+    """The version of the row at each of these offsets; rows behind the last run have version `default`."""
+    ends = np.cumsum(versions.rows, dtype=np.uint64)
+    return np.append(versions.versions, np.uint64(default))[np.searchsorted(ends, offsets, "right")]
+
+
 def bitmap_of(segment: Segment) -> BitMap64:
     if isinstance(segment, array):
         # Sorted values are added five times as fast.

@@ -43,7 +43,7 @@ def create_index(*new: IndexMetadata, removed: tuple[IndexMetadata, ...] = ()) -
     return transaction(create_index=Transaction.CreateIndex(new_indices=new, removed_indices=removed))
 
 
-def rewrite(*old: int, rewritten: tuple[int, ...] = ()) -> Transaction:
+def rewrite(*old: int, rewritten: tuple[int, ...] = (), properties: dict[str, str] | None = None) -> Transaction:
     group = Transaction.Rewrite.RewriteGroup(
         old_fragments=[fragment(one) for one in old], new_fragments=[fragment(9, name="new")]
     )
@@ -51,7 +51,8 @@ def rewrite(*old: int, rewritten: tuple[int, ...] = ()) -> Transaction:
         Transaction.Rewrite.RewrittenIndex(old_id=samples.uuid_of(one), new_id=samples.uuid_of(one + 100))
         for one in rewritten
     ]
-    return transaction(rewrite=Transaction.Rewrite(groups=[group], rewritten_indices=changed))
+    made = Transaction.Rewrite(groups=[group], rewritten_indices=changed)
+    return transaction(rewrite=made, transaction_properties=properties or {})
 
 
 def replacement(number: int, *fields: int) -> Transaction:

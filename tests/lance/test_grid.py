@@ -43,7 +43,7 @@ append       CC  CC  CC  II  CC  CC  CC  II  CC  CC  CC  CC  II  CC  CC
 delete       CC  CB  CB  II  CC  CR  RR  II  CC  CC  CC  CR  II  CC  CC
 update       CC  CB  CB  II  CC  CR  RR  II  CC  CR  CC  CR  CC  CC  CC
 overwrite    CC  CC  CC  RI  CC  CC  CC  CC  CC  CC  CI  CC  II  CC  CC
-create_index CC  CC  CB  II  CR  CR  CC  II  CC  CI  CC  CR  II  CC  CC
+create_index CC  CC  CB  II  CR  CB  CC  II  CC  CI  CC  CR  II  CC  CC
 rewrite      CC  CR  CR  II  CR  CR  RR  II  CC  CC  CC  CR  CC  CC  CC
 merge        RR  RR  RR  II  CC  RR  RR  II  CC  II  CC  RR  II  CC  CC
 restore      CC  CC  CC  CC  CC  CC  CC  CC  CC  CC  CC  CC  II  CC  CC
@@ -239,7 +239,7 @@ def test_more_history_never_makes_a_verdict_better(kind: Kind, history: list[Foo
 
 
 def test_a_cell_is_found_by_row_and_column() -> None:
-    assert rule(Kind.UPDATE, Kind.REWRITE).__name__ == "frg"
+    assert rule(Kind.UPDATE, Kind.REWRITE).__name__ == "mov"
 
 
 def test_what_was_found_goes_on_from_what_was_found_before() -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.own_keys import KEY_PREFIX
+from committerd_common.messages import Transaction
 
 _NAME_BYTES_MAX = 1024
 _VALUE_BYTES_MAX = 2**20
@@ -53,6 +54,20 @@ def require_unreserved(where: str, keys: Iterable[str]) -> None:
                 "name",
                 code="reserved_key",
             )
+
+
+def require_property(transaction: Transaction, key: str, allowed: Collection[str]) -> None:
+    """Check that a property of committerd's own is not set, or has one of the allowed values.
+
+    Raises `InvalidRequest` (`reserved_key`).
+    """
+    value = transaction.transaction_properties.get(key)
+    if value is not None and value not in allowed:
+        raise InvalidRequest(
+            f"transaction_properties sets {key!r} to {value[:100]!r}; set it to {' or '.join(sorted(allowed))}, or "
+            "leave it out",
+            code="reserved_key",
+        )
 
 
 def require_schema_metadata(entries: Mapping[str, bytes]) -> None:

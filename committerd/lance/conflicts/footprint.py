@@ -15,6 +15,7 @@ from pyroaring import FrozenBitMap
 from committerd.lance.conflicts.key_filter import KeyFilter
 from committerd.lance.format.kind import Kind
 from committerd.lance.versions.fragments import FileIdentity
+from committerd.lance.versions.moves import MovedGroup
 
 # 14.0.2 checks this, 4.0.0 doesn't. Which version began is unknown, so all versions in between count as checking it.
 _LANCE_ASKS_OF_INDICES = 5
@@ -71,6 +72,10 @@ class Footprint:
     """The ids of the fields whose data a DataReplacement replaces, by fragment id."""
     groups: tuple[frozenset[int], ...] = ()
     """The old fragments of each group of a Rewrite."""
+    moves: tuple[MovedGroup, ...] = ()
+    """Where a Rewrite put its rows, for each of `groups`."""
+    trusts_rewrites: bool = False
+    """Whether rows of ours are followed through Rewrites whose writers don't say that rows keep their order."""
     defers_indices: bool = False
     """Whether it is a Rewrite that leaves indices to be remapped through a fragment reuse index."""
     reuse_version: int | None = None
@@ -97,6 +102,9 @@ class Footprint:
     generations: tuple[tuple[bytes, int], ...] = ()
     """The MemWAL generations that it merges, as (region id, generation)."""
     key_filter: KeyFilter | None = None
+    """The keys that an Update may insert, or those of the rows of an Append; None if they are not known."""
+    is_by_key: bool = False
+    """Whether it is an Update that depends on no other rows than those with the keys of `key_filter`."""
     bases: tuple[BaseFootprint, ...] = ()
 
     @property
@@ -118,7 +126,7 @@ class Footprint:
 
 
 AN_APPEND = Footprint(kind=Kind.APPEND)
-"""The footprint of every Append: it touches nothing that exists."""
+"""The footprint of an Append that does not say which keys it brings: it touches nothing that exists."""
 
 
 def size_of(touched: Footprint) -> int:
@@ -153,4 +161,12 @@ def size_of(touched: Footprint) -> int:
         + len(texts)
     )
     texts += [text for base in touched.bases for text in (base.path, base.name or "")]
-    return ids * _ID_BYTES + objects * _OBJECT_BYTES + files + sum(map(len, texts)) + len(keys.bloom if keys else b"")
+    moves = sum(group.size for group in touched.moves)
+    return (
+        moves
+        + ids * _ID_BYTES
+        + objects * _OBJECT_BYTES
+        + files
+        + sum(map(len, texts))
+        + len(keys.bloom if keys else b"")
+    )

@@ -35,6 +35,8 @@ from committerd.lance.conflicts.rules import (
     ixp,
     ixr,
     key,
+    lat,
+    mov,
     mta,
     mtx,
     mwi,
@@ -104,11 +106,11 @@ X = incompatible
 #   ours                      App  Del  Upd  Ovw  CIdx Rewr Mrge Rest Resv Proj UCfg DRep MemW Clon Base
 MATRIX = Matrix(
     append=               Row(_,   _,   _,   X,   _,   _,   nul, X,   _,   nul, _,   _,   X,   _,   _),
-    delete=               Row(_,   row, row, X,   _,   frg, R,   X,   _,   _,   _,   frg, X,   _,   _),
-    update=               Row(key, row, upd, X,   _,   frg, R,   X,   _,   upj, _,   frg, wal, _,   _),
+    delete=               Row(_,   row, row, X,   _,   mov, R,   X,   _,   _,   _,   frg, X,   _,   _),
+    update=               Row(key, row, upd, X,   _,   mov, R,   X,   _,   upj, _,   frg, wal, _,   _),
     overwrite=            Row(_,   _,   _,   ovw, _,   _,   _,   _,   _,   _,   cfg, _,   X,   _,   _),
     create_index=         Row(_,   _,   prn, X,   idx, ixr, mwi, X,   _,   ixp, _,   fld, iwl, _,   _),
-    rewrite=              Row(_,   frg, frg, X,   rxi, rew, R,   X,   _,   _,   _,   frg, _,   _,   _),
+    rewrite=              Row(_,   lat, lat, X,   rxi, rew, R,   X,   _,   _,   _,   frg, _,   _,   _),
     merge=                Row(R,   R,   R,   X,   mwi, R,   R,   X,   _,   X,   mta, R,   X,   _,   _),
     restore=              Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   mtx, _,   X,   _,   _),
     reserve_fragments=    Row(_,   _,   _,   X,   _,   _,   _,   X,   _,   _,   _,   _,   _,   _,   _),
@@ -120,6 +122,10 @@ MATRIX = Matrix(
     update_bases=         Row(_,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   bas),
 )
 # fmt: on
+
+
+FOLLOWING = frozenset({mov.__name__, lat.__name__})
+"""The names of the rules that are rebased by following rows (`Operation.follow`)."""
 
 
 @cache

@@ -55,6 +55,48 @@ def frg(ours: Footprint, theirs: Footprint) -> Verdict:
     return _retry_if(bool(ours.fragments & theirs.fragments))
 
 
+def mov(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Delete or Update over Rewrite: rebase by following the rows to the new fragments; retry where that can't be done.
+
+    Rows can be followed if it is known where the Rewrite put them (`MovedGroup.doubt`), and if ours changes no columns
+    in place. Whether somebody else deleted one of them shows when they are followed. This rule is committerd's own:
+    Lance retries (transaction.md, Rewrite; conflict_resolver.rs, check_delete_txn).
+    """
+    shared = ours.fragments & theirs.fragments
+    if not shared:
+        return Verdict.COMPATIBLE
+    if ours.files_read is None or ours.fields_modified or not shared <= ours.files_read.keys():
+        return Verdict.RETRYABLE
+    if any(ours.files[fragment] != ours.files_read[fragment] for fragment in shared - ours.removed):
+        return Verdict.RETRYABLE
+    known = all(
+        group.isdisjoint(shared) or not moves.doubt(trusts_all=ours.trusts_rewrites)
+        for group, moves in zip(theirs.groups, theirs.moves, strict=True)
+    )
+    return Verdict.REBASABLE if known else Verdict.RETRYABLE
+
+
+def lat(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Rewrite over Delete or Update: rebase by deleting their rows in the new fragments; retry where that can't be
+    done.
+
+    Rows can be followed under the conditions of `mov`. This rule is committerd's own: Lance retries (transaction.md,
+    Rewrite; conflict_resolver.rs, check_rewrite_txn).
+    """
+    shared = ours.fragments & theirs.fragments
+    if not shared:
+        return Verdict.COMPATIBLE
+    if ours.files_read is None:
+        return Verdict.RETRYABLE
+    if any(theirs.files[fragment] != ours.files_read.get(fragment) for fragment in shared - theirs.removed):
+        return Verdict.RETRYABLE
+    known = all(
+        group.isdisjoint(shared) or not moves.doubt(trusts_all=ours.trusts_rewrites)
+        for group, moves in zip(ours.groups, ours.moves, strict=True)
+    )
+    return Verdict.REBASABLE if known else Verdict.RETRYABLE
+
+
 def row(ours: Footprint, theirs: Footprint) -> Verdict:
     """Same fragment: rebase by merging the deletion vectors; retry when more than deleted rows changed in it.
 
@@ -87,11 +129,17 @@ def upd(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def key(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Append: retry when it inserted keys, since any appended row may have one of them.
+    """Update over Append: retry when it inserted keys of which the Append may have one.
 
-    Lance: conflict_resolver.rs, check_update_txn.
+    Any appended row may have one of them, unless the Append says which keys it has (property `committerd.keys`) and the
+    Update depends on the rows with its own keys alone (`committerd.merge`). The properties are committerd's own;
+    without them this is the rule of Lance: conflict_resolver.rs, check_update_txn.
     """
-    return _retry_if(ours.key_filter is not None)
+    if ours.key_filter is None:
+        return Verdict.COMPATIBLE
+    if not ours.is_by_key or theirs.key_filter is None:
+        return Verdict.RETRYABLE
+    return _retry_if(ours.key_filter.may_share_a_key(theirs.key_filter))
 
 
 def nul(ours: Footprint, theirs: Footprint) -> Verdict:
@@ -197,19 +245,25 @@ def idx(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over Rewrite: retry when the index covers a fragment that is gone, or does not say what it covers.
+    """CreateIndex over Rewrite: rebase when the index covers a fragment that is gone; retry when nothing of what it
+    covers is left, or it does not say what it covers.
 
-    There is no conflict when the Rewrite added a fragment reuse entry that is younger than the index: readers then
-    follow the moved rows. If ours is the index of reuse entries itself, it is rebased to include theirs. Lance:
+    Readers take fragments that are gone for not covered (Lance: transaction.rs, build_manifest, Rewrite without a
+    remapped index); `create_index.rebase_indices` says what is left. There is no conflict when the Rewrite added a
+    fragment reuse entry that is younger than the index: readers then follow the moved rows. If ours is the index of
+    reuse entries itself, it is rebased to include theirs. Lance retries when the index covers a fragment that is gone:
     conflict_resolver.rs, check_create_index_txn; 4.0.0 misses the entry, because it dates the entry at the version
     that the index was built on.
     """
     if theirs.reuse_version is not None and FRAGMENT_REUSE_INDEX in ours.creates:
         alone = len(ours.new_indices) == 1 and len(ours.removed_indices) == 1
         return Verdict.REBASABLE if alone else Verdict.INCOMPATIBLE
-    return _retry_if(
-        any(_may_cover(index, theirs.fragments) for index in ours.new_indices if not _is_followed(index, theirs))
-    )
+    concerned = [
+        index for index in ours.new_indices if not _is_followed(index, theirs) and _may_cover(index, theirs.fragments)
+    ]
+    if any(index.fragments is None for index in concerned) or (concerned and theirs.reuse_version is not None):
+        return Verdict.RETRYABLE
+    return Verdict.REBASABLE if concerned else Verdict.COMPATIBLE
 
 
 def rxi(ours: Footprint, theirs: Footprint) -> Verdict:

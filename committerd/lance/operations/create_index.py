@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap, FrozenBitMap
 
@@ -16,10 +16,15 @@ from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedIndexFile
-from committerd.lance.operations.rebase import Rebased, RebaseFacts, ReuseContents, copied
+from committerd.lance.operations.rebase import Rebased, RebaseFacts, ReuseContents, RowConflict, copied
 from committerd.lance.versions.bases import require_known_bases
 from committerd.lance.versions.draft import Draft, finish
-from committerd.lance.versions.indices import require_distinct_indices, without_updated_fields
+from committerd.lance.versions.indices import (
+    holds_addresses,
+    require_distinct_indices,
+    with_coverage,
+    without_updated_fields,
+)
 from committerd.lance.versions.mem_wal import raise_generations, require_regions, touched_generations
 from committerd_common.index_details import (
     FRAGMENT_REUSE_INDEX,
@@ -148,22 +153,60 @@ def _footprint_of_index(index: IndexMetadata, *, staged: bool) -> IndexFootprint
     )
 
 
-def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased:
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
+    left = what_is_left(transaction, facts.theirs)
+    if isinstance(left, RowConflict):
+        return left
     rebased = rebase_indices(transaction, facts.theirs)
     if facts.reuse is None:
-        return Rebased(transaction=rebased)
+        return Rebased(transaction=rebased, note=left)
     return rebase_reuse(rebased, facts.reuse, latest_version=facts.latest_version, index_uuid=facts.index_uuid)
+
+
+def what_is_left(transaction: Transaction, theirs: Sequence[Footprint]) -> str | RowConflict:
+    """What the indices still cover after theirs moved rows, for people; empty if nothing that they cover has moved.
+
+    A conflict if nothing is left of an index: it would be useless.
+    """
+    rebased = rebase_indices(transaction, theirs)
+    unfollowed = [one for one in theirs if one.kind is Kind.REWRITE and one.reuse_version is None]
+    gone = BitMap().union(*(BitMap(one.fragments) for one in unfollowed))
+    notes = []
+    for staged, now in zip(transaction.create_index.new_indices, rebased.create_index.new_indices, strict=True):
+        built = covered_fragments(staged, staged=True)
+        covers = covered_fragments(now, staged=True)
+        if is_system_index(staged) or built is None or covers is None or not built & gone:
+            continue
+        if not covers - gone:
+            return RowConflict(
+                message=f"all fragments that index {staged.name!r} was built on were rewritten meanwhile", rule="ixr"
+            )
+        notes.append(
+            f"index {staged.name!r} was built on {len(built)} fragments, of which {len(built & gone)} were rewritten "
+            f"meanwhile; it covers {len(covers - gone)} fragments, and queries scan the others until the index is "
+            "optimized"
+        )
+    return "; ".join(notes)
 
 
 def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Transaction:
     """A CreateIndex whose indices cover only fields that were not rewritten since, and whose MemWAL index includes
     their merges.
 
-    `theirs` are in ascending order. Lance 14: conflict_resolver.rs, check_create_index_txn and finish_create_index.
+    Where theirs moved rows that keep their ids, an index that holds these ids covers the new fragments in place of the
+    old ones, as far as it covered all that were rewritten together. An index that holds addresses keeps its list:
+    readers skip fragments that are gone, and scan those that are not listed.
+
+    `theirs` are in ascending order. Lance 14: conflict_resolver.rs, check_create_index_txn and finish_create_index;
+    transaction.rs, build_manifest, Rewrite.
     """
     rebased = copied(transaction)
     create = rebased.create_index
     for one in theirs:
+        if one.kind is Kind.REWRITE:
+            followed = [_over_rewrite(index, one) for index in create.new_indices]
+            del create.new_indices[:]
+            create.new_indices.extend(followed)
         if one.fields_modified:
             pruned = without_updated_fields(create.new_indices, one.files.keys(), one.fields_modified)
             del create.new_indices[:]
@@ -180,6 +223,20 @@ def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Tra
                 )
                 index.index_details.CopyFrom(pack_details(details))
     return rebased
+
+
+def _over_rewrite(index: IndexMetadata, theirs: Footprint) -> IndexMetadata:
+    covered = covered_fragments(index, staged=True)
+    if is_system_index(index) or covered is None or not covered & BitMap(theirs.fragments):
+        return index
+    if not any(group.old_row_ids for group in theirs.moves):
+        return index
+    if holds_addresses(index):
+        return with_coverage(index, covered - BitMap(theirs.fragments))
+    for group in theirs.moves:
+        old = BitMap(group.old)
+        covered = (covered - old) | (BitMap(group.new) if old <= covered else BitMap())
+    return with_coverage(index, covered)
 
 
 def rebase_reuse(

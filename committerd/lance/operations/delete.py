@@ -14,8 +14,17 @@ from committerd.lance.operations.changed_fragments import (
     with_files_read,
 )
 from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.following import follow_deletions
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
-from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict, copied
+from committerd.lance.operations.rebase import (
+    DeletionMerge,
+    FollowFacts,
+    Following,
+    Rebased,
+    RebaseFacts,
+    RowConflict,
+    copied,
+)
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import files_of
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
@@ -63,6 +72,12 @@ def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConfli
     return merge_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
 
 
+def _follow(transaction: Transaction, facts: FollowFacts) -> Following:
+    rebased = copied(transaction)
+    delete = rebased.delete
+    return follow_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
+
+
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, Delete."""
     changed = put_in_place(draft, transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids)
@@ -73,7 +88,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 DELETE = Operation(
     kind=Kind.DELETE,
     cost=Cost.TABLE,
-    needs=frozenset({Need.READ_VERSION}),
+    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS}),
     staged_files=_staged_files,
     new_files=_new_files,
     named_fragments=_named_fragments,
@@ -83,5 +98,6 @@ DELETE = Operation(
     footprint_of_ours=_footprint_of_ours,
     deletions_to_merge=_deletions_to_merge,
     rebase=_rebase,
+    follow=_follow,
     build=_build,
 )

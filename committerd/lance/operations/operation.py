@@ -12,7 +12,14 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict
+from committerd.lance.operations.rebase import (
+    DeletionMerge,
+    FollowFacts,
+    Following,
+    Rebased,
+    RebaseFacts,
+    RowConflict,
+)
 from committerd.lance.versions.draft import Draft
 from committerd_common.messages import BasePath, DataFile, DataFragment, IndexMetadata, Manifest, Transaction
 
@@ -187,6 +194,9 @@ class Operation:
     carries_row_ids: bool = False
     """Whether its fragments hold existing rows, so that they come with row ids if the table has stable ones."""
 
+    own_properties: frozenset[str] = frozenset()
+    """The properties below `committerd.` by which a producer may say more about it."""
+
     # Validation
     validate: Callable[[Transaction, Allowed, int], None] = _always_valid
     """Check the message alone. The number is the most bytes that a key below the table's folder may have.
@@ -217,6 +227,8 @@ class Operation:
     """The fragments whose deletion files `rebase` needs, given the read version (None = unreadable) and the latest."""
     rebase: Callable[[Transaction, RebaseFacts], Rebased | RowConflict] | None = None
     """The transaction, changed to apply on top of the versions since its read version; None = it needs no change."""
+    follow: Callable[[Transaction, FollowFacts], Following] | None = None
+    """In place of `rebase` if theirs moved rows of ours, or ours moved rows that theirs deleted."""
 
     # Build of the next version
     build: Callable[[Draft, Transaction], None]

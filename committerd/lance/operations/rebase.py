@@ -7,15 +7,18 @@ the operation needs (`Operation.needs`), and passes it as `RebaseFacts`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyroaring import BitMap
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.rows.deletions import RowConflict as RowConflict
-from committerd_common.messages import DataFragment, Transaction
+from committerd_common.messages import DataFragment, Manifest, Transaction
+
+_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +69,61 @@ class RebaseFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowFacts:
+    """The input of a rebase that follows rows."""
+
+    latest_version: int
+    read: Manifest
+    """The excerpt of our read version."""
+    latest: Callable[[Collection[int]], Sequence[DataFragment]]
+    """The fragments of the latest version that have these ids, as far as they exist."""
+    theirs: Sequence[tuple[int, Footprint]]
+    """The versions since our read version, ascending, with their footprints; without Appends."""
+    trusts_all: bool = False
+    """Whether the Rewrites of all writers count as in order (`MovedGroup.doubt`)."""
+    file_ids: Iterator[int]
+    """Random 64-bit numbers for the names of new deletion files."""
+
+
+class Wanted(NamedTuple):
+    """A fragment whose deleted rows are to be read."""
+
+    fragment: DataFragment
+    is_staged: bool = False
+    """Whether our transaction names the deletion file, and no committed version does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The rows that a rebase has followed through Rewrites."""
+
+    rows: int = 0
+    """The number of rows, however many Rewrites moved each."""
+    versions: tuple[int, ...] = ()
+    """The versions of the Rewrites, ascending; empty for a Rewrite of ours that took over what others deleted."""
+
+    def __str__(self) -> str:
+        if not self.versions:
+            return f"{self.rows} rows that others deleted meanwhile are deleted in its new fragments"
+        listed = ", ".join(map(str, self.versions[:_NAMED_MAX]))
+        more = f" and {len(self.versions) - _NAMED_MAX} more" if len(self.versions) > _NAMED_MAX else ""
+        return f"{self.rows} rows were followed to where version {listed}{more} moved them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rebased:
     """The transaction to commit, and the files that must be written before it."""
 
     transaction: Transaction
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The content of each file, by key."""
+    followed: Followed | None = None
+    note: str = ""
+    """What the rebase changed, for people; empty if there is nothing to say."""
+
+
+Following = Generator[Sequence[Wanted], Sequence[BitMap], Rebased | RowConflict]
+"""A rebase that reads on its way: it yields the fragments whose deleted rows it needs, and is sent these rows."""
 
 
 def copied(transaction: Transaction) -> Transaction:

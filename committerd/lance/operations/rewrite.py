@@ -9,13 +9,17 @@ from pyroaring import BitMap, BitMap64
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.file_paths import require_index_path
+from committerd.lance.checks.texts import require_property
 from committerd.lance.checks.uuids import is_uuid
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_reuse import ExternalContent, reuse_content
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.changed_fragments import with_files_read
 from committerd.lance.operations.deletions import require_known_type
+from committerd.lance.operations.following import carry_deletions
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles, StagedIndexFile
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.draft import Draft, finish, unbuildable
@@ -28,8 +32,10 @@ from committerd.lance.versions.indices import (
     with_coverage,
 )
 from committerd.lance.versions.lineage import require_same_rows
+from committerd.lance.versions.moves import moved_groups
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, covered_fragments, covers_any, is_system_index
 from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
+from committerd_common.own_properties import EMPTIED, IN_ORDER, ROWS
 
 
 def _normalised(transaction: Transaction) -> Transaction:
@@ -64,8 +70,13 @@ def _named_fragments(transaction: Transaction) -> list[int]:
     return [one.id for group in transaction.rewrite.groups for one in group.old_fragments]
 
 
+def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
+    return file.part(_named_fragments(transaction))
+
+
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
     rewrite = transaction.rewrite
+    require_property(transaction, ROWS, {IN_ORDER})
     for group in rewrite.groups:
         for fragment in group.old_fragments:
             require_known_type(fragment)
@@ -83,7 +94,12 @@ def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
 
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
     groups = tuple(frozenset(old.id for old in group.old_fragments) for group in transaction.rewrite.groups)
-    return Footprint(kind=Kind.REWRITE, groups=groups, fragments=frozenset().union(*groups))
+    return Footprint(
+        kind=Kind.REWRITE,
+        groups=groups,
+        fragments=frozenset().union(*groups),
+        moves=moved_groups(transaction, staged=staged),
+    )
 
 
 def _footprint_of_ours(
@@ -93,6 +109,7 @@ def _footprint_of_ours(
 
     Indices of stable row ids need no rewriting, and those that can't be rewritten stay as they are.
     """
+    touched = with_files_read(touched, read)
     if has_stable_row_ids(read):
         return touched
     rewritten = {one.old_id.uuid for one in transaction.rewrite.rewritten_indices}
@@ -139,10 +156,11 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     made: list[DataFragment] = []
     existing = draft.fragment_ids()
     next_id = draft.next_fragment_id()
+    emptied = _emptied(transaction)
     draft.open(fragment.id for group in rewrite.groups for fragment in group.old_fragments)
     for group in rewrite.groups:
         old = [fragment.id for fragment in group.old_fragments]
-        if missing := [one for one in sorted(set(old)) if one not in existing]:
+        if missing := [one for one in sorted({*old} - emptied) if one not in existing]:
             raise unbuildable(
                 f"Rewrite replaces fragments {missing}, which version {manifest.version - 1} does not have",
                 "unknown_fragment",
@@ -158,7 +176,9 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         groups.append((old, new))
     if draft.has_stable_row_ids:
         old_ids = {one for old, _ in groups for one in old}
-        require_same_rows((one for one in manifest.fragments if one.id in old_ids), made)
+        was = [one for one in manifest.fragments if one.id in old_ids]
+        was += [one for group in rewrite.groups for one in group.old_fragments if one.id in emptied]
+        require_same_rows(was, made)
     kept_ids = existing - BitMap64(one for old, _ in groups for one in old)
     for fragment in made:
         if fragment.id in kept_ids:
@@ -172,6 +192,12 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     set_fragments(manifest, [*kept, *made])
     draft.indices = _rewritten_indices(draft, rewrite, groups)
     finish(draft, {fragment.id for fragment in made})
+
+
+def _emptied(transaction: Transaction) -> frozenset[int]:
+    """The old fragments that are gone already, because others deleted all their rows (`following.carry_deletions`)."""
+    listed = transaction.transaction_properties.get(EMPTIED, "")
+    return frozenset(map(int, listed.split(","))) if listed else frozenset()
 
 
 def _rewritten_indices(
@@ -208,15 +234,18 @@ def _rewritten_indices(
 REWRITE = Operation(
     kind=Kind.REWRITE,
     cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION}),
+    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS}),
     normalised=_normalised,
     staged_files=_staged_files,
     index_files=_index_files,
     named_fragments=_named_fragments,
+    excerpt=_excerpt,
     carries_row_ids=True,
+    own_properties=frozenset({ROWS}),
     validate=_validate,
     footprint=_footprint,
     footprint_of_ours=_footprint_of_ours,
     footprint_of_theirs=_footprint_of_theirs,
+    follow=carry_deletions,
     build=_build,
 )

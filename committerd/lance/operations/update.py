@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from committerd.errors import InvalidRequest
+from committerd.lance.checks.texts import require_property
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.key_filter import key_filter
 from committerd.lance.format.fragment_list import NO_FRAGMENTS
@@ -21,8 +22,17 @@ from committerd.lance.operations.changed_fragments import (
     with_files_read,
 )
 from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.following import follow_deletions
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
-from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict, copied
+from committerd.lance.operations.rebase import (
+    DeletionMerge,
+    FollowFacts,
+    Following,
+    Rebased,
+    RebaseFacts,
+    RowConflict,
+    copied,
+)
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import files_of
 from committerd.lance.versions.indices import with_moved_rows, without_updated_fields
@@ -37,6 +47,7 @@ from committerd.lance.versions.lineage import (
 )
 from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
+from committerd_common.own_properties import BY_KEY, MERGE
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -57,6 +68,7 @@ def _named_fragments(transaction: Transaction) -> list[int]:
 
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
     update = transaction.update
+    require_property(transaction, MERGE, {BY_KEY})
     require_regions(update.merged_generations)
     probability = update.inserted_rows.bloom.probability
     if not 0 <= probability <= 1:
@@ -84,6 +96,7 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
         fields_modified=frozenset(update.fields_modified),
         generations=touched_generations(update.merged_generations),
         key_filter=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
+        is_by_key=transaction.transaction_properties.get(MERGE) == BY_KEY,
     )
 
 
@@ -101,6 +114,12 @@ def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConfli
     rebased = copied(transaction)
     update = rebased.update
     return merge_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
+
+
+def _follow(transaction: Transaction, facts: FollowFacts) -> Following:
+    rebased = copied(transaction)
+    update = rebased.update
+    return follow_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
@@ -151,16 +170,17 @@ def _require_moved_rows(draft: Draft, update: Transaction.Update) -> None:
         )
         deleted += max(rows_gone - fragment.deletion_file.num_deleted_rows, 0)
     require_moved_rows(left, update.new_fragments, deleted=deleted)
-    require_rows_live_in({one.id for one in left}, update.new_fragments, existing.newest_first())
+    require_rows_live_in(left, update.new_fragments, existing.newest_first())
 
 
 UPDATE = Operation(
     kind=Kind.UPDATE,
     cost=Cost.TABLE,
-    needs=frozenset({Need.READ_VERSION}),
+    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS}),
     staged_files=_staged_files,
     new_files=_new_files,
     named_fragments=_named_fragments,
+    own_properties=frozenset({MERGE}),
     validate=_validate,
     validate_on=_validate_on,
     excerpt=_excerpt,
@@ -168,5 +188,6 @@ UPDATE = Operation(
     footprint_of_ours=_footprint_of_ours,
     deletions_to_merge=_deletions_to_merge,
     rebase=_rebase,
+    follow=_follow,
     build=_build,
 )

@@ -25,6 +25,10 @@ class RowConflict:
     """Both sides changed the same rows, or it can't be known whether they did."""
 
     message: str
+    rule: str = "row"
+    """The rule of the conflict grid that the conflict belongs to."""
+    version: int = 0
+    """The version that ours can't pass; 0 = the last of those that touched the same fragments."""
 
 
 def rows_deleted(fragment_id: int, *, read: BitMap, staged: BitMap) -> BitMap | RowConflict:
@@ -76,7 +80,15 @@ def without_rows(
         return Shrunk(deletion_file=None)
     if merged == deleted:
         return Shrunk(deletion_file=fragment.deletion_file)
+    file, key, body = deletion_file(fragment.id, merged, latest_version=latest_version, file_ids=file_ids)
+    return Shrunk(deletion_file=file, key=key, body=body)
+
+
+def deletion_file(
+    fragment_id: int, rows: BitMap, *, latest_version: int, file_ids: Iterator[int]
+) -> tuple[DeletionFile, str, bytes]:
+    """A new deletion file with these rows: its message, its key and its content."""
     file = DeletionFile(
-        file_type=DeletionFile.BITMAP, read_version=latest_version, id=next(file_ids), num_deleted_rows=len(merged)
+        file_type=DeletionFile.BITMAP, read_version=latest_version, id=next(file_ids), num_deleted_rows=len(rows)
     )
-    return Shrunk(deletion_file=file, key=deletion_key(fragment.id, file, staged=True), body=encode_bitmap(merged))
+    return file, deletion_key(fragment_id, file, staged=True), encode_bitmap(rows)

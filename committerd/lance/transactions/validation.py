@@ -102,7 +102,7 @@ def _require_texts(transaction: Transaction, operation: Operation) -> None:
         require_entries(where, items)
     for where, name in operation.names(transaction):
         require_name(where, name)
-    require_unreserved("transaction_properties", properties)
+    require_unreserved("transaction_properties", properties.keys() - operation.own_properties)
     for where, items, may_be_reserved in entries:
         if not may_be_reserved:
             require_unreserved(where, (key for key, _ in items))

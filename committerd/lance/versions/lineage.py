@@ -8,7 +8,7 @@ that never goes back.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,10 @@ from committerd_common.row_ids import (
 )
 
 if TYPE_CHECKING:
-    from committerd_common.row_runs import Search
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from committerd_common.row_runs import Numbers, Search
 
 # Lance: rowids/version.rs: a row without a recorded version exists since the first one.
 _FIRST_VERSION = 1
@@ -112,12 +115,14 @@ def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragmen
 
 
 def require_rows_live_in(
-    left: Container[int], moved: Iterable[DataFragment], newest_first: Iterable[DataFragment]
+    left: Sequence[DataFragment], moved: Iterable[DataFragment], newest_first: Iterable[DataFragment]
 ) -> None:
-    """Check that each row that moves is in a fragment of `left` (ids), and has not moved to another one before.
+    """Check that each row that moves is in a fragment of `left`, and has not moved to another one before.
 
-    Fragments list the ids of deleted rows, too. Rows move only to fragments with higher ids, so of all fragments that
-    list a row, the one with the highest id holds it. Raises `InvalidRequest` (`row_ids`).
+    Fragments list the ids of deleted rows, too. An Update moves rows to fragments with higher ids, so of all fragments
+    that list a row, the one with the highest id holds it. There is one exception: an Update may have moved a row while
+    a compaction copied it to a fragment whose id is even higher. There the row is deleted, and its last change is an
+    earlier one than in the fragment to which it was moved. Raises `InvalidRequest` (`row_ids`).
     """
     from committerd_common.row_runs import Search
 
@@ -126,6 +131,7 @@ def require_rows_live_in(
         if fragment.inline_row_ids:
             wanted |= _row_ids(fragment).bitmap()
     search = Search(wanted)
+    ids_left = {fragment.id for fragment in left}
     for fragment in newest_first:
         if search.is_over:
             return
@@ -133,13 +139,37 @@ def require_rows_live_in(
         if not search.may_find(segments):
             continue
         here = search.take(segments)
-        if here and fragment.id not in left:
+        if here and fragment.id not in ids_left:
+            if fragment.HasField("deletion_file"):
+                here = _unchanged_since(here, fragment, left)
+                if not here:
+                    continue
             raise InvalidRequest(
                 f"the new fragments have {len(here)} rows, such as the one with id {here.min()}, that fragment "
                 f"{fragment.id} has now, and that fragment loses no rows: read the latest version, and "
                 "delete rows where they are",
                 code="row_ids",
             )
+
+
+def _unchanged_since(ids: BitMap64, fragment: DataFragment, others: Iterable[DataFragment]) -> BitMap64:
+    """Those of these rows of the fragment that none of the others has with a later change."""
+    from committerd_common.row_runs import numbers_of, offsets_of, versions_at
+
+    wanted = numbers_of(ids.to_array())
+
+    def changed(one: DataFragment) -> tuple[NDArray[np.bool_], Numbers]:
+        """(which of the rows it lists, the version of the last change of each of those)"""
+        here, offsets = offsets_of(_row_ids(one, staged=False).segments, wanted)
+        versions = versions_in(one.inline_last_updated_at_versions, fragment=one.id, staged=False)
+        return here, versions_at(versions, offsets, _FIRST_VERSION)
+
+    _, then = changed(fragment)
+    for other in others:
+        here, now = changed(other)
+        here[here] = now > then[here]
+        ids, wanted, then = ids - BitMap64(wanted[here].tolist()), wanted[~here], then[~here]
+    return ids
 
 
 def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None:

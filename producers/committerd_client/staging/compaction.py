@@ -26,12 +26,17 @@ from committerd_client.staging.fragments import fragment_of_json
 from committerd_client.staging.remapping import RewrittenIndex, remapped_indices
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
 from committerd_common.messages import DataFragment, Field
+from committerd_common.own_properties import IN_ORDER, ROWS
 
 if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
 _ROWS_MAX = 2**62
+_IN_ORDER_MAJORS = range(4, 15)
+"""The major versions of pylance whose compaction is known to scan the old fragments in order and to write the new ones
+in that order (optimize.rs, rewrite_files). A later one may cluster rows.
+"""
 _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
 
 
@@ -59,6 +64,10 @@ class Compacted:
     """Names of the indices that will not cover the new fragments."""
     indices: tuple[RewrittenIndex, ...] = ()
     """The indices that were rewritten for the new fragments; for the ids with which they were."""
+    in_order: bool = False
+    """Whether the rows keep their order within each group. The committer then follows rows that others change,
+    so the Rewrite and a Delete or an upsert of the same rows pass each other.
+    """
 
     @property
     def ids_needed(self) -> int:
@@ -74,6 +83,8 @@ class Compacted:
         """
         ids = iter(reserved)
         transaction = new_transaction(self.read_version, uuid=uuid, properties=properties)
+        if self.in_order:
+            transaction.transaction_properties[ROWS] = IN_ORDER
         transaction.rewrite.SetInParent()
         for group in self.groups:
             staged = transaction.rewrite.groups.add(old_fragments=group.old)
@@ -184,6 +195,8 @@ def compaction_tasks(
 
 def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> Compacted:
     """Combine the results of the tasks. `dataset` must be open at the version on which they were planned."""
+    import lance
+
     table = read_table(dataset)
     groups = []
     for result in results:
@@ -206,6 +219,7 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
         groups=tuple(groups),
         schema=tuple(table.manifest.fields),
         reindex=_stale_indices(dataset, table, groups),
+        in_order=int(lance.__version__.partition(".")[0]) in _IN_ORDER_MAJORS,
     )
 
 

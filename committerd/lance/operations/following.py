@@ -1,0 +1,266 @@
+"""Follows rows through Rewrites: a Delete or an Update over a Rewrite, and a Rewrite over either.
+
+The functions here are generators (`Following`): where rows went in one version decides which deletion files must be
+read for the next one. They yield fragments, and are sent the rows that are deleted in these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Mapping, MutableSequence, Sequence
+from typing import TypeAlias
+
+from pyroaring import BitMap
+
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.rebase import (
+    Deletions,
+    Followed,
+    FollowFacts,
+    Following,
+    Rebased,
+    RebaseFacts,
+    RowConflict,
+    Wanted,
+    copied,
+)
+from committerd.lance.rows.deletions import clash, deletion_file, rows_deleted, without_rows
+from committerd.lance.versions.fragments import FileIdentity, file_identity
+from committerd.lance.versions.moves import moved_groups
+from committerd_common.messages import DataFragment, Manifest, Transaction
+from committerd_common.own_properties import EMPTIED
+
+FOLLOWED_ROWS_MAX = 4_000_000
+"""The most rows that are followed for one transaction: a map takes up to 40 bytes for each."""
+
+_Rows: TypeAlias = dict[int, BitMap]
+"""By fragment: offsets of rows."""
+
+
+def follow_deletions(
+    rebased: Transaction, updated: MutableSequence[DataFragment], removed: MutableSequence[int], facts: FollowFacts
+) -> Following:
+    """The rebased transaction, which deletes its rows where they are in the latest version.
+
+    The function changes `rebased`; `updated` and `removed` are its lists of updated fragments and of removed fragment
+    ids. A conflict if others deleted one of the rows, changed more than that in a fragment to which they moved, or
+    moved them on in an order that is not known.
+    """
+    moved = _moved_by(facts, {*removed, *(one.id for one in updated)})
+    touched = yield from _touched(updated, removed, facts.read, moved)
+    if isinstance(touched, RowConflict):
+        return touched
+    followed = yield from _followed(touched, facts)
+    if isinstance(followed, RowConflict):
+        return followed
+    now, versions = followed
+    kept = [one for one in updated if one.id not in moved], [one for one in removed if one not in moved]
+    del updated[:], removed[:]
+    updated.extend(kept[0])
+    removed.extend(kept[1])
+    rest = yield from _merged_in_place(rebased, updated, removed, facts)
+    if isinstance(rest, RowConflict):
+        return rest
+    latest = {one.id: one for one in facts.latest(now)}
+    deleted = yield from _deleted(latest.values())
+    files, both = dict(rest.files), _Rows()
+    for id in sorted(now):
+        if id not in latest:
+            return RowConflict(message=f"others deleted all rows of fragment {id}, to which rows of it were moved")
+        both[id] = now[id] & deleted.get(id, BitMap())
+        shrunk = without_rows(
+            latest[id],
+            deleted.get(id, BitMap()),
+            now[id],
+            latest_version=facts.latest_version,
+            file_ids=facts.file_ids,
+        )
+        if shrunk.deletion_file is None:
+            removed.append(id)
+            continue
+        updated.append(latest[id])
+        updated[-1].deletion_file.CopyFrom(shrunk.deletion_file)
+        files |= {shrunk.key: shrunk.body} if shrunk.key else {}
+    if found := clash(both):
+        return found
+    rows = sum(map(len, touched.values()))
+    return Rebased(transaction=rebased, files=files, followed=Followed(rows=rows, versions=versions))
+
+
+def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
+    """The Rewrite, whose new fragments lack the rows that others deleted in the old ones since its read version.
+
+    Its groups stay as they were staged, so that the map of its rows can still be made: an old fragment that lost all
+    its rows is named in property `committerd.emptied`, and a new one without rows has a deletion file of all its rows.
+    """
+    rebased = copied(transaction)
+    rebased.read_version = facts.latest_version
+    read = {one.id: one for one in facts.read.fragments}
+    emptied: list[int] = []
+    files: dict[str, bytes] = {}
+    rows = 0
+    for moves, group in zip(moved_groups(transaction, staged=True), rebased.rewrite.groups, strict=True):
+        latest = {one.id: one for one in facts.latest([one.id for one in group.old_fragments])}
+        late = [
+            one
+            for one in group.old_fragments
+            if one.id not in latest or latest[one.id].deletion_file != one.deletion_file
+        ]
+        if other := [one.id for one in late if one.id not in read or not _same(read[one.id], one)]:
+            return RowConflict(
+                message=f"it names fragment {other[0]} otherwise than version {transaction.read_version}, which it "
+                "read, so the rows that others deleted can't be followed",
+                rule="lat",
+            )
+        dropped = yield from _deleted(late)
+        gone = yield from _deleted(latest[one.id] for one in late if one.id in latest)
+        places: _Rows = {}
+        for one in late:
+            before = dropped.get(one.id, BitMap())
+            after = gone.get(one.id, BitMap()) if one.id in latest else _all(one)
+            rows += len(after - before)
+            if rows > FOLLOWED_ROWS_MAX:
+                return _too_many(rows, "lat")
+            moved = moves.moved(one.id, after - before, before)
+            if moved.lost:
+                return RowConflict(
+                    message=f"its new fragments lack {len(moved.lost)} rows of fragment {one.id} that others deleted "
+                    "meanwhile and that it should have copied",
+                    rule="lat",
+                )
+            _add(places, moved.places)
+        emptied += (one.id for one in late if one.id not in latest)
+        for new in group.new_fragments:
+            if new.id in places:
+                file, key, body = deletion_file(
+                    new.id, places[new.id], latest_version=facts.latest_version, file_ids=facts.file_ids
+                )
+                new.deletion_file.CopyFrom(file)
+                files[key] = body
+    if emptied:
+        rebased.transaction_properties[EMPTIED] = ",".join(map(str, emptied))
+    return Rebased(transaction=rebased, files=files, followed=Followed(rows=rows))
+
+
+def _moved_by(facts: FollowFacts, ours: Collection[int]) -> set[int]:
+    """Those of our fragments that a Rewrite replaced."""
+    gone = (theirs.fragments for _, theirs in facts.theirs if theirs.kind is Kind.REWRITE)
+    return set(ours).intersection(frozenset[int]().union(*gone))
+
+
+def _touched(
+    updated: Iterable[DataFragment], removed: Collection[int], read: Manifest, moved: Collection[int]
+) -> Generator[Sequence[Wanted], Sequence[BitMap], _Rows | RowConflict]:
+    """The rows that ours deletes in the fragments `moved`, as at the read version."""
+    then = {one.id: one for one in read.fragments if one.id in moved}
+    ours = [one for one in updated if one.id in moved and one.id not in removed]
+    before = yield from _deleted(then.values())
+    after = yield from _deleted(ours, is_staged=True)
+    touched = {id: _all(then[id]) - before.get(id, BitMap()) for id in removed if id in moved}
+    for one in ours:
+        rows = rows_deleted(one.id, read=before.get(one.id, BitMap()), staged=after.get(one.id, BitMap()))
+        if isinstance(rows, RowConflict):
+            return rows
+        touched[one.id] = rows
+    count = sum(map(len, touched.values()))
+    return _too_many(count, "mov") if count > FOLLOWED_ROWS_MAX else touched
+
+
+def _followed(
+    touched: Mapping[int, BitMap], facts: FollowFacts
+) -> Generator[Sequence[Wanted], Sequence[BitMap], tuple[_Rows, tuple[int, ...]] | RowConflict]:
+    """Where the rows are in the latest version, and the versions that moved them."""
+    now = dict(touched)
+    versions: list[int] = []
+    files: dict[int, tuple[FileIdentity, ...]] = {}
+    """Of each fragment to which rows were moved."""
+    for version, theirs in facts.theirs:
+        here = now.keys() & theirs.fragments
+        if not here:
+            continue
+        if theirs.kind is not Kind.REWRITE:
+            # The grid has judged the fragments of the read version; these came later.
+            changed = sorted(id for id in (here & files.keys()) - theirs.removed if theirs.files.get(id) != files[id])
+            if changed:
+                return RowConflict(
+                    message=f"version {version} changed columns of fragment {changed[0]}, to which rows of it were "
+                    "moved",
+                    rule="mov",
+                    version=version,
+                )
+            continue
+        for group in theirs.moves:
+            inside = [id for id in group.old if id in now]
+            if not inside:
+                continue
+            doubt = group.doubt(trusts_all=facts.trusts_all)
+            if doubt:
+                return RowConflict(
+                    message=f"version {version} moved its rows, and where they are now is not known: {doubt}",
+                    rule="mov",
+                    version=version,
+                )
+            dropped = yield from _deleted(group.deletions[id] for id in inside if id in group.deletions)
+            for id in inside:
+                moved = group.moved(id, now.pop(id), dropped.get(id, BitMap()))
+                if found := clash({id: moved.lost}):
+                    return found
+                _add(now, moved.places)
+            files |= group.files
+        versions.append(version)
+    return now, tuple(versions)
+
+
+def _merged_in_place(
+    rebased: Transaction, updated: Sequence[DataFragment], removed: MutableSequence[int], facts: FollowFacts
+) -> Generator[Sequence[Wanted], Sequence[BitMap], Rebased | RowConflict]:
+    """Merge the deletions of the fragments that did not move."""
+    latest = Manifest(fragments=facts.latest([one.id for one in updated]))
+    merges = plan_deletions(updated, facts.read, latest)
+    read = yield from _deleted(one.read for one in merges)
+    ours = yield from _deleted((one.ours for one in merges), is_staged=True)
+    now = yield from _deleted(one.latest for one in merges)
+    found = [
+        Deletions(
+            read=read.get(one.ours.id, BitMap()),
+            ours=ours.get(one.ours.id, BitMap()),
+            latest=now.get(one.ours.id, BitMap()),
+        )
+        for one in merges
+    ]
+    deletions = list(zip(merges, found, strict=True))
+    in_place = RebaseFacts(latest_version=facts.latest_version, deletions=deletions, file_ids=facts.file_ids)
+    return merge_deletions(rebased, updated, removed, in_place)
+
+
+def _deleted(
+    fragments: Iterable[DataFragment], *, is_staged: bool = False
+) -> Generator[Sequence[Wanted], Sequence[BitMap], Mapping[int, BitMap]]:
+    """The deleted rows of those of the fragments that have a deletion file, by fragment."""
+    wanted = [Wanted(one, is_staged) for one in fragments if one.HasField("deletion_file")]
+    rows = (yield wanted) if wanted else ()
+    return {one.fragment.id: deleted for one, deleted in zip(wanted, rows, strict=True)}
+
+
+def _same(read: DataFragment, named: DataFragment) -> bool:
+    """Whether both have the same rows, the same deleted rows and the same files."""
+    return (
+        read.physical_rows == named.physical_rows
+        and read.deletion_file == named.deletion_file
+        and [file_identity(file) for file in read.files] == [file_identity(file) for file in named.files]
+    )
+
+
+def _all(fragment: DataFragment) -> BitMap:
+    rows = BitMap()
+    rows.add_range(0, fragment.physical_rows)
+    return rows
+
+
+def _add(places: _Rows, more: Mapping[int, BitMap]) -> None:
+    for id, rows in more.items():
+        places[id] = places.get(id, BitMap()) | rows
+
+
+def _too_many(rows: int, rule: str) -> RowConflict:
+    return RowConflict(message=f"{rows} rows would have to be followed; at most {FOLLOWED_ROWS_MAX} are", rule=rule)

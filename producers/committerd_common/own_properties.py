@@ -1,0 +1,19 @@
+"""The transaction properties by which a producer says what committerd can't see in a transaction.
+
+All other properties that begin with `committerd.` are the committer's own.
+"""
+
+from __future__ import annotations
+
+ROWS = "committerd.rows"
+"""On a Rewrite: how rows moved."""
+IN_ORDER = "in-order"
+"""Value of `ROWS`: in each group, the n-th row that was copied from the old fragments is the n-th of the new ones."""
+KEYS = "committerd.keys"
+"""On an Append: the keys of its rows, as a `KeyExistenceFilter` in base64."""
+MERGE = "committerd.merge"
+"""On an Update: what its merge depends on."""
+BY_KEY = "by-key"
+"""Value of `MERGE`: on nothing of the table but the rows with the keys of its source."""
+EMPTIED = "committerd.emptied"
+"""Set by the committer on a Rewrite: ids of old fragments, separated by commas, that lost all rows before it."""
