@@ -46,6 +46,12 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
     default=True,
     help="Check before the commit that the staged files exist and have the size that the record gives; the default.",
 )
+@click.option(
+    "--trust-rewrites",
+    type=click.Choice(["marked", "all"]),
+    default="marked",
+    help="As setting commit.trust_rewrites: through which Rewrites rows are followed; the default is marked.",
+)
 @click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
 @click.option(
     "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
@@ -58,6 +64,7 @@ def commit(
     options_json: str,
     create_only: bool,
     verify_files: bool,
+    trust_rewrites: str,
     no_durable: bool,
     explained: bool,
     as_json: bool,
@@ -75,6 +82,7 @@ def commit(
         create=create_options(_object(options_json)),
         create_only=create_only,
         copy_clone=True,
+        trusts_rewrites=trust_rewrites == "all",
     )
 
     async def main() -> bool:

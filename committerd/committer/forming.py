@@ -85,6 +85,8 @@ class FormingOptions:
 
     limits: GroupLimits = field(default_factory=GroupLimits)
     verify_files: Literal["always", "stale", "never"] = "always"
+    trusts_rewrites: bool = False
+    """Whether the Rewrites of all writers count as in order."""
     file_limits: FileLimits = field(default_factory=FileLimits)
     allowed: Allowed = field(default_factory=Allowed)
     app_marks_max: int = 1000
@@ -364,6 +366,7 @@ class Former:
             rules_out_duplicate=envelope.app is not None,
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,
+            trusts_rewrites=options.trusts_rewrites,
         )
 
     async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:

@@ -136,6 +136,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
         file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
         allowed=Allowed(operations=settings.allowed_operations, bases=settings.allowed_bases),
         app_marks_max=settings.app_marks_max,
+        trusts_rewrites=settings.trust_rewrites == "all",
     )
 
 

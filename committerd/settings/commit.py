@@ -61,6 +61,13 @@ class CommitSettings(SettingsGroup):
         "readers can't open a table that lacks a file. always: for each record, while it waits. stale: only for "
         "records older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: for none.",
     )
+    trust_rewrites: Literal["marked", "all"] = Field(
+        default="marked",
+        description="Through which Rewrites rows are followed, so that a Delete or an upsert passes them. marked: "
+        "those whose writer says that rows keep their order (as committerd's compaction does), and all in tables with "
+        "stable row ids. all: also those of other writers. Choose all only if each of them keeps the order, as "
+        "compactions of pylance 4 to 14 do: after a Rewrite that sorts rows, the wrong rows would be deleted.",
+    )
     transaction_files_max: int = Field(
         default=100_000,
         ge=1,

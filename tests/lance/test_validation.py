@@ -28,6 +28,7 @@ from committerd_common.messages import (
     MergedGeneration,
     Transaction,
 )
+from committerd_common.own_properties import BY_KEY, EMPTIED, IN_ORDER, MERGE, ROWS
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, replacement, rewrite, update
 from tests.lance.samples import fragment, index, transaction, updates
@@ -128,6 +129,10 @@ class TestReadVersion:
     [
         transaction(append=Transaction.Append(), transaction_properties={"committerd.members": "x"}),
         transaction(overwrite=Transaction.Overwrite(config_upsert_values={"committerd.x": "1"})),
+        transaction(append=Transaction.Append(), transaction_properties={ROWS: IN_ORDER}),
+        transaction(rewrite=Transaction.Rewrite(), transaction_properties={ROWS: "by-id"}),
+        transaction(rewrite=Transaction.Rewrite(), transaction_properties={EMPTIED: "1"}),
+        transaction(update=Transaction.Update(), transaction_properties={MERGE: ""}),
         config(config_updates=updates({"committerd.x": None})),
         config(table_metadata_updates=updates({"committerd.position": "{}"})),
         config(schema_metadata_updates=updates({"committerd.x": "1"})),
@@ -135,6 +140,17 @@ class TestReadVersion:
 )
 def test_keys_of_the_queue_are_reserved(staged: Transaction) -> None:
     assert refusal(staged) == "reserved_key"
+
+
+@pytest.mark.parametrize(
+    "staged",
+    [
+        transaction(rewrite=Transaction.Rewrite(), transaction_properties={ROWS: IN_ORDER}),
+        transaction(update=Transaction.Update(), transaction_properties={MERGE: BY_KEY}),
+    ],
+)
+def test_producers_may_say_what_the_queue_can_not_see(staged: Transaction) -> None:
+    assert refusal(staged) == ""
 
 
 def test_other_keys_are_free() -> None:

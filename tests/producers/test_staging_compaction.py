@@ -69,19 +69,28 @@ async def test_a_compaction_passes_appends(uri: str) -> None:
     assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == list(range(ROWS + 50))
 
 
+async def test_a_compaction_passes_deletes_of_its_rows(uri: str) -> None:
+    done = staging.compact_files(lance.dataset(uri), **OPTIONS)
+    lance.dataset(uri).delete("id = 3 or (id >= 50 and id < 100)")
+    assert await rewrite(uri, done) is Status.COMMITTED
+    assert len(fragment_ids(uri)) == 2
+    left = [one for one in range(ROWS) if one != 3 and not 50 <= one < 100]
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == left
+
+
 async def test_after_a_conflict_only_the_groups_that_it_hit_are_done_again(uri: str) -> None:
     first = staging.compact_files(lance.dataset(uri), **OPTIONS)
-    lance.dataset(uri).delete("id = 3")
+    other = staging.compact_files(lance.dataset(uri), groups=[[0, 1]], target_rows_per_fragment=100)
+    assert await rewrite(uri, other) is Status.COMMITTED
     assert await rewrite(uri, first) is Status.RETRYABLE
     again = staging.compact_files_again(lance.dataset(uri), first, **OPTIONS)
     assert again.read_version == lance.dataset(uri).version
     kept, fresh = again.groups
     assert kept == first.groups[1]
-    assert [one.id for one in fresh.old] == [0, 1, 2, 3]
-    assert fresh.new[0].physical_rows == 199
+    assert [one.id for one in fresh.old] == [2, 3]
     assert await rewrite(uri, again) is Status.COMMITTED
-    assert len(fragment_ids(uri)) == 2
-    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [one for one in range(ROWS) if one != 3]
+    assert len(fragment_ids(uri)) == 3
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == list(range(ROWS))
 
 
 async def test_another_schema_makes_all_of_it_anew(uri: str) -> None:
