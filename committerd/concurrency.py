@@ -29,6 +29,9 @@ async def for_each(
     errors: list[CommitterError] = []
     given = list(items)
     left = iter(given)
+    if len(given) == 1:
+        await work(given[0])
+        return
 
     async def take_turns() -> None:
         for item in left:

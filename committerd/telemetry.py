@@ -42,6 +42,7 @@ RETRY_REASONS = (
 )
 STARTED_AGAIN = "started_again"
 LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
+DELETION_VECTOR_FINDINGS = ("kept", "read")
 SETTLEMENTS = ("created", *(race.value for race in Race), STARTED_AGAIN)
 QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
 HOLD_ENDINGS = ("arrived", "expired")
@@ -367,6 +368,16 @@ class Telemetry:
             "committerd_footprint_bytes",
             "Memory of the footprints of committed versions; memory.footprint_bytes is the bound. The committer reads "
             "a dropped footprint again when it needs it.",
+        )
+        self.deletion_vector_bytes = metrics.level(
+            "committerd_deletion_vector_bytes",
+            "Memory of the kept content of deletion files; memory.deletion_vector_bytes is the bound.",
+        )
+        self.deletion_vector_lookups = metrics.count(
+            "committerd_deletion_vector_lookups_total",
+            "How often the content of a deletion file was needed: `kept` if it was in memory, `read` if the store was "
+            "asked for it.",
+            found=DELETION_VECTOR_FINDINGS,
         )
         self.ledger_lookups = metrics.count(
             "committerd_ledger_lookups_total",

@@ -238,7 +238,8 @@ class Committer:
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
         await self._publish_held_back(turn.publish, generation)
         view.learn_history()
-        run = await self._pipeline.take(view.head) if not turn.held_for and not intake.waiting_retries() else None
+        may_take = self._pipeline.is_in_round or not intake.waiting_retries()
+        run = await self._pipeline.take(view.head) if not turn.held_for and may_take else None
         if run is None:
             run = await self._pipeline.form(view.head, held_for=turn.held_for or None)
         if run is None and turn.held_for:

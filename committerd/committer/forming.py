@@ -1,7 +1,8 @@
 """Forms the next version from waiting records: judges each, groups those that fit together, and builds one version.
 
-Records are judged in the order of their offsets. The version also holds the refusals of records that can't be
-committed. The group ends before the first record that can't share its version.
+Records are judged in the order of their offsets, those of one part of a round (`queue.rounds`) together. The version
+also holds the refusals of records that can't be committed. The group ends before the first record that can't share its
+version.
 """
 
 from __future__ import annotations
@@ -22,24 +23,29 @@ from committerd.committer.putting import FormedVersion
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.format.kind import Kind
+from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
     Group,
     GroupLimits,
     Weight,
+    appends_together,
+    configs_together,
     joins,
     mark_of,
     member_of,
-    merged,
     position_only,
     refusal_of,
     sole,
+    with_members,
 )
 from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
 from committerd.queue.race import Found
+from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import goes_ahead
+from committerd.table.judge import contradicted, places_of
 from committerd.table.prepare import (
     Allowed,
     Judged,
@@ -51,10 +57,12 @@ from committerd.table.prepare import (
     judge,
 )
 from committerd.table.refusals import INTERNAL_ERROR
+from committerd.table.row_groups import recorded
 from committerd.table.staged_files import FileLimits, check_files_of_several
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
-from committerd_common.messages import Member, Refusal, Transaction
+from committerd_common.index_details import MEM_WAL_INDEX
+from committerd_common.messages import Member, Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
 _log = logging.getLogger(__name__)
@@ -111,8 +119,12 @@ class _Forming:
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
+    rows: RowGroup = field(default_factory=RowGroup)
+    """What the requests delete, if they are of part `ROWS`."""
     newest: int = 0
     """`Pending.number` of the last record to arrive among those that the group settles."""
+    round_end: int | None = None
+    """As `FormedVersion.round_end`."""
 
     def offsets(self) -> list[int]:
         """Return the offsets of the records that the group settles."""
@@ -155,19 +167,24 @@ class Former:
     file_check_timing: FileCheckTiming = "alone"
     """When the files of records are checked, if they are."""
 
-    async def form(self, head: Head, intake: Intake, *, held_for: Container[str] | None = None) -> FormedVersion | None:
+    async def form(
+        self, head: Head, intake: Intake, *, held_for: Container[str] | None = None, round_end: int | None = None
+    ) -> FormedVersion | None:
         """Form the next version; None when no record waits, or the first one waits for the table's older history.
 
         `held_for`: during a hold, the uuids of the refused transactions whose re-executions alone may be committed.
         Other re-executions that conflict are refused during the hold too, so that their next attempt comes in it.
+        `round_end`: the last offset of the round that goes on; None = a round begins. No record joins a round that has
+        begun, so none waits for more than the versions of two rounds.
         """
         limits, caution = self.options.limits, self.caution
         unbuildable: dict[int, Refused] = {}
         # A snapshot: while we read, more records may arrive, or the assignment may end.
-        records = limits.records if limits.coalesce_appends else min(limits.records, _AT_ONCE)
+        records = min(limits.records, _AT_ONCE) if limits.coalesce is Coalesce.NONE else limits.records
         waiting = intake.first(records + 1, behind=head.position)
         retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
-        ordered = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
+        ordered: Sequence[Pending] = [p for p in waiting if round_end is not None and p.offset <= round_end]
+        ordered = ordered or await _in_turn(head, waiting, retries, only_retries=held_for is not None)
         held = {p.offset for p in ordered if held_for is not None and p.retry_of not in held_for}
         if self.file_check_timing == "together":
             await self._check_files_of_all(ordered, head)
@@ -206,10 +223,11 @@ class Former:
                 now_ms=forming.now_ms,
                 requests=forming.requests[:middle],
                 judged=forming.judged[:middle],
+                weight=forming.weight,
+                rows=_rows_of(forming.judged[:middle]),
             )
-            transaction, _ = self._transaction(some, head, head.position, head.marks)
-            judged = replace(some.judged[0], transaction=transaction)
             try:
+                judged, _ = await self._together(some, head, head.position, head.marks)
                 await build_version(head.table, head.manifest, judged, world=self.world)
             except Exception as error:  # noqa: BLE001  # as in `form`
                 require_contained(error)
@@ -250,34 +268,98 @@ class Former:
         unbuildable: Mapping[int, Refused],
         held: Container[int],
     ) -> _Forming:
-        """Judge these records in this order, until one can't join the group. Offsets in `held` can only be refused."""
-        limits, most = self.options.limits, self.caution.most
-        forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms())
-        full = len(ordered) >= limits.records
-        for number, pending in enumerate(ordered, start=1):
+        """Judge the records of the first part of the first round, until one can't join the group.
+
+        Goes on with the next part, and with the next round, while none can be committed. Offsets in `held` can only be
+        refused.
+        """
+        forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms(), rows=RowGroup(keeps_apart=_keeps_apart(head)))
+        left = ordered[: self.options.limits.records]
+        while left and not forming.requests:
+            parts = await self._round(head, left, is_first=not forming.refusals, full=len(left) < len(ordered))
+            collected = [pending for some in parts.values() for pending in some]
+            if not collected:
+                break
+            for part in (None, *Part):
+                await self._gather_part(forming, part, parts.get(part, ()), head, unbuildable=unbuildable, held=held)
+                if forming.requests:
+                    break
+            still_wait = {pending.offset for pending in collected}.difference(forming.offsets())
+            forming.round_end = max(pending.offset for pending in collected) if still_wait else None
+            left = left[len(collected) :]
+        return forming
+
+    async def _gather_part(
+        self,
+        forming: _Forming,
+        part: Part | None,
+        records: Sequence[Pending],
+        head: Head,
+        *,
+        unbuildable: Mapping[int, Refused],
+        held: Container[int],
+    ) -> None:
+        """Judge the records of one part of a round, until one can't join the group; the other arguments as `_gather`.
+
+        `part`: None = the records, of which there is one, are versions of their own.
+        """
+        for number, pending in enumerate(records, start=1):
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
-            if len(forming.requests) + len(forming.refusals) >= limits.records:
-                break
-            if self.file_check_timing == "early" and not await self._are_files_checked(pending, forming, full=full):
-                break
-            request = await self.decoder.decode(pending, head.table)
+            request = pending.decoded
             if isinstance(request, Refused):
                 self._refuse(forming, pending, request)
                 continue
-            if len(forming.requests) == most or not joins(request, forming.weight, limits):
+            assert request is not None
+            full = len(forming.requests) == self.caution.most
+            if full or not joins(request, forming.weight, self.options.limits):
                 break
-            if not head.ledger.covers(_read_at(request)):
-                break  # it waits until the versions above its read version are read, and those behind it wait too
             try:
-                decision = unbuildable.get(pending.offset) or await self._judge(request, pending, forming, head)
+                decision = unbuildable.get(pending.offset) or await self._judge(
+                    request, pending, forming, head, as_member=part is Part.ROWS
+                )
+                if part is Part.ROWS and not isinstance(decision, Refused):
+                    if not _records_alike(decision, forming):
+                        break
+                    decision = _after_members(decision, forming, version=head.version + 1)
                 if not isinstance(decision, Refused) and pending.offset not in held:
                     self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
                 decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(decision, Refused):
                 self._refuse(forming, pending, decision)
-        return forming
+
+    async def _round(
+        self, head: Head, ordered: Sequence[Pending], *, is_first: bool, full: bool
+    ) -> Mapping[Part | None, Sequence[Pending]]:
+        """Collect the records of one round, by part, in this order; None = a record that is a version of its own.
+
+        They are the first of `ordered`, and are decoded. `is_first`, `full`: as for `_are_files_checked`, of the first
+        record and of the version.
+        """
+        limits = self.options.limits
+        round_ = Round(ahead=len(head.position.settled) + sum(p.retry_of is not None for p in ordered))
+        parts: dict[Part | None, list[Pending]] = {}
+        for number, pending in enumerate(ordered, start=1):
+            if number % _AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()  # lets other tasks run
+            alone = is_first and not parts
+            if self.file_check_timing == "early" and not await self._are_files_checked(
+                pending, is_first=alone, full=full
+            ):
+                break
+            request = await self.decoder.decode(pending, head.table)
+            if isinstance(request, Refused):
+                parts.setdefault(round_.refused(), []).append(pending)
+                continue
+            if not head.ledger.covers(_read_at(request)):
+                break  # it waits until the versions above its read version are read, and those behind it wait too
+            part = part_of(request.transaction, limits.coalesce)
+            app = request.envelope.app
+            if not round_.takes(part, app_id=app.app_id if app is not None else ""):
+                break
+            parts.setdefault(part, []).append(pending)
+        return parts
 
     async def _check_files_of_all(self, ordered: Sequence[Pending], head: Head) -> None:
         """Check the files of all records that may join the version, in one go.
@@ -299,12 +381,11 @@ class Former:
         except Exception as error:  # noqa: BLE001  # judging the record raises it again
             _log.debug("files.not_checked", extra={"error": repr(error)})
 
-    async def _are_files_checked(self, pending: Pending, forming: _Forming, *, full: bool) -> bool:
+    async def _are_files_checked(self, pending: Pending, *, is_first: bool, full: bool) -> bool:
         """Whether a record can be judged now: its files were checked, or won't be. False: it joins a later version.
 
         Waits for the check only if the version would otherwise be empty, or is going to be full.
         """
-        is_first = not forming.requests and not forming.refusals
         for _ in range(_TURNS):
             if pending.file_check is not None or not is_first:
                 break
@@ -317,8 +398,13 @@ class Former:
             await pending.file_check.wait()
         return True
 
-    async def _judge(self, request: Request, pending: Pending, forming: _Forming, head: Head) -> Judged | Refused:
-        """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict."""
+    async def _judge(
+        self, request: Request, pending: Pending, forming: _Forming, head: Head, *, as_member: bool = False
+    ) -> Judged | Refused:
+        """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict.
+
+        `as_member`: as `PrepareOptions.as_member`.
+        """
         envelope, version = request.envelope, head.version + 1
         candidate = Candidate(
             uuid=request.uuid,
@@ -347,14 +433,14 @@ class Former:
             head.history,
             head.manifest,
             request.transaction,
-            options=self._prepare_options(request, pending, forming.now_ms),
+            options=self._prepare_options(request, pending, forming.now_ms, as_member=as_member),
             world=self.world,
         )
         if judged.found.conflicts:
             self._count_conflicts(request, judged)
         return judged
 
-    def _prepare_options(self, request: Request, pending: Pending, now_ms: int) -> PrepareOptions:
+    def _prepare_options(self, request: Request, pending: Pending, now_ms: int, *, as_member: bool) -> PrepareOptions:
         options, envelope = self.options, request.envelope
         if pending.checked_files is not None and anyio.current_time() - pending.checked_files.at > _CHECKED_SECONDS_MAX:
             pending.checked_files = None
@@ -367,6 +453,7 @@ class Former:
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,
             trusts_rewrites=options.trusts_rewrites,
+            as_member=as_member,
         )
 
     async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
@@ -393,8 +480,12 @@ class Former:
         if request.envelope.app is not None:
             used_ms = pending.record.timestamp_ms
             marks = mark_of(request, forming.marks, version=head.version + 1, used_ms=used_ms, era=head.position.era)
+        change = judged.change
+        shares = change is not None or part_of(request.transaction) is not Part.ROWS
         # All that may raise is done above, so a request is taken as a whole or not at all.
-        forming.weight.add(request)
+        forming.weight.add(request, self.options.limits, shares=shares, more_bytes=change.bytes if change else 0)
+        if change is not None:
+            forming.rows.add(change)
         forming.newest = max(forming.newest, pending.number)
         forming.requests.append(request)
         forming.judged.append(judged)
@@ -427,7 +518,8 @@ class Former:
         offsets = [pending.offset for pending in passable]
         position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
         marks = kept_marks(forming.marks, most=self.options.app_marks_max)
-        transaction, members = self._transaction(forming, head, position, marks)
+        judged, members = await self._together(forming, head, position, marks)
+        transaction = judged.transaction
         group = Group(
             version=head.version + 1,
             transaction=transaction,
@@ -435,9 +527,6 @@ class Former:
             refusals=forming.refusals,
             position=position,
             marks=marks,
-        )
-        judged = (
-            replace(forming.judged[0], transaction=transaction) if forming.judged else Judged(transaction=transaction)
         )
         started = anyio.current_time()
         prepared = await build_version(
@@ -462,28 +551,47 @@ class Former:
             group=group,
             prepared=prepared,
             own=found,
-            after=head.then([found], prepared.file, formed=prepared.committed),
+            after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
             newest=forming.newest,
+            round_end=forming.round_end,
             dropped_marks=dropped_marks(forming.marks, marks),
         )
 
-    def _transaction(
+    async def _together(
         self, forming: _Forming, head: Head, position: Position, marks: Mapping[str, AppMark]
-    ) -> tuple[Transaction, list[Member]]:
-        """Return the transaction that the version stores, and its members."""
-        uuid = str(self.world.new_uuid())
+    ) -> tuple[Judged, list[Member]]:
+        """Return the transaction that the version stores, with all that building it needs, and its members."""
+        uuid, topic_id = str(self.world.new_uuid()), position.topic_id
         if not forming.requests:
             only = position_only(position, marks, forming.refusals, read_version=head.version, uuid=uuid)
-            return only, []
-        if len(forming.requests) == 1:
-            transaction = forming.judged[0].transaction
-            latest = head.manifest.outline if head.manifest else None
-            reserved = reserved_range(latest, transaction)
-            members = [member_of(forming.requests[0], shared=False, reserved=reserved)]
-            return sole(transaction, members, forming.refusals, topic_id=position.topic_id), members
-        members = [member_of(r, shared=True) for r in forming.requests]
-        transactions = [j.transaction for j in forming.judged]
-        return merged(transactions, members, forming.refusals, uuid=uuid, topic_id=position.topic_id), members
+            return Judged(transaction=only), []
+        judged, transactions = forming.judged[0], [one.transaction for one in forming.judged]
+        is_shared = len(transactions) > 1
+        if judged.change is not None:
+            assert head.manifest is not None
+            latest, rows = head.manifest.part(forming.rows.fragments), forming.rows
+            places = places_of(head.history, head.manifest.outline.base_paths, self.world)
+            file_ids = iter(lambda: self.world.random.getrandbits(64), None)
+            done = await recorded(rows, latest, places, file_ids=file_ids)
+            judged = replace(
+                judged, files=done.files, deletion_vectors=done.rows, moves=rows.moves if is_shared else ()
+            )
+            if is_shared:
+                together = rows.transaction(transactions, done)
+            else:
+                together = rebased(transactions[0], done, latest_version=head.version)
+        elif is_shared:
+            is_config = forming.weight.part is Part.CONFIG
+            together = (configs_together if is_config else appends_together)(transactions)
+        else:
+            together = transactions[0]
+        reserved = (0, 0) if is_shared else reserved_range(head.manifest.outline if head.manifest else None, together)
+        members = [member_of(one, shared=is_shared, reserved=reserved) for one in forming.requests]
+        if is_shared:
+            stored = with_members(together, members, forming.refusals, uuid=uuid, topic_id=topic_id)
+        else:
+            stored = sole(together, members, forming.refusals, topic_id=topic_id)
+        return replace(judged, transaction=stored), members
 
     def _count_conflicts(self, request: Request, judged: Judged | Rejected) -> None:
         conflicts = judged.found.conflicts
@@ -500,6 +608,33 @@ class Former:
 
     def _now_ms(self) -> int:
         return int(self.world.wall_clock().timestamp() * 1000)
+
+
+def _keeps_apart(head: Head) -> bool:
+    """Whether Deletes and Updates may not share a version of this table (`RowGroup.keeps_apart`)."""
+    return head.manifest is not None and any(index.name == MEM_WAL_INDEX for index in head.manifest.indices)
+
+
+def _rows_of(judged: Sequence[Judged]) -> RowGroup:
+    """Return what these members of a version, which go together, do to the rows of the table."""
+    rows = RowGroup()
+    for one in judged:
+        if one.change is not None:
+            rows.add(one.change)
+    return rows
+
+
+def _records_alike(judged: Judged, forming: _Forming) -> bool:
+    """Whether the version can record this Delete or Update together with its members; False: it starts another one."""
+    if judged.change is None:
+        return not forming.requests
+    return forming.rows.takes(judged.change)
+
+
+def _after_members(judged: Judged, forming: _Forming, *, version: int) -> Judged | Rejected:
+    """Judge a Delete or Update against the members of the version: it must not contradict those before it."""
+    found = forming.rows.contradiction(judged.change) if judged.change is not None else None
+    return judged if found is None else contradicted(found, judged, version=version)
 
 
 def _read_at(request: Request) -> int:
@@ -562,6 +697,7 @@ async def check_files(records: Sequence[Pending], table: Table, *, decoder: Deco
         request = await decoder.decode(pending, table)
         if isinstance(request, Request):
             requests.append((pending, request))
-    found = await check_files_of_several(table.store, [request.transaction for _, request in requests], limits)
+    transactions = [request.transaction for _, request in requests]
+    found = await check_files_of_several(table.store, transactions, limits, deletion_vectors=table.deletion_vectors)
     for (pending, _), checked_files in zip(requests, found, strict=True):
         pending.checked_files = checked_files

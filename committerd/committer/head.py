@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pyroaring import BitMap
+
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.queue.ledger import NOT_SEEN, Earlier, Ledger, names, refusal_in
 from committerd.queue.position import AppMark, Position, highest, kept_marks, merge_marks
@@ -46,11 +48,18 @@ class Head:
     def table(self) -> Table:
         return self.history.table
 
-    def then(self, versions: Sequence[Found], manifest: ManifestFile, *, formed: Committed | None = None) -> Head:
+    def then(
+        self,
+        versions: Sequence[Found],
+        manifest: ManifestFile,
+        *,
+        formed: Committed | None = None,
+        unwritten: Mapping[str, BitMap] | None = None,
+    ) -> Head:
         """Return the head after these versions, which follow this head, ascending; `manifest` is the last one's.
 
-        `formed`: the facts about the version, when it is a single one that is formed and not created. Raises
-        `StartAgain` when an operator has set the position.
+        `formed`: the facts about the version, when it is a single one that is formed and not created, and `unwritten`
+        the content of its new deletion files, by key. Raises `StartAgain` when an operator has set the position.
         """
         ledger, position, marks, is_carried = self.ledger, self.position, self.marks, self.is_carried
         for one in versions:
@@ -71,7 +80,7 @@ class Head:
         return Head(
             version=last.settled.version,
             manifest=manifest,
-            history=self.history if formed is None else self.history.then(formed),
+            history=self.history if formed is None else self.history.then(formed, unwritten or {}),
             ledger=ledger,
             position=position,
             marks=marks,

@@ -7,7 +7,7 @@ can't be built on, so nothing is formed ahead on it.
 
 On some stores a call costs more than the write itself (`stores.port.TakesSeveral`). For those the pipeline forms
 several versions, each on the one before it, and puts them in one go: a run. The overhead of a put is then paid once per
-run. With `commit.coalesce_appends = false`, on a local disk and two busy cores, that gives 2.5 times as many commits
+run. With `commit.coalesce = none`, on a local disk and two busy cores, that gives 2.5 times as many commits
 per second, with or without syncing to disk.
 """
 
@@ -48,9 +48,10 @@ Run = Sequence[FormedVersion]
 class _Ahead:
     """A run that is formed ahead."""
 
-    def __init__(self, head: Head, *, most: int, monotonic: Callable[[], float]) -> None:
-        self.head = head
+    def __init__(self, before: FormedVersion, *, most: int, monotonic: Callable[[], float]) -> None:
+        self.head = before.after
         """The head that the first version is formed on."""
+        self._round_end = before.round_end
         self.drafts: list[FormedVersion] = []
         self.most = most
         """Most versions in the run."""
@@ -63,6 +64,11 @@ class _Ahead:
     def age(self) -> float:
         """Seconds since it was begun, including those in which the machine slept."""
         return self._monotonic() - self._begun_at
+
+    @property
+    def round_end(self) -> int | None:
+        """The last offset of the round that the next version goes on with; None = it begins one."""
+        return self.drafts[-1].round_end if self.drafts else self._round_end
 
     @property
     def last(self) -> Head:
@@ -92,6 +98,8 @@ class Pipeline:
         """Time per version of the last put, in seconds."""
         self._tasks: TaskGroup | None = None
         self._ahead: _Ahead | None = None
+        self._round_end: int | None = None
+        """`FormedVersion.round_end` of the last version that was created."""
         self._known: tuple[int, TopicIdentity] | None = None
         """The number of records that had arrived when the topic's identity was requested, and the identity."""
 
@@ -106,7 +114,7 @@ class Pipeline:
             except Exception as raised:  # noqa: BLE001  # raised below, outside the exception group
                 error = raised
             finally:
-                self._tasks, self._ahead = None, None
+                self._tasks, self._ahead, self._round_end = None, None, None
                 tasks.cancel_scope.cancel()
         if error is not None:
             raise error
@@ -114,8 +122,13 @@ class Pipeline:
     async def form(self, head: Head, *, held_for: Container[str] | None = None) -> Run | None:
         """Form a run of one version, as `Former.form`; drops what was formed ahead."""
         await self._drop()
-        draft = await self._form(head, held_for=held_for)
+        draft = await self._form(head, held_for=held_for, round_end=self._round_end if held_for is None else None)
         return None if draft is None else [draft]
+
+    @property
+    def is_in_round(self) -> bool:
+        """Whether records of a round wait that has begun. They go before all others, re-executions too."""
+        return self._round_end is not None
 
     async def form_keys(self, head: Head) -> Run:
         """Form a run of one version, as `Former.form_keys`; drops what was formed ahead."""
@@ -125,12 +138,14 @@ class Pipeline:
     async def put(self, run: Run, view: View) -> Settlement:
         """As `Putter.put`, and form the next run meanwhile; drops that one unless the whole run was created."""
         if self._tasks is not None and self._may_follow(run[-1]):
-            self._ahead = _Ahead(run[-1].after, most=self._most(view.table), monotonic=view.monotonic)
+            self._ahead = _Ahead(run[-1], most=self._most(view.table), monotonic=view.monotonic)
             self._tasks.start_soon(self._form_ahead, self._ahead)
         began, made = view.monotonic(), 0
         try:
             settlement = await self._putter.put(run, view)
             made = len(settlement.made)
+            if made:
+                self._round_end = settlement.made[-1].round_end
         finally:
             if made < len(run):
                 await self._drop()
@@ -152,7 +167,9 @@ class Pipeline:
         self._ahead = None
         return ahead.drafts
 
-    async def _form(self, head: Head, *, held_for: Container[str] | None = None) -> FormedVersion | None:
+    async def _form(
+        self, head: Head, *, held_for: Container[str] | None = None, round_end: int | None = None
+    ) -> FormedVersion | None:
         """As `Former.form`, with the identity of the topic that the records are from.
 
         The broker is asked for the identity after all records of the version have arrived. So they are from the topic
@@ -161,7 +178,7 @@ class Pipeline:
         """
         if not (self._intake.pending if held_for is None else self._intake.waiting_retries()):
             return None
-        forming = partial(self._former.form, head, self._intake, held_for=held_for)
+        forming = partial(self._former.form, head, self._intake, held_for=held_for, round_end=round_end)
         if self._known_of(self._newest_expected(head, held_for)) is not None:
             draft = await forming()
         else:
@@ -187,14 +204,15 @@ class Pipeline:
 
     async def _form_one_more(self, ahead: _Ahead) -> bool:
         """Add a version to the run; returns whether another one may follow in it."""
-        draft = await self._form(ahead.last)
+        draft = await self._form(ahead.last, round_end=ahead.round_end)
         if draft is None or (ahead.drafts and not draft.group.members):
             return False  # versions of refusals alone have an interval of their own
         ahead.drafts.append(draft)
         if len(ahead.drafts) == ahead.most or ahead.age > _RUN_SECONDS:
             return False
-        # The re-execution of a refused transaction may have to go first: put nothing before its outcome is published.
-        return not draft.group.refusals and self._may_follow(draft)
+        # The re-execution of a refused transaction may have to go first: put nothing before its outcome is published,
+        # but for the rest of a round, which goes before it.
+        return (draft.round_end is not None or not draft.group.refusals) and self._may_follow(draft)
 
     def _known_of(self, number: int) -> TopicIdentity | None:
         """Return the topic's identity if it was asked for after the record with this number had arrived."""
@@ -215,7 +233,13 @@ class Pipeline:
     def _may_follow(self, draft: FormedVersion) -> bool:
         """Whether another version may be formed on this one before it is put."""
         prepared = draft.prepared
-        if prepared.before is None or prepared.files or prepared.copies or self._intake.waiting_retries():
+        if prepared.before is None or prepared.copies:
+            return False
+        if not prepared.files.keys() <= prepared.deletion_vectors.keys():
+            return False  # they can't be read before they are written
+        if draft.round_end is not None:
+            return True
+        if self._intake.waiting_retries():
             return False
         return self._intake.behind(draft.group.position) >= self._former.options.limits.full
 

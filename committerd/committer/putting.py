@@ -63,6 +63,8 @@ class FormedVersion:
     """`Pending.number` of the last record to arrive among those that it settles; 0 = it settles none."""
     dropped_marks: tuple[int, int] = (0, 0)
     """Numbers of application marks that it drops: unused for 30 days, and beyond `commit.app_marks_max`."""
+    round_end: int | None = None
+    """The last offset of the version's round, if records of it still wait; None = the round is over."""
     identity: TopicIdentity | None = None
     """The topic's identity, requested after the records had arrived; None = requested before the put."""
 

@@ -41,6 +41,7 @@ from committerd.settings.load import Settings
 from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
+from committerd.table.deletion_vectors import DeletionVectors
 from committerd.table.prepare import Allowed, World
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
@@ -130,7 +131,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
             records=settings.group_records_max,
             bytes=settings.group_bytes_max,
             fragments=settings.group_fragments_max,
-            coalesce_appends=settings.coalesce_appends,
+            coalesce=settings.shared,
         ),
         verify_files=settings.verify_files,
         file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
@@ -175,6 +176,11 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         work=around.work,
     )
     options = _forming(settings.commit)
+    lookups = around.telemetry.deletion_vector_lookups
+    deletion_vectors = DeletionVectors(
+        settings.memory.deletion_vector_bytes, note=lambda kept: lookups.add(found="kept" if kept else "read")
+    )
+    around.telemetry.deletion_vector_bytes.track(lambda: deletion_vectors.bytes)
     decoder = Decoder(
         aliases=settings.dataset.aliases,
         transaction_bytes_max=settings.commit.transaction_bytes_max,
@@ -191,7 +197,11 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             clock=clock,
             intake=intake,
             outcome_maker=outcome_maker,
-            new_table=lambda: Table(around.store, footprint_bytes_max=settings.memory.footprint_bytes),
+            new_table=lambda: Table(
+                around.store,
+                footprint_bytes_max=settings.memory.footprint_bytes,
+                deletion_vectors=deletion_vectors,
+            ),
             loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
@@ -208,7 +218,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         file_checker=FileChecker(
             intake,
             decoder,
-            Table(around.store),
+            Table(around.store, deletion_vectors=deletion_vectors),
             options=options,
             file_check_timing=_file_check_timing(options, around.store),
             wall_clock=around.wall_clock,

@@ -1,18 +1,19 @@
 """Grouping: which records become one version, and what that version records of the queue.
 
-A run of consecutive Appends becomes one version; every other operation becomes a version of its own. Each transaction
-has its own verdict: the version refuses a bad one and commits the rest. A group that holds only refusals becomes an
-UpdateConfig of committerd's keys.
+The records of one part of a round (`queue.rounds`) become one version; every other record becomes a version of its own.
+Each transaction has its own verdict: the version refuses a bad one and commits the rest. A group that holds only
+refusals becomes an UpdateConfig of committerd's keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import REASON_KEY, encode_settled, short
 from committerd.queue.position import AppMark, Position, encode_metadata
+from committerd.queue.rounds import Coalesce, Part, changed_keys, part_of
 from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
 from committerd_common.request import Envelope, Request
@@ -25,12 +26,12 @@ class GroupLimits:
     records: int = 1000
     bytes: int = 16 * 1024 * 1024
     fragments: int = 10_000
-    coalesce_appends: bool = True
+    coalesce: Coalesce = Coalesce.ALL
 
     @property
     def full(self) -> int:
         """The number of records that fill a version, whatever their size."""
-        return self.records if self.coalesce_appends else 1
+        return 1 if self.coalesce is Coalesce.NONE else self.records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +57,6 @@ class Group:
         return len(self.members) + len(self.refusals)
 
 
-def can_share(transaction: Transaction) -> bool:
-    """Whether the transaction may share a version with others: it is an Append, and has no tag.
-
-    A tag would become the tag of the whole version.
-    """
-    return transaction.WhichOneof("operation") == "append" and not transaction.tag
-
-
 @dataclass(slots=True, kw_only=True)
 class Weight:
     """Running totals of a group while it is formed."""
@@ -71,31 +64,52 @@ class Weight:
     records: int = 0
     bytes: int = 0
     fragments: int = 0
-    shares: bool = True
-    """Whether more requests may join: all so far are Appends without a tag."""
+    part: Part | None = None
+    """The part of a round that all requests so far belong to; None = more may not join."""
+    keys: set[str] = field(default_factory=set)
+    """The keys that the UpdateConfigs so far set or remove."""
 
-    def add(self, request: Request) -> None:
-        """Count one more request."""
+    def add(self, request: Request, limits: GroupLimits, *, shares: bool = True, more_bytes: int = 0) -> None:
+        """Count one more request.
+
+        `shares`: whether more may join it; its part in a round decides too. `more_bytes`: memory that it takes beyond
+        its record until the version is made.
+        """
         self.records += 1
-        self.bytes += request.size
-        self.fragments += len(request.transaction.append.fragments)
-        self.shares = self.shares and can_share(request.transaction)
+        self.bytes += request.size + more_bytes
+        self.fragments += _fragments(request.transaction)
+        self.part = part_of(request.transaction, limits.coalesce) if shares else None
+        if self.part is Part.CONFIG:
+            self.keys.update(changed_keys(request.transaction))
 
 
 def joins(request: Request, weight: Weight, limits: GroupLimits) -> bool:
-    """Whether one more request may join the group.
+    """Whether one more request may join the group, as far as parts, limits and config keys say.
 
-    The members of a group need not be judged against each other, because Appends are compatible with each other.
+    Members that delete rows are judged against each other too (`lance.rows.group`). Appends need not be, because they
+    are compatible with each other.
     """
     if not weight.records:
         return True
+    part = part_of(request.transaction, limits.coalesce)
     return (
-        limits.coalesce_appends
-        and weight.shares
-        and can_share(request.transaction)
+        part is not None
+        and part is weight.part
         and weight.records < limits.records
         and weight.bytes + request.size <= limits.bytes
-        and weight.fragments + len(request.transaction.append.fragments) <= limits.fragments
+        and weight.fragments + _fragments(request.transaction) <= limits.fragments
+        and not (part is Part.CONFIG and not weight.keys.isdisjoint(changed_keys(request.transaction)))
+    )
+
+
+def _fragments(transaction: Transaction) -> int:
+    """The number of fragments that the transaction adds or changes."""
+    update = transaction.update
+    return (
+        len(transaction.append.fragments)
+        + len(transaction.delete.updated_fragments)
+        + len(update.updated_fragments)
+        + len(update.new_fragments)
     )
 
 
@@ -103,7 +117,7 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
     """The entry in `committerd.members` of a request that the version commits.
 
     `reserved` is (first fragment id, count), for ReserveFragments. `shared` says that the version has several members;
-    then the entry keeps the request's transaction properties.
+    then the entry keeps the request's operation and its transaction properties.
     """
     app = request.envelope.app
     member = Member(
@@ -120,6 +134,7 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
         member.app_id, member.app_version, member.app_run = app.app_id, app.version, app.run
     if shared:
         member.properties.update(request.transaction.transaction_properties)
+        member.operation = request.operation
     return member
 
 
@@ -176,24 +191,47 @@ def sole(
     return own
 
 
-def merged(
-    transactions: Sequence[Transaction],
+def with_members(
+    together: Transaction,
     members: Sequence[Member],
     refusals: Sequence[Refusal],
     *,
     uuid: str,
     topic_id: str,
 ) -> Transaction:
-    """The Append of a version that commits several: all fragments in order, its own uuid, the lowest read version.
+    """The transaction of a version that commits several requests: what they do `together`, with a uuid of its own and
+    the queue's properties.
+    """
+    one = Transaction()
+    one.CopyFrom(together)
+    one.uuid = uuid
+    one.transaction_properties.update(encode_settled(members, refusals, topic_id=topic_id))
+    return one
+
+
+def appends_together(transactions: Sequence[Transaction]) -> Transaction:
+    """The Append of several: all fragments in order, and the lowest read version.
 
     pylance 4.0.0 merges in the same way (`execute_batch`), but drops uuids and properties; committerd keeps both in
     `members`.
     """
-    one = Transaction(uuid=uuid, read_version=min(t.read_version for t in transactions))
+    one = Transaction(read_version=min(t.read_version for t in transactions))
     one.append.SetInParent()
     for transaction in transactions:
         one.append.fragments.extend(transaction.append.fragments)
-    one.transaction_properties.update(encode_settled(members, refusals, topic_id=topic_id))
+    return one
+
+
+def configs_together(transactions: Sequence[Transaction]) -> Transaction:
+    """The UpdateConfig of several that change different keys: all their entries, and the lowest read version."""
+    one = Transaction(read_version=min(t.read_version for t in transactions))
+    one.update_config.SetInParent()
+    for transaction in transactions:
+        config = transaction.update_config
+        if config.HasField("config_updates"):
+            one.update_config.config_updates.MergeFrom(config.config_updates)
+        if config.HasField("table_metadata_updates"):
+            one.update_config.table_metadata_updates.MergeFrom(config.table_metadata_updates)
     return one
 
 

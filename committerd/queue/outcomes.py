@@ -152,7 +152,7 @@ def committed(member: Member, settled: Settled, position: Position, timings: Tim
     outcome.status = COMMITTED
     outcome.version = settled.version
     outcome.read_version = member.read_version
-    outcome.operation = settled.operation
+    outcome.operation = member.operation or settled.operation
     outcome.transactions = len(settled.members)
     outcome.reserved_first = member.reserved_first
     outcome.reserved_count = member.reserved_count

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import (
     NoDecode,
 )
 
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
+from committerd.queue.rounds import Coalesce
 from committerd.settings.dataset import checked_uri
 from committerd.settings.group import MIB, Listed, SettingsGroup, comma_separated
 
@@ -18,10 +19,16 @@ from committerd.settings.group import MIB, Listed, SettingsGroup, comma_separate
 class CommitSettings(SettingsGroup):
     """How transactions become versions."""
 
-    coalesce_appends: bool = Field(
-        default=True,
-        description="Commit a run of waiting Appends as one version. false: one version for each, and far fewer "
-        "commits a second.",
+    coalesce: Coalesce | None = Field(
+        default=None,
+        description="Which waiting transactions share versions; unset = all. all: what waits together becomes up to "
+        "three versions, one of the Deletes and of the Updates that rewrite rows, one of the Appends, and one of the "
+        "UpdateConfigs that only set or remove keys. appends: consecutive Appends. none: no two, so far fewer commits "
+        "a second.",
+    )
+    coalesce_appends: bool | None = Field(
+        default=None,
+        description="The older form of commit.coalesce: false = none, true = the default. Leave it out.",
     )
     group_records_max: int = Field(default=1000, ge=1, le=10_000, description="Most transactions in one version.")
     group_bytes_max: int = Field(
@@ -125,6 +132,20 @@ class CommitSettings(SettingsGroup):
         ge=0,
         description="Most outcomes to publish again at a start when the consumer group has no offset.",
     )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> CommitSettings:
+        older, newer = self.coalesce_appends, self.coalesce
+        if older is not None and newer is not None and older is (newer is Coalesce.NONE):
+            raise ValueError(f"coalesce_appends is {str(older).lower()}, but coalesce is {newer}: set only coalesce")
+        return self
+
+    @property
+    def shared(self) -> Coalesce:
+        """Which transactions share versions, whichever of the two settings says so."""
+        if self.coalesce is None:
+            return Coalesce.NONE if self.coalesce_appends is False else Coalesce.ALL
+        return self.coalesce
 
     @field_validator("allowed_bases")
     @classmethod

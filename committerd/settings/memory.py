@@ -23,3 +23,9 @@ class MemorySettings(SettingsGroup):
         description="Memory for the footprints of committed versions (what each touched), to find conflicts. "
         "committerd reads the others from the store again when a record needs them.",
     )
+    deletion_vector_bytes: int = Field(
+        default=32 * MIB,
+        ge=MIB,
+        description="Memory for the content of deletion files that committerd has read or written (which rows are "
+        "deleted). It reads the others from the store again when a record needs them.",
+    )

@@ -6,8 +6,10 @@ it in their history, so if its put fails there is nothing to roll back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyroaring import BitMap
 
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.table.versions import Committed, Gap, Table
@@ -20,10 +22,12 @@ class History:
     table: Table
     ahead: tuple[Committed, ...] = ()
     """Versions that follow the table's latest and are not known to exist, ascending."""
+    unwritten: Mapping[str, BitMap] = field(default_factory=dict)
+    """The content of the deletion files of those versions, which may not be written yet, by key."""
 
-    def then(self, committed: Committed) -> History:
-        """Return this history extended by one version that is formed ahead."""
-        return replace(self, ahead=(*self.ahead, committed))
+    def then(self, committed: Committed, unwritten: Mapping[str, BitMap]) -> History:
+        """Return this history extended by one version that is formed ahead, with its new deletion files."""
+        return replace(self, ahead=(*self.ahead, committed), unwritten={**self.unwritten, **unwritten})
 
     def of_the_table(self) -> History:
         """Return this history after all its versions were created: nothing is ahead any more."""

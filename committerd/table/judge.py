@@ -31,7 +31,7 @@ from committerd.lance.conflicts.grid import FOLLOWING, NOTHING_FOUND, Checked, C
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.format.support import require_supported
+from committerd.lance.format.support import has_stable_row_ids, require_supported
 from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import Need, Operation, StagedFiles, Target
 from committerd.lance.operations.rebase import (
@@ -44,6 +44,8 @@ from committerd.lance.operations.rebase import (
     RowConflict,
     Wanted,
 )
+from committerd.lance.rows.change import RowChange, Touched, require_rows_moved, row_change
+from committerd.lance.rows.group import Contradiction
 from committerd.lance.transactions.fit import require_fits
 from committerd.lance.transactions.transaction import excerpt, footprint_of_ours, normalised, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
@@ -51,9 +53,11 @@ from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.queue.outcomes import Status
+from committerd.queue.rounds import Part, part_of
 from committerd.stores.port import ObjectStore
 from committerd.table.history import History
 from committerd.table.refusals import Rejected, refused_by
+from committerd.table.row_groups import with_rows
 from committerd.table.staged_files import (
     Allowance,
     CheckedFiles,
@@ -73,7 +77,7 @@ from committerd.table.staged_files import (
 )
 from committerd.table.versions import Gap, Table
 from committerd.table.work import Work, at_once, heavy_size
-from committerd_common.messages import Manifest, Transaction
+from committerd_common.messages import BasePath, Manifest, Transaction
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
@@ -97,6 +101,8 @@ class PrepareOptions:
     """Whether a deep Clone copies the files; if not, they must exist."""
     trusts_rewrites: bool = False
     """Whether the Rewrites of all writers count as in order."""
+    as_member: bool = False
+    """Whether a Delete or Update that only deletes and adds rows is judged as a member of a version of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,14 @@ class Judged:
     """Normalised and rebased."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Bodies of objects to write before the manifest, by key."""
+    deletion_vectors: Mapping[str, BitMap] = field(default_factory=dict)
+    """The rows that those of `files` hold that are deletion files, by key, as far as the next version needs them."""
+    change: RowChange | None = None
+    """The rows that it deletes and the keys that it inserts, if it was judged as a member: then it is not rebased, and
+    `lance.rows.group` records it together with the other members.
+    """
+    moves: Sequence[tuple[int, frozenset[int]]] = ()
+    """As `Given.moves`."""
     copies: Sequence[Copy] = ()
     found: Comparison = NOTHING_FOUND
     followed: Followed | None = None
@@ -158,6 +172,10 @@ async def judge(
         since = await _since_read(case, transaction)
         if isinstance(since, Rejected):
             return since
+        if options.as_member and latest is not None and part_of(transaction) is Part.ROWS:
+            member = await _as_member(case, latest, transaction, files, since)
+            if member is not None:
+                return member
         if since is None:
             refused = _other_schema(case, transaction)
             if refused is not None:
@@ -228,7 +246,7 @@ class _Case:
 
     def places(self, file: ManifestFile | None) -> Places:
         bases = file.outline.base_paths if file is not None else ()
-        return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
+        return self._places(bases)
 
     def readable_places(self, transaction: Transaction) -> Places:
         """Where the files of the next version lie, without base paths that the operator's settings do not allow."""
@@ -236,7 +254,21 @@ class _Case:
         bases = [*known, *self.operation.initial_bases(transaction)]
         if bases:
             bases = [base for base in bases if is_allowed_base(base.path, self.options.allowed.bases)]
-        return Places(store=self.table.store, bases=bases, open_store=self.world.open_store)
+        return self._places(bases)
+
+    def _places(self, bases: Sequence[BasePath]) -> Places:
+        return places_of(self.history, bases, self.world)
+
+
+def places_of(history: History, bases: Sequence[BasePath], world: World) -> Places:
+    """Where the files of a version of this history lie; `bases` are its base paths."""
+    return Places(
+        store=history.table.store,
+        bases=bases,
+        open_store=world.open_store,
+        deletion_vectors=history.table.deletion_vectors,
+        unwritten=history.unwritten,
+    )
 
 
 def _existence(operation: Operation, latest: ManifestFile | None, options: PrepareOptions) -> Rejected | None:
@@ -349,7 +381,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
         rebased = Rebased(transaction=transaction)
     if isinstance(rebased, RowConflict):
         assert case.latest is not None
-        return _row_conflict(rebased, since, case.latest.version)
+        return _row_conflict(rebased, since.found, case.latest.version)
     return Judged(
         transaction=rebased.transaction,
         files=rebased.files,
@@ -398,6 +430,66 @@ def _file_ids(case: _Case) -> Iterator[int]:
     return iter(lambda: case.world.random.getrandbits(64), None)
 
 
+async def _as_member(
+    case: _Case, latest: ManifestFile, transaction: Transaction, files: StagedFiles, since: _Since | None
+) -> Judged | Rejected | None:
+    """Judge a Delete or Update as a member of a version of several; None if it must be a version of its own."""
+    deciding = since.found.deciding if since is not None else None
+    if since is not None and deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
+        return _conflict(case, since, deciding)
+    if since is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
+        return await _as_followed_member(case, latest, transaction, since)
+    judged = Judged(transaction=transaction, found=since.found if since is not None else NOTHING_FOUND)
+    judged = await _with_content(case, judged, files)
+    then = excerpt(latest, judged.transaction) if since is None else since.then
+    change = await case.do(lambda: row_change(judged.transaction, then))
+    if change is None or then is None:
+        return None
+    if has_stable_row_ids(latest.outline):
+        await case.do(lambda: require_rows_moved(judged.transaction, then))
+    now = excerpt(latest, judged.transaction)
+    known = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
+    if isinstance(known, RowConflict):
+        return _row_conflict(known, since.found if since is not None else NOTHING_FOUND, latest.version)
+    return replace(judged, change=known)
+
+
+async def _as_followed_member(
+    case: _Case, latest: ManifestFile, transaction: Transaction, since: _Since
+) -> Judged | Rejected:
+    """As `_as_member`, for a transaction whose rows must be followed to where Rewrites moved them."""
+    judged = await _over_history(case, transaction, since)
+    if isinstance(judged, Rejected):
+        return judged
+    judged = await _with_content(case, judged, staged_files(judged.transaction))
+    now = excerpt(latest, judged.transaction)
+    change = await case.do(lambda: row_change(judged.transaction, now))
+    if change is None:
+        return judged
+    written = {key: BitMap.deserialize(body) for key, body in judged.files.items()}
+    places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
+    known = await with_rows(change, now, places, limits=case.options.file_limits)
+    if isinstance(known, RowConflict):
+        return _row_conflict(known, since.found, latest.version)
+    # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
+    touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
+    return replace(judged, files={}, change=replace(known, touched=touched))
+
+
+def contradicted(contradiction: Contradiction, judged: Judged, *, version: int) -> Rejected:
+    """The refusal of a transaction that can't follow another one in the same `version`."""
+    return Rejected(
+        status=Status.RETRYABLE,
+        reason="row_conflict" if contradiction.rule == "row" else "conflict",
+        message=f"this transaction can't follow the {contradiction.kind} that is committed in version {version}: "
+        f"{contradiction.message}. Read version {version} and do the work again",
+        conflicting_version=version,
+        conflicting_operation=contradiction.kind,
+        rule=contradiction.rule,
+        found=judged.found,
+    )
+
+
 async def _facts(case: _Case, transaction: Transaction, since: _Since) -> RebaseFacts:
     """Read the facts that rebasing the transaction needs."""
     latest, read, operation = case.latest, since.read, case.operation
@@ -436,9 +528,9 @@ async def _reuse_contents(
     )
 
 
-def _row_conflict(conflict: RowConflict, since: _Since, latest_version: int) -> Rejected:
-    shared = [one for one in since.found.checked if one.version == conflict.version]
-    shared = shared or [one for one in since.found.conflicts if one.verdict is Verdict.REBASABLE]
+def _row_conflict(conflict: RowConflict, found: Comparison, latest_version: int) -> Rejected:
+    shared = [one for one in found.checked if one.version == conflict.version]
+    shared = shared or [one for one in found.conflicts if one.verdict is Verdict.REBASABLE]
     last = shared[-1] if shared else None
     return Rejected(
         status=Status.RETRYABLE,
@@ -447,7 +539,7 @@ def _row_conflict(conflict: RowConflict, since: _Since, latest_version: int) -> 
         conflicting_version=last.version if last else 0,
         conflicting_operation=(last.theirs or "") if last else "",
         rule=conflict.rule,
-        found=since.found,
+        found=found,
     )
 
 
@@ -487,13 +579,14 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
             limits=case.options.file_limits,
         )
     limits = case.options.file_limits
-    transaction = await with_known_sizes(table.store, judged.transaction, files, checked_files, limits=limits)
+    places = case.places(latest)
+    transaction = await with_known_sizes(places, judged.transaction, files, checked_files, limits=limits)
     if transaction is not judged.transaction:
         judged = replace(judged, transaction=transaction)
     if not needs:
         return judged
     if Need.SCHEMA_METADATA in needs:
-        judged = replace(judged, transaction=await with_schema_metadata(case.places(latest), transaction))
+        judged = replace(judged, transaction=await with_schema_metadata(places, transaction))
     if Need.STAGED_REUSE in needs:
         await _staged_reuse(table.store, transaction)
     if Need.RESTORED_VERSION in needs:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pyroaring import BitMap
+
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
 from committerd.lance.conflicts.grid import Comparison
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
@@ -63,6 +65,8 @@ class Prepared:
     transaction_body: bytes
     scheme: NamingScheme
     files: Mapping[str, bytes]
+    deletion_vectors: Mapping[str, BitMap]
+    """The rows that those of `files` hold that are deletion files, by key."""
     copies: Sequence[Copy]
     found: Comparison
     reserved: tuple[int, int]
@@ -167,6 +171,7 @@ async def build_version(
         restored=judged.restored,
         source=judged.source,
         reuse=await read_reuse(table.store, latest.indices) if latest is not None else None,
+        moves=judged.moves,
         table_metadata=table_metadata or {},
     )
     size = heavy_size(transaction, latest)
@@ -202,6 +207,7 @@ async def build_version(
         transaction_body=file.transaction_bytes or b"",
         scheme=scheme,
         files=judged.files,
+        deletion_vectors=judged.deletion_vectors,
         copies=judged.copies,
         found=judged.found,
         reserved=reserved_range(latest.outline if latest else None, transaction),

@@ -21,6 +21,7 @@ from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
 from committerd.stores.port import ObjectStore, TakesSeveral
+from committerd.table.deletion_vectors import DeletionVectors
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
 from committerd_common.messages import (
     BasePath,
@@ -57,6 +58,10 @@ class Places:
     bases: Sequence[BasePath] = ()
     open_store: OpenStore | None = None
     """Opens the store of a base path; None = base paths can't be read."""
+    deletion_vectors: DeletionVectors = field(default_factory=DeletionVectors)
+    """The content of deletion files that were read or written before."""
+    unwritten: Mapping[str, BitMap] = field(default_factory=dict)
+    """The content of deletion files in the table's folder that versions formed ahead have still to write, by key."""
 
     def locate(self, key: str, base_id: int | None) -> tuple[ObjectStore, str]:
         """Return the store that has an object, and the object's key there. Raises `InvalidRequest` (`base_unreadable`).
@@ -197,13 +202,18 @@ class CheckedFiles:
 
 
 async def check_files_of_several(
-    store: ObjectStore, transactions: Sequence[Transaction], limits: FileLimits
+    store: ObjectStore,
+    transactions: Sequence[Transaction],
+    limits: FileLimits,
+    *,
+    deletion_vectors: DeletionVectors | None = None,
 ) -> list[CheckedFiles]:
     """Check ahead of judging which files of these transactions exist in the table's own folder.
 
     Refuses nothing: a missing or unreadable file is just not noted. Returns one result per transaction, in their order.
-    Raises `StoreUnavailable`.
+    `deletion_vectors`: keeps what deletion files hold. Raises `StoreUnavailable`.
     """
+    places = Places(store=store, deletion_vectors=deletion_vectors or DeletionVectors())
     files_by = [new_files(transaction) for transaction in transactions]
     found = [CheckedFiles(at=anyio.current_time()) for _ in transactions]
     keys: list[list[str]] = []
@@ -220,7 +230,7 @@ async def check_files_of_several(
         for fragment in staged_deletions(files, None):
             if not fragment.deletion_file.HasField("base_id"):
                 with suppress(InvalidRequest):
-                    await _check_deletions(Places(store=store), fragment, checked_files, allowance)
+                    await _check_deletions(places, fragment, checked_files, allowance)
 
     with_deletions = [
         one for one in zip(files_by, found, strict=True) if any(f.HasField("deletion_file") for f in one[0].fragments)
@@ -375,13 +385,13 @@ async def _check_deletions(
     described = DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
     known = checked_files.deletions.get(key)
     if known is None or known[0] != described:
-        rows = await read_deletions(places, fragment, staged=True, allowance=allowance)
+        rows = await read_deletions(places, fragment, staged=True, allowance=allowance, again=True)
         checked_files.deletions[key] = described, len(rows)
 
 
 async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allowance) -> None:
     try:
-        await read_deletions(places, fragment, staged=True, allowance=allowance)
+        await read_deletions(places, fragment, staged=True, allowance=allowance, again=True)
     except StoreUnavailable:
         return
     except InvalidRequest as error:
@@ -390,7 +400,7 @@ async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allow
 
 
 async def with_known_sizes(
-    store: ObjectStore, transaction: Transaction, files: StagedFiles, checked_files: CheckedFiles, *, limits: FileLimits
+    places: Places, transaction: Transaction, files: StagedFiles, checked_files: CheckedFiles, *, limits: FileLimits
 ) -> Transaction:
     """Fill in the sizes of data files and the numbers of deleted rows that the writer left out.
 
@@ -407,10 +417,12 @@ async def with_known_sizes(
         return transaction
     filled = Transaction()
     filled.CopyFrom(transaction)
-    sizes = checked_files.sizes | await _sizes(store, [key for key in sizeless if key not in checked_files.sizes])
+    sizes = checked_files.sizes | await _sizes(
+        places.store, [key for key in sizeless if key not in checked_files.sizes]
+    )
     if missing := [key for key in sizeless if sizes[key] is None]:
         raise missing_file(missing)
-    files, places, allowance = staged_files(filled), Places(store=store), Allowance(limits)
+    files, allowance = staged_files(filled), Allowance(limits)
     for file in files.data_files:
         if not file.HasField("base_id"):
             file.file_size_bytes = file.file_size_bytes or sizes[data_key(file.path)] or 0
@@ -472,9 +484,16 @@ async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:
 
 
 async def read_deletions(
-    places: Places, fragment: DataFragment, *, staged: bool, allowance: Allowance | None = None
+    places: Places,
+    fragment: DataFragment,
+    *,
+    staged: bool,
+    allowance: Allowance | None = None,
+    again: bool = False,
 ) -> BitMap:
-    """Return the deleted row offsets of a fragment; empty when it has no deletion file.
+    """Return the deleted row offsets of a fragment, which no caller changes; empty when it has no deletion file.
+
+    `again`: read the file even if its content is known, because that does not show that it is still there.
 
     For a damaged file, raises `InvalidRequest` (when `staged`) or `CorruptTable`, each with code `deletion_file`.
     Raises `InvalidRequest` with code `missing_file` when the file is missing, and with code `named_bytes` when it is
@@ -485,13 +504,20 @@ async def read_deletions(
     file = fragment.deletion_file
     base_id = file.base_id if file.HasField("base_id") else None
     store, key = places.locate(deletion_key(fragment.id, file, staged=staged), base_id)
+    if base_id is None and key in places.unwritten:
+        return places.unwritten[key]
+    known = None if again else places.deletion_vectors.get(store.uri, key, fragment)
+    if known is not None:
+        return known
     most = None if allowance is None else allowance.left + 1
     body = await read_named(store, key, lambda: store.get(key) if most is None else store.get_range(key, 0, most))
     if body is None:
         raise missing_file([key])
     if allowance is not None:
         allowance.spend(body, key)
-    return decode_deletions(body, fragment, staged=staged)
+    rows = decode_deletions(body, fragment, staged=staged)
+    places.deletion_vectors.keep(store.uri, key, rows)
+    return rows
 
 
 async def read_merge(

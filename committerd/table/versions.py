@@ -38,6 +38,7 @@ from committerd.lance.transactions.transaction import footprint_of_theirs, needs
 from committerd.queue.ledger import names
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.stores.port import ObjectStore, Tail
+from committerd.table.deletion_vectors import DeletionVectors
 from committerd.table.kept_versions import KeptVersions
 from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
 from committerd_common.paths import (
@@ -133,8 +134,11 @@ class Table:
         manifests_max: int = MANIFESTS_MAX,
         manifest_bytes_max: int = MANIFEST_BYTES_MAX,
         footprint_bytes_max: int = FOOTPRINT_BYTES_MAX,
+        deletion_vectors: DeletionVectors | None = None,
     ) -> None:
         self.store = store
+        self.deletion_vectors = deletion_vectors or DeletionVectors()
+        """The content of deletion files that were read or written."""
         self.key_room = key_room(store.uri)
         """Most bytes that the key of an object of this table may have."""
         self.scheme: NamingScheme | None = None

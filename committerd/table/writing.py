@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from committerd.concurrency import for_each
 from committerd.errors import OutcomeUnknown, StoreUnavailable
 from committerd.lance.format.manifest_file import Body
 from committerd.stores.port import Created, Exists, ObjectStore, PutResult, TakesParts, TakesSeveral
@@ -32,8 +33,15 @@ async def write_referenced(table: Table, prepared: Prepared) -> None:
         if body is None:
             raise missing_file([copy.source])
         await table.store.put(copy.target, body)
-    for key, body in prepared.files.items():
-        await table.store.put(key, body)
+    if isinstance(table.store, TakesSeveral):
+        if prepared.files:
+            await table.store.put_several(list(prepared.files.items()))
+        return
+
+    async def write(one: tuple[str, bytes]) -> None:
+        await table.store.put(*one)
+
+    await for_each(prepared.files.items(), write)
 
 
 async def write_transaction(table: Table, prepared: Prepared) -> None:
@@ -101,3 +109,5 @@ async def put_manifest(store: ObjectStore, key: str, body: Body) -> Created | Ex
 def _remember(table: Table, prepared: Prepared) -> None:
     table.scheme = prepared.scheme
     table.remember(prepared.file, prepared.body, prepared.committed)
+    for key, rows in prepared.deletion_vectors.items():
+        table.deletion_vectors.keep(table.uri, key, rows)

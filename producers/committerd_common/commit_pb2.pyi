@@ -225,6 +225,7 @@ class Member(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     RESERVED_FIRST_FIELD_NUMBER: _builtins.int
     RESERVED_COUNT_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     uuid: _builtins.str
     producer: _builtins.str
@@ -239,6 +240,8 @@ class Member(_message.Message):
     traceparent: _builtins.str
     reserved_first: _builtins.int
     reserved_count: _builtins.int
+    operation: _builtins.str
+    """As staged; only in a version of several (a version of one has its own). Empty in older versions, which held Appends."""
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """transaction_properties as staged; only in a version of several (a version of one has them in its own)."""
@@ -258,10 +261,11 @@ class Member(_message.Message):
         traceparent: _builtins.str = ...,
         reserved_first: _builtins.int = ...,
         reserved_count: _builtins.int = ...,
+        operation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "app_run", b"app_run", "app_version", b"app_version", "offset", b"offset", "outcome_partition", b"outcome_partition", "producer", b"producer", "properties", b"properties", "read_version", b"read_version", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "traceparent", b"traceparent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "app_run", b"app_run", "app_version", b"app_version", "offset", b"offset", "operation", b"operation", "outcome_partition", b"outcome_partition", "producer", b"producer", "properties", b"properties", "read_version", b"read_version", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "traceparent", b"traceparent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,7 +30,7 @@ pytestmark = [
 _FOREIGN_EVERY = 20
 _CHANCE = 0.01
 _SETTINGS = {
-    "COMMIT__COALESCE_APPENDS": "false",  # a version each
+    "COMMIT__COALESCE": "none",  # a version each
     "S3__READ_TIMEOUT_SECONDS": "5",
 }
 _EVERYWHERE = (

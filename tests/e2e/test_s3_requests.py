@@ -150,7 +150,7 @@ def test_a_refusal_without_cause_is_started_over(scene: Scene, proxy: FaultProxy
 
 def test_start_reads_each_version_with_two_requests_at_most(scene: Scene, proxy: FaultProxy) -> None:
     ids = scene.table.create()
-    daemon = scene.started(**_KEPT, COMMIT__COALESCE_APPENDS="false")
+    daemon = scene.started(**_KEPT, COMMIT__COALESCE="none")
     ids += scene.committed(70)
     daemon.stop()
     before = len(proxy.seen)

@@ -57,7 +57,7 @@ def test_a_topic_that_was_made_again_is_refused_until_it_is_adopted(scene: Scene
 def test_a_topic_made_again_under_load_mixes_nothing_up(scene: Scene) -> None:
     """Records of the old topic that were fetched and not committed are dropped; the new one's have the same offsets."""
     first = scene.table.create()
-    daemon = scene.started(COMMIT__COALESCE_APPENDS="false")
+    daemon = scene.started(COMMIT__COALESCE="none")
     old = [scene.table.append() for _ in range(100)]
     new = [scene.table.append() for _ in range(100)]
     scene.stage(*old)

@@ -10,16 +10,17 @@ from itertools import count
 import pytest
 from pyroaring import BitMap
 
+from committerd.errors import InvalidRequest
 from committerd.lance.conflicts import key_filter as key_filters
 from committerd.lance.conflicts.key_filter import KeyUnion, key_filter
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows import group as groups
-from committerd.lance.rows.change import RowChange, Touched, row_change
+from committerd.lance.rows.change import RowChange, Touched, require_rows_moved, row_change
 from committerd.lance.rows.deletions import RowConflict, clash, rows_deleted, without_rows
 from committerd.lance.rows.group import RowGroup, either, rebased
 from committerd_common.messages import DataFragment, Transaction
 from tests.lance.operations import append, delete, update
-from tests.lance.samples import fragment, generation, manifest, transaction
+from tests.lance.samples import fragment, generation, manifest, transaction, with_row_ids
 
 READ = manifest(fragment(0), fragment(1, deleted=2), fragment(2))
 
@@ -90,9 +91,10 @@ class TestChange:
 
     def test_with_rows_keeps_the_rest(self) -> None:
         change = change_of(delete(fragment(0, deleted=1), fragment(1, deleted=3)))
-        known = change.with_rows({0: BitMap([5])})
-        assert (known.touched[0].rows, known.touched[1].rows) == (BitMap([5]), None)
-        assert known.with_rows({1: BitMap([2])}).touched[0].rows == BitMap([5])
+        known = change.with_rows({0: BitMap([5]), 1: BitMap()})
+        assert (known.touched[0].rows, known.touched[1].rows) == (BitMap([5]), BitMap())
+        assert known.touched[0].read == change.touched[0].read
+        assert (change.bytes, known.bytes) == (0, 2)
 
     @pytest.mark.parametrize(
         "staged",
@@ -122,6 +124,20 @@ class TestChange:
         staged = fragment(0, deleted=1)
         staged.files[0].file_size_bytes = 0
         assert row_change(delete(staged), READ) is not None
+
+
+class TestMovedRows:
+    READ = manifest(fragment(0), fragment(1, deleted=2), stable=True)
+
+    def test_are_rows_that_the_update_deletes(self) -> None:
+        new = with_row_ids(fragment(0, rows=1, name="new"), [range(3, 4)])
+        require_rows_moved(update(fragment(0, deleted=1), new_fragments=[new]), self.READ)
+        require_rows_moved(update(new_fragments=[new], removed_fragment_ids=[0]), self.READ)
+        require_rows_moved(update(fragment(0, deleted=1)), self.READ)
+        with pytest.raises(InvalidRequest, match="deletes 0 rows"):
+            require_rows_moved(update(fragment(1, deleted=2), new_fragments=[new]), self.READ)
+        with pytest.raises(InvalidRequest, match="do not have"):
+            require_rows_moved(update(fragment(1, deleted=3), new_fragments=[new]), self.READ)
 
 
 class TestDeletedRows:
@@ -226,31 +242,17 @@ class TestContradiction:
         assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "row", "that one removed fragment 0")
         found = group_of(deleting({}, removed=[0])).contradiction(deleting({}, removed=[0]))
         assert found is not None
+        assert "removes fragment 0" in found.message
         found = group_of(deleting({0: [1]})).contradiction(deleting({}, removed=[1, 0]))
         assert found is not None
         assert "removes fragment 0" in found.message
 
     def test_of_the_same_row(self) -> None:
         group = group_of(deleting({0: [1], 1: [1]}), deleting({0: [2]}, kind=Kind.UPDATE))
-        ours = deleting({0: [2, 3], 1: [2]})
-        assert group.shared(ours) == [0, 1]
-        found = group.same_rows(ours)
+        found = group.contradiction(deleting({0: [2, 3], 1: [2]}))
         assert found is not None
         assert (found.kind, found.message) == (Kind.UPDATE, "both modified rows at addresses [2]")
-        assert group.same_rows(deleting({0: [3], 2: [1]})) is None
-
-
-class TestUnread:
-    def test_rows_are_derived_where_two_touch_a_fragment(self) -> None:
-        first = change_of(delete(fragment(0, deleted=1), fragment(1, deleted=3)))
-        group = group_of(first)
-        second = change_of(delete(fragment(0, deleted=2)))
-        assert group.unread(group.shared(second)) == {0: first.touched[0]}
-        group.learn({0: BitMap([3])})
-        assert group.unread(group.shared(second)) == {}
-        group.add(second.with_rows({0: BitMap([4])}))
-        assert group.unread([0, 2]) == {}
-        assert group.unread([1]) == {1: first.touched[1]}
+        assert group.contradiction(deleting({0: [3], 2: [1]}, removed=[4])) is None
 
 
 class TestRecorded:
@@ -297,6 +299,8 @@ class TestRecorded:
             assert group.to_merge(latest) == []
             recorded = group.recorded(latest, {}, latest_version=5, file_ids=count())
             assert [one.id for one in recorded.updated] == [0]
+        group = group_of(deleting({0: [1]}), deleting({0: [2]}))
+        assert [one.id for one in group.recorded(latest, {}, latest_version=5, file_ids=count()).updated] == [0]
 
 
 class TestTransaction:
@@ -384,7 +388,7 @@ def test_rows_are_those_of_serial_execution(seed: int) -> None:
         # In the group: against those since its read version by the rules, then against those before it.
         ours = change.with_rows({id: rows for id, rows in mine.items() if id in change.touched})
         passes = not any(late[id] and (id in gone or mine[id] & late[id]) for id in mine)
-        passes = passes and group.takes(ours) and group.contradiction(ours) is None and group.same_rows(ours) is None
+        passes = passes and group.takes(ours) and group.contradiction(ours) is None
         got.append(passes)
         if passes:
             group.add(ours)

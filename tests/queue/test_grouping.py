@@ -9,21 +9,24 @@ from committerd.queue.grouping import (
     Group,
     GroupLimits,
     Weight,
-    can_share,
+    appends_together,
+    configs_together,
     joins,
     mark_of,
     member_of,
-    merged,
     position_only,
     refusal_of,
     sole,
+    with_members,
 )
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, decode_marks, decode_position, start_of
+from committerd.queue.rounds import Coalesce
 from committerd_common.messages import INVALID, DataFragment, Manifest, Refusal, Transaction
 from committerd_common.request import AppUnit, Envelope, Request
+from tests.lance.samples import updates
 
 POSITION = start_of(TopicIdentity(cluster_id="c", topic="t.staged", topic_id="i"), 3)
 
@@ -44,32 +47,44 @@ def request(transaction: Transaction, *, offset: int = 3, size: int = 10, envelo
     return Request(offset=offset, envelope=envelope or Envelope(), transaction=transaction, size=size)
 
 
-def weight(*requests: Request) -> Weight:
-    total = Weight()
-    for one in requests:
-        total.add(one)
-    return total
-
-
 LIMITS = GroupLimits(records=3, bytes=35, fragments=4)
 
 
-def test_appends_share_a_version_and_nothing_else_does() -> None:
-    assert can_share(append())
-    assert not can_share(append(tag="v1"))
-    assert not can_share(delete())
+def weight(*requests: Request, limits: GroupLimits = LIMITS, shares: bool = True, more_bytes: int = 0) -> Weight:
+    total = Weight()
+    for one in requests:
+        total.add(one, limits, shares=shares, more_bytes=more_bytes)
+    return total
+
+
+def config(**entries: str) -> Transaction:
+    return Transaction(
+        uuid="c", read_version=4, update_config=Transaction.UpdateConfig(config_updates=updates({**entries}))
+    )
+
+
+def test_only_records_of_one_part_share_a_version() -> None:
     one = weight(request(append()))
     assert joins(request(append("b")), one, LIMITS)
     assert not joins(request(delete()), one, LIMITS)
     assert not joins(request(append("b", tag="v1")), one, LIMITS)
     assert not joins(request(append("b")), weight(request(delete())), LIMITS)
+    assert joins(request(delete()), weight(request(delete())), LIMITS)
+    assert not joins(request(delete()), weight(request(delete()), shares=False), LIMITS)
+    assert not joins(request(delete()), weight(request(delete()), more_bytes=20), LIMITS)
+
+
+def test_configurations_share_a_version_where_they_change_other_keys() -> None:
+    one = weight(request(config(a="1")))
+    assert joins(request(config(b="1")), one, LIMITS)
+    assert not joins(request(config(a="2")), one, LIMITS)
 
 
 def test_the_first_request_always_joins_however_large() -> None:
     assert joins(request(append(fragments=99), size=10**9), weight(), LIMITS)
 
 
-@pytest.mark.parametrize(("limits", "full"), [(LIMITS, 3), (GroupLimits(coalesce_appends=False), 1)])
+@pytest.mark.parametrize(("limits", "full"), [(LIMITS, 3), (GroupLimits(coalesce=Coalesce.NONE), 1)])
 def test_so_many_records_fill_a_version(limits: GroupLimits, full: int) -> None:
     assert limits.full == full
 
@@ -80,11 +95,11 @@ def test_so_many_records_fill_a_version(limits: GroupLimits, full: int) -> None:
         (GroupLimits(records=2), 2),
         (GroupLimits(bytes=29), 2),
         (GroupLimits(fragments=2), 2),
-        (GroupLimits(coalesce_appends=False), 1),
+        (GroupLimits(coalesce=Coalesce.NONE), 1),
     ],
 )
 def test_bounds_end_a_group(limits: GroupLimits, mates: int) -> None:
-    total = weight(*(request(append(str(n))) for n in range(mates)))
+    total = weight(*(request(append(str(n))) for n in range(mates)), limits=limits)
     assert not joins(request(append("x")), total, limits)
 
 
@@ -92,13 +107,24 @@ def test_a_version_of_several_keeps_uuids_and_properties_of_each() -> None:
     one, two = append("a", fragments=2, read_version=9), append("b", read_version=4)
     one.transaction_properties["note"] = "first"
     members = [member_of(request(t, offset=n), shared=True) for n, t in enumerate((one, two))]
-    transaction = merged([one, two], members, [], uuid="group", topic_id="i")
+    transaction = with_members(appends_together([one, two]), members, [], uuid="group", topic_id="i")
     assert (transaction.uuid, transaction.read_version) == ("group", 4)
     assert [f.physical_rows for f in transaction.append.fragments] == [1, 2, 1]
     settled = decode_settled(transaction, version=10)
     assert [m.uuid for m in settled.members] == ["a", "b"]
     assert dict(settled.members[0].properties) == {"note": "first"}
     assert [m.read_version for m in settled.members] == [9, 4]
+    assert [m.operation for m in settled.members] == ["append", "append"]
+
+
+def test_configurations_together_have_all_entries() -> None:
+    one, two = config(a="1"), config(b="2")
+    two.update_config.table_metadata_updates.CopyFrom(updates({"t": None}))
+    two.read_version = 3
+    made = configs_together([one, two, Transaction(read_version=9, update_config=Transaction.UpdateConfig())])
+    assert made.read_version == 3
+    assert made.update_config.config_updates == updates({"a": "1", "b": "2"})
+    assert made.update_config.table_metadata_updates == updates({"t": None})
 
 
 def test_a_version_of_one_is_what_was_staged_with_our_properties() -> None:

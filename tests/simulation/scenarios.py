@@ -46,7 +46,7 @@ def scenario_of(seed: int) -> Scenario:
         foreign_seconds=rng.choice((None, seconds / 4, seconds / 15)),
         settings={
             "verify_files": rng.choice(("always", "always", "never")),
-            "coalesce_appends": rng.random() < 0.85,
+            "coalesce": rng.choices(("all", "appends", "none"), (6, 1, 1))[0],
             "group_records_max": rng.choice((1, 3, 1000, 1000)),
         },
         recheck_seconds=60.0 if hours else 10.0,

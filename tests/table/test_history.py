@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import NOTHING_FOUND
@@ -31,6 +32,9 @@ def scene(tmp_path: Path) -> Scene:
     return made
 
 
+ROWS = BitMap([1])
+
+
 async def kinds(history: History, after: int, latest: int) -> list[Kind | int]:
     """The operations above `after`; for a gap its version."""
     found: list[Kind | int] = []
@@ -55,7 +59,7 @@ async def test_a_formed_version_is_part_of_what_follows_it_and_of_nothing_else(s
     await table.latest()
     _, formed = await projected(scene, 4)
     history = History(table)
-    later = history.then(formed)
+    later = history.then(formed, {"k": ROWS})
     assert await kinds(later, 1, 4) == [Kind.APPEND, Kind.APPEND, Kind.PROJECT]
     assert await kinds(later, 3, 4) == [Kind.PROJECT]
     assert await kinds(later, 1, 3) == [Kind.APPEND, Kind.APPEND]
@@ -63,13 +67,14 @@ async def test_a_formed_version_is_part_of_what_follows_it_and_of_nothing_else(s
     assert await kinds(history, 1, 4) == [Kind.APPEND, Kind.APPEND, 4]
     assert await history.committed(4) is None
     assert table.known(4) is None
+    assert (later.unwritten, history.unwritten, later.of_the_table().unwritten) == ({"k": ROWS}, {}, {})
 
 
 async def test_once_created_it_is_one_of_the_tables(scene: Scene) -> None:
     table = scene.table()
     await table.latest()
     file, formed = await projected(scene, 4)
-    history = History(table).then(formed)
+    history = History(table).then(formed, {})
     table.remember(file, Body([b"made"]), formed)
     assert await kinds(history, 2, 4) == await kinds(history.of_the_table(), 2, 4) == [Kind.APPEND, Kind.PROJECT]
     assert history.of_the_table() == History(table)
@@ -81,7 +86,7 @@ async def test_what_appends_met_in_a_version_that_was_dropped_is_looked_for_anew
     latest = await table.latest()
     assert latest is not None
     file, dropped = await projected(scene, 4)
-    formed = History(table).then(dropped)
+    formed = History(table).then(dropped, {})
     before = await judge(formed, file, append(2), options=ANY, world=world())
     assert not isinstance(before, Rejected)
     assert formed.compared_appends(2).through == 4

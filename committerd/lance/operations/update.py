@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import require_property
@@ -142,16 +143,17 @@ def _build(draft: Draft, transaction: Transaction) -> None:
                 stamp_changed_offsets(fragment, updated_offsets(update, fragment.id), draft.version)
     draft.add(fresh)
     if draft.has_stable_row_ids and moves_rows:
-        draft.indices = with_moved_rows(
-            draft.indices,
-            # Only fragments in which every row came with its id: other rows are new, and no index has them.
-            # Lance checks this after it has assigned ids.
-            moved_to=[
-                made.id for made, staged in zip(fresh, update.new_fragments, strict=True) if has_all_row_ids(staged)
-            ],
-            moved_from=changed | frozenset(update.removed_fragment_ids),
-            changed_fields=frozenset(update.fields_for_preserving_frag_bitmap),
-        )
+        whole = [(len(fresh), changed | frozenset(update.removed_fragment_ids))]
+        made_of = zip(fresh, update.new_fragments, strict=True)
+        for count, moved_from in draft.given.moves or whole:
+            draft.indices = with_moved_rows(
+                draft.indices,
+                # Only fragments in which every row came with its id: other rows are new, and no index has them.
+                # Lance checks this after it has assigned ids.
+                moved_to=[made.id for made, staged in islice(made_of, count) if has_all_row_ids(staged)],
+                moved_from=moved_from,
+                changed_fields=frozenset(update.fields_for_preserving_frag_bitmap),
+            )
     draft.keep_useful_indices()
     merge_generations(draft, update.merged_generations)
     finish(draft, changed)

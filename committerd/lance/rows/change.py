@@ -10,7 +10,11 @@ from pyroaring import BitMap
 from committerd.lance.conflicts.key_filter import KeyFilter, key_filter
 from committerd.lance.format.kind import Kind
 from committerd.lance.versions.fragments import file_identity
+from committerd.lance.versions.lineage import require_moved_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
+
+_ROW_BYTES = 2
+"""Memory of a row in a bitmap, at most on average: in a run, or in a dense bitmap, it takes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,8 @@ class Touched:
     """The fragment at the read version; None with `rows` that were followed here from another fragment."""
     staged: DataFragment | None = None
     """The fragment as the transaction stages it; None as in `read`."""
-    rows: BitMap | None = None
-    """The offsets of the rows that it deletes; None = not derived from the deletion files yet."""
+    rows: BitMap = field(default_factory=BitMap)
+    """The offsets of the rows that it deletes, beyond those deleted at the read version (`RowChange.with_rows`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +54,19 @@ class RowChange:
         yield from self.removed
 
     def with_rows(self, rows: Mapping[int, BitMap]) -> RowChange:
-        """The same change, with the rows that it deletes in some of the fragments that it keeps, by fragment id."""
-        touched = {id: replace(one, rows=rows.get(id, one.rows)) for id, one in self.touched.items()}
-        return replace(self, touched=touched)
+        """The same change, with the rows that it deletes in the fragments that it keeps, by fragment id."""
+        return replace(self, touched={id: replace(one, rows=rows[id]) for id, one in self.touched.items()})
+
+    @property
+    def bytes(self) -> int:
+        """The estimated memory of the rows."""
+        return sum(_ROW_BYTES * len(one.rows) for one in self.touched.values())
 
 
 def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | None:
     """What a transaction does to the rows of the table; None if it does anything else, or if that is not known.
+
+    The rows themselves are in deletion files: `RowChange.with_rows` adds them.
 
     `read` is an excerpt of its read version with the fragments that it names; None = that version can't be read.
     """
@@ -113,3 +123,21 @@ def _shape(fragment: DataFragment) -> tuple[object, ...]:
     rest.ClearField("files")
     rest.ClearField("deletion_file")
     return rest.SerializeToString(deterministic=True), *map(file_identity, fragment.files)
+
+
+def require_rows_moved(transaction: Transaction, read: Manifest) -> None:
+    """Check that the rows that an Update moves are rows that it deletes, in a table with stable row ids.
+
+    `read` as for `row_change`. The build checks the members of a version together; this checks one of them. Raises
+    `InvalidRequest` (`row_ids`).
+    """
+    update = transaction.update
+    if not update.new_fragments:
+        return
+    staged = {one.id: one.deletion_file.num_deleted_rows for one in update.updated_fragments}
+    gone = frozenset(update.removed_fragment_ids)
+    left = [one for one in read.fragments if one.id in gone or one.id in staged]
+    deleted = sum(
+        (one.physical_rows if one.id in gone else staged[one.id]) - one.deletion_file.num_deleted_rows for one in left
+    )
+    require_moved_rows(left, update.new_fragments, deleted=deleted)

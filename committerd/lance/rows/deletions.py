@@ -8,7 +8,7 @@ message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from pyroaring import BitMap
@@ -65,6 +65,8 @@ class Shrunk:
     """The key of the new deletion file; empty if the fragment keeps the one that it has."""
     body: bytes = b""
     """The content of the new deletion file."""
+    rows: BitMap = field(default_factory=BitMap)
+    """The rows that the new deletion file holds."""
 
 
 def without_rows(
@@ -81,7 +83,7 @@ def without_rows(
     if merged == deleted:
         return Shrunk(deletion_file=fragment.deletion_file)
     file, key, body = deletion_file(fragment.id, merged, latest_version=latest_version, file_ids=file_ids)
-    return Shrunk(deletion_file=file, key=key, body=body)
+    return Shrunk(deletion_file=file, key=key, body=body, rows=merged)
 
 
 def deletion_file(

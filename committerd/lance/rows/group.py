@@ -6,7 +6,7 @@ keys of all members, so another writer that judges itself against the version me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -40,6 +40,8 @@ class Recorded:
     removed: Sequence[int]
     files: Mapping[str, bytes]
     """The deletion files to write, by key."""
+    rows: Mapping[str, BitMap]
+    """The rows that these files hold, by key."""
 
 
 @dataclass(slots=True)
@@ -50,13 +52,13 @@ class _InFragment:
     """The operation of the last of them."""
     only: Touched | None
     """The one that touches the fragment; None if several do."""
-    rows: BitMap | None
-    """The rows that they delete; None = not derived yet, which is so only with one member."""
+    rows: BitMap
+    """The rows that they delete."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RowGroup:
-    """The members of one version. Its caller adds a member only after `takes`, `contradiction` and `same_rows`."""
+    """The members of one version. Its caller adds a member only if the group `takes` it and has no `contradiction`."""
 
     keeps_apart: bool = False
     """Whether Deletes and Updates may not share a version, because the table has a MemWAL index: for an
@@ -69,7 +71,7 @@ class RowGroup:
     _update: RowChange | None = None
     """The first Update."""
     moves: list[tuple[int, frozenset[int]]] = field(default_factory=list)
-    """For each Update, the number of its new fragments and the fragments that it takes rows from."""
+    """As `Given.moves`: for each Update, the number of its new fragments and the fragments that it takes rows from."""
 
     def takes(self, change: RowChange) -> bool:
         """Whether one version can record this member together with those before it."""
@@ -83,51 +85,23 @@ class RowGroup:
         return self._keys is None or change.keys is None or self._keys.takes(change.keys)
 
     def contradiction(self, change: RowChange) -> Contradiction | None:
-        """Why this member can't follow those before it, whatever rows it deletes; None if nothing is known yet."""
+        """Why this member can't follow those before it; None if it can."""
         if self._keys is not None and change.keys is not None and self._keys.may_have_one_of(change.keys):
             return Contradiction(kind=Kind.UPDATE, rule="upd", message="both may have inserted the same key")
-        for fragment_id in change.fragments:
-            kind = self._removed.get(fragment_id)
-            if kind is not None:
-                return Contradiction(kind=kind, rule="row", message=f"that one removed fragment {fragment_id}")
-        for fragment_id in change.removed:
-            if fragment_id in self._touched:
-                return Contradiction(
-                    kind=self._touched[fragment_id].kind,
-                    rule="row",
-                    message=f"it removes fragment {fragment_id}, of which that one deleted rows",
-                )
-        return None
-
-    def shared(self, change: RowChange) -> list[int]:
-        """The fragments of which both this member and those before it delete rows: their rows must be compared."""
-        return [id for id in change.touched if id in self._touched]
-
-    def unread(self, fragment_ids: Iterable[int]) -> dict[int, Touched]:
-        """What was touched in those of these fragments where the rows of the member so far are not derived yet."""
-        found = {}
-        for id in fragment_ids:
+        both, last = dict[int, BitMap](), Kind.DELETE
+        for id, one in change.touched.items():
+            if id in self._removed:
+                return Contradiction(kind=self._removed[id], rule="row", message=f"that one removed fragment {id}")
             here = self._touched.get(id)
-            if here is not None and here.rows is None and here.only is not None:
-                found[id] = here.only
-        return found
-
-    def learn(self, rows: Mapping[int, BitMap]) -> None:
-        """Take the rows of the fragments that `unread` named, by fragment id."""
-        for id, some in rows.items():
-            self._touched[id].rows = some
-
-    def same_rows(self, change: RowChange) -> Contradiction | None:
-        """The rows that both this member and one before it delete; the rows in `shared` fragments must be known."""
-        both, kind = dict[int, BitMap](), Kind.DELETE
-        for id in self.shared(change):
-            here, rows = self._touched[id], change.touched[id].rows
-            assert here.rows is not None
-            assert rows is not None
-            if here.rows.intersect(rows):
-                both[id], kind = here.rows & rows, here.kind
+            if here is not None and here.rows.intersect(one.rows):
+                both[id], last = here.rows & one.rows, here.kind
+        for id in change.removed:
+            kind = self._removed.get(id) or (self._touched[id].kind if id in self._touched else None)
+            if kind is not None:
+                text = f"it removes fragment {id}, of which that one deleted rows"
+                return Contradiction(kind=kind, rule="row", message=text)
         found = clash(both)
-        return None if found is None else Contradiction(kind=kind, rule="row", message=found.message)
+        return None if found is None else Contradiction(kind=last, rule="row", message=found.message)
 
     def add(self, change: RowChange) -> None:
         """Add one more member, which contradicts none of those before it."""
@@ -135,10 +109,8 @@ class RowGroup:
             here = self._touched.get(id)
             if here is None:
                 self._touched[id] = _InFragment(change.kind, one, one.rows)
-                continue
-            assert here.rows is not None
-            assert one.rows is not None
-            here.kind, here.only, here.rows = change.kind, None, here.rows | one.rows
+            else:
+                self._touched[id] = _InFragment(change.kind, None, here.rows | one.rows)
         self._removed |= dict.fromkeys(change.removed, change.kind)
         self._kinds.add(change.kind)
         if change.kind is Kind.UPDATE:
@@ -174,18 +146,17 @@ class RowGroup:
     ) -> Recorded:
         """What the members do together to the fragments of the latest version.
 
-        `deleted`: by id of each fragment in `to_merge`, the rows that it lacks in the latest version; the rows that the
-        members delete there must be known. A fragment that the latest version lacks is recorded as staged, and the
-        build refuses it.
+        `deleted`: by id of each fragment in `to_merge`, the rows that it lacks in the latest version. A fragment that
+        the latest version lacks is recorded as staged, and the build refuses it.
         """
         now = {fragment.id: fragment for fragment in latest.fragments}
-        updated, removed, files = list[DataFragment](), list[int](), dict[str, bytes]()
+        updated, removed = list[DataFragment](), list[int]()
+        files, rows = dict[str, bytes](), dict[str, BitMap]()
         for id, here in self._touched.items():
             if id not in deleted:
-                assert here.only is not None
-                updated.append(here.only.staged or DataFragment(id=id))
+                staged = here.only.staged if here.only is not None else None
+                updated.append(staged or DataFragment(id=id))
                 continue
-            assert here.rows is not None
             shrunk = without_rows(now[id], deleted[id], here.rows, latest_version=latest_version, file_ids=file_ids)
             if shrunk.deletion_file is None:
                 removed.append(id)
@@ -194,9 +165,9 @@ class RowGroup:
             changed.CopyFrom(now[id])
             if shrunk.key:
                 changed.deletion_file.CopyFrom(shrunk.deletion_file)
-                files[shrunk.key] = shrunk.body
+                files[shrunk.key], rows[shrunk.key] = shrunk.body, shrunk.rows
             updated.append(changed)
-        return Recorded(updated=updated, removed=[*removed, *self._removed], files=files)
+        return Recorded(updated=updated, removed=[*removed, *self._removed], files=files, rows=rows)
 
     def transaction(self, members: Sequence[Transaction], recorded: Recorded) -> Transaction:
         """The Delete or Update that records all members, without uuid and properties; `members` are theirs, in order.

@@ -73,6 +73,10 @@ class Given:
     """The version of another table that a Clone names."""
     reuse: Content | None = None
     """The content of the current version's fragment reuse index."""
+    moves: Sequence[tuple[int, frozenset[int]]] = ()
+    """For an Update of several members: for each, in order, the number of its new fragments and the fragments that it
+    takes rows from. Empty = it has one member.
+    """
     table_metadata: Mapping[str, str] = field(default_factory=dict)
     """Entries that replace all entries whose key begins with `committerd.`; empty = those stay."""
 

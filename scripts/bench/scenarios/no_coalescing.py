@@ -1,4 +1,4 @@
-"""The most contended case of `writers` with `commit.coalesce_appends = false`: each Append is a version of its own.
+"""The most contended case of `writers` with `commit.coalesce = none`: each Append is a version of its own.
 
 It is timed as there. The remaining advantage is that nobody races; group commit has no part in it.
 """
@@ -23,6 +23,6 @@ def run(bench: Bench) -> None:
                 producers=plan.writers_most,
                 appends=plan.uncoalesced,
                 durable=durable,
-                settings={"COMMIT__COALESCE_APPENDS": "false"},
+                settings={"COMMIT__COALESCE": "none"},
             )
             rate.note(bench, NAME, mode(durable), "committerd")

@@ -1,0 +1,125 @@
+"""Rounds: which of the waiting records share versions, and in what order their versions are made.
+
+A round is the longest run of waiting Appends, Deletes, row-rewriting Updates, and UpdateConfigs that only set or remove
+keys. Each of its parts becomes one version: first the rows that are deleted and updated, then the Appends, then the
+configuration. So an upsert comes before the Appends that wait with it, and does not contradict them. Any other
+operation ends the run, and is a version of its own where it stands.
+
+An offset that is settled before a lower one is noted in the position as settled ahead. A round ends before more of them
+would be needed than a position can carry, and where the records of one application would change their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from committerd.lance.rows.change import rewrites_rows
+from committerd.queue.turns import AHEAD_MAX
+from committerd_common.messages import Transaction
+
+
+class Part(IntEnum):
+    """The parts of a round, in the order of their versions."""
+
+    ROWS = 0
+    """Deletes, and Updates that rewrite rows."""
+    APPENDS = 1
+    CONFIG = 2
+    """UpdateConfigs that only set or remove keys of the config or of the table metadata."""
+
+
+class Coalesce(StrEnum):
+    """Which records may share a version."""
+
+    NONE = "none"
+    """None: each transaction is a version of its own, in the order of their offsets."""
+    APPENDS = "appends"
+    """Consecutive Appends."""
+    ALL = "all"
+    """All parts of a round."""
+
+
+def part_of(transaction: Transaction, coalesce: Coalesce = Coalesce.ALL) -> Part | None:
+    """The part of a round that the transaction belongs to; None if it is a version of its own.
+
+    A tag would become the tag of the whole version, so a transaction with one shares none.
+    """
+    if transaction.tag or coalesce is Coalesce.NONE:
+        return None
+    operation = transaction.WhichOneof("operation")
+    if operation == "append":
+        return Part.APPENDS
+    if coalesce is Coalesce.APPENDS:
+        return None
+    if operation == "delete" or (operation == "update" and rewrites_rows(transaction.update)):
+        return Part.ROWS
+    if operation == "update_config" and _only_changes_keys(transaction.update_config):
+        return Part.CONFIG
+    return None
+
+
+def changed_keys(transaction: Transaction) -> list[str]:
+    """The keys that an UpdateConfig of part `CONFIG` sets or removes, each with the name of its map."""
+    config = transaction.update_config
+    return [
+        *(f"config {entry.key}" for entry in config.config_updates.update_entries),
+        *(f"table {entry.key}" for entry in config.table_metadata_updates.update_entries),
+        *(f"config {key}" for key in (*config.upsert_values, *config.delete_keys)),
+    ]
+
+
+def _only_changes_keys(config: Transaction.UpdateConfig) -> bool:
+    return not (
+        config.schema_metadata
+        or config.field_metadata
+        or config.HasField("schema_metadata_updates")
+        or config.field_metadata_updates
+        or config.config_updates.replace
+        or config.table_metadata_updates.replace
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """Collects the records of a round, in the order in which they wait."""
+
+    ahead: int = 0
+    """Offsets that are settled ahead before the round, and re-executions that go first in it."""
+    ended: bool = False
+    """Whether the round takes no more records."""
+    _parts: set[Part] = field(default_factory=set)
+    """The parts of the records so far."""
+    _last_of_app: dict[str, Part] = field(default_factory=dict)
+    _passing: dict[Part, int] = field(default_factory=dict)
+    """For each part, the records of it and of earlier parts that come after a record of a later part."""
+
+    def takes(self, part: Part | None, *, app_id: str = "") -> bool:
+        """Take the next waiting record, if the round goes on with it.
+
+        `part`: None = it is a version of its own. `app_id`: empty = it has none.
+        """
+        if self.ended:
+            return False
+        if part is None:
+            self.ended = True
+            return not self._parts
+        if app_id and self._last_of_app.get(app_id, part) > part:
+            self.ended = True
+            return False
+        passing = {one: self._passing.get(one, 0) + 1 for one in Part if part <= one < self._last_part()}
+        if any(self.ahead + count > AHEAD_MAX for count in passing.values()):
+            self.ended = True
+            return False
+        self._passing |= passing
+        self._parts.add(part)
+        if app_id:
+            self._last_of_app[app_id] = part
+        return True
+
+    def refused(self) -> Part:
+        """The part in whose version a record is refused that can't be decoded: then it is not settled ahead."""
+        return self._last_part()
+
+    def _last_part(self) -> Part:
+        return max(self._parts, default=Part.ROWS)

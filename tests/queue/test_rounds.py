@@ -1,0 +1,90 @@
+"""Which waiting records share versions, and in what order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from committerd.queue.rounds import Coalesce, Part, Round, changed_keys, part_of
+from committerd.queue.turns import AHEAD_MAX
+from committerd_common.messages import Transaction
+from tests.lance.operations import append, config, delete, project, update
+from tests.lance.samples import fragment, transaction, updates
+
+ROWS, APPENDS, CONFIG = Part.ROWS, Part.APPENDS, Part.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("staged", "part"),
+    [
+        (append(), APPENDS),
+        (delete(fragment(0, deleted=1)), ROWS),
+        (update(fragment(0, deleted=1)), ROWS),
+        (update(fragment(0), update_mode=Transaction.REWRITE_COLUMNS), None),
+        (config(config_updates=updates({"a": "1"})), CONFIG),
+        (config(table_metadata_updates=updates({"a": None})), CONFIG),
+        (config(upsert_values={"a": "1"}, delete_keys=["b"]), CONFIG),
+        (config(config_updates=updates({"a": "1"}, replace=True)), None),
+        (config(table_metadata_updates=updates({"a": "1"}, replace=True)), None),
+        (config(schema_metadata_updates=updates({"a": "1"})), None),
+        (config(schema_metadata={"a": "1"}), None),
+        (config(field_metadata_updates={0: updates({"a": "1"})}), None),
+        (config(field_metadata={0: Transaction.UpdateConfig.FieldMetadataUpdate(metadata={"a": "1"})}), None),
+        (project(), None),
+        (transaction(tag="v1", append=Transaction.Append()), None),
+    ],
+)
+def test_a_transaction_belongs_to_a_part_or_to_none(staged: Transaction, part: Part | None) -> None:
+    assert part_of(staged) is part
+    assert part_of(staged, Coalesce.APPENDS) is (part if part is APPENDS else None)
+    assert part_of(staged, Coalesce.NONE) is None
+
+
+def test_keys_are_those_of_config_and_table_metadata() -> None:
+    staged = config(config_updates=updates({"a": "1"}), table_metadata_updates=updates({"a": None}))
+    assert changed_keys(staged) == ["config a", "table a"]
+    assert changed_keys(config(upsert_values={"a": "1"}, delete_keys=["b"])) == ["config a", "config b"]
+
+
+def test_any_other_operation_ends_a_round_or_is_one() -> None:
+    made = Round()
+    assert all(made.takes(part) for part in (APPENDS, ROWS, CONFIG))
+    assert not made.takes(None)
+    assert not made.takes(ROWS)
+    alone = Round()
+    assert alone.takes(None)
+    assert not alone.takes(ROWS)
+
+
+def test_records_of_one_application_keep_their_order() -> None:
+    made = Round()
+    assert made.takes(ROWS, app_id="a")
+    assert made.takes(APPENDS, app_id="a")
+    assert made.takes(ROWS, app_id="b")
+    assert made.takes(APPENDS, app_id="a")
+    assert not made.takes(ROWS, app_id="a")
+    assert made.ended
+
+
+def test_a_record_that_is_refused_at_once_passes_none_before_it() -> None:
+    made = Round()
+    assert made.refused() is ROWS
+    made.takes(APPENDS)
+    made.takes(ROWS)
+    assert made.refused() is APPENDS
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_more_are_settled_ahead_than_a_position_can_carry(seed: int) -> None:
+    rng = random.Random(seed)
+    before = rng.choice((0, 0, 200))
+    made, taken = Round(ahead=before), list[Part]()
+    while made.takes(part := rng.choices((ROWS, APPENDS, CONFIG), (5, 5, rng.choice((0, 1))))[0]):
+        taken.append(part)
+    for last in (ROWS, APPENDS):
+        left = [place for place, part in enumerate(taken) if part > last]
+        ahead = sum(place > left[0] for place, part in enumerate(taken) if part <= last) if left else 0
+        assert before + ahead <= AHEAD_MAX
+    assert len(taken) >= AHEAD_MAX - before
+    assert before + max(sum(one <= last for one in taken) for last in (ROWS, APPENDS)) >= AHEAD_MAX
