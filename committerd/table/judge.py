@@ -173,7 +173,7 @@ async def judge(
         if isinstance(since, Rejected):
             return since
         if options.as_member and latest is not None and part_of(transaction) is Part.ROWS:
-            member = await _as_member(case, latest, transaction, files, since)
+            member = await _as_member(case, latest, transaction, since)
             if member is not None:
                 return member
         if since is None:
@@ -431,7 +431,7 @@ def _file_ids(case: _Case) -> Iterator[int]:
 
 
 async def _as_member(
-    case: _Case, latest: ManifestFile, transaction: Transaction, files: StagedFiles, since: _Since | None
+    case: _Case, latest: ManifestFile, transaction: Transaction, since: _Since | None
 ) -> Judged | Rejected | None:
     """Judge a Delete or Update as a member of a version of several; None if it must be a version of its own."""
     deciding = since.found.deciding if since is not None else None
@@ -440,7 +440,7 @@ async def _as_member(
     if since is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
         return await _as_followed_member(case, latest, transaction, since)
     judged = Judged(transaction=transaction, found=since.found if since is not None else NOTHING_FOUND)
-    judged = await _with_content(case, judged, files)
+    judged = await _with_content(case, judged, staged_files(transaction))
     then = excerpt(latest, judged.transaction) if since is None else since.then
     change = await case.do(lambda: row_change(judged.transaction, then))
     if change is None or then is None:
