@@ -40,6 +40,7 @@ from committerd_client.errors import (
 )
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import App, Staged
+from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import Reexecution
 from committerd_client.results import CommitResult, CommitStatus, CompactionResult, WriteResult
 from committerd_client.resuming import Bookmark
@@ -65,6 +66,7 @@ __all__ = [
     "KafkaUnavailable",
     "NotCommitted",
     "OutcomeNotFound",
+    "QueueStatus",
     "Reexecution",
     "RetryableConflict",
     "Staged",

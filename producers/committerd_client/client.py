@@ -11,10 +11,11 @@ anyio on asyncio.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -29,17 +30,20 @@ from committerd_client.diagnosis import Diagnosis
 from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
-from committerd_client.in_flight import InFlightLimit, Submission, Submissions, closed, timed_out
+from committerd_client.in_flight import InFlightLimit, Submission, Submissions, closed, timed_out, withdrawn
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
 from committerd_client.place import Place, checked_uri, place_of
+from committerd_client.queue_status import QueueStatus
 from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
-from committerd_common.backports import UTC, Self, Unpack
+from committerd_common.backports import UTC, Self, Unpack, add_note
 from committerd_common.messages import Outcome
 from committerd_common.uris import queue_name
+
+_log = logging.getLogger(__name__)
 
 
 class CommitClient(TableCalls):
@@ -228,7 +232,7 @@ class CommitClient(TableCalls):
         bookmark = self.bookmark()
         submission = await self._submit(transaction, Asking(**asked), until)
         try:
-            staged = await self._diagnosis.waited(submission.wait_staged, _left(until))
+            staged = await self._waited(submission, submission.wait_staged, _left(until))
         except BaseException:
             submission.wanted = False
             raise
@@ -238,6 +242,14 @@ class CommitClient(TableCalls):
         if not submission.acknowledged and isinstance(submission.answer, ClientError) and submission.offset is None:
             raise submission.answer
         return CommitHandle(submission, bookmark, self._outcome)
+
+    async def status(self) -> QueueStatus:
+        """What the client can see of the queue: committers, waiting records, the table, and what is wrong.
+
+        Asks Kafka, and looks for the table; takes some seconds at most, and never raises. `print(await
+        client.status())` says it in a sentence.
+        """
+        return await asyncio.to_thread(self._diagnosis.status)
 
     async def resume(
         self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT
@@ -368,8 +380,27 @@ class CommitClient(TableCalls):
     async def _answer(
         self, submission: Submission, seconds: float | None, until: float | None
     ) -> CommitResult | ClientError:
-        await self._diagnosis.waited(submission.wait_answered, _left(until))
+        await self._waited(submission, submission.wait_answered, _left(until))
         return submission.answer or self._timed_out(submission, seconds)
+
+    async def _waited(
+        self, submission: Submission, wait: Callable[[float | None], Awaitable[bool]], seconds: float | None
+    ) -> bool:
+        """Call `wait` for `seconds`; if it takes long, log why. Returns its result."""
+        began = time.monotonic()
+
+        def tell() -> None:
+            found = self._diagnosis.finding(submission.offset)
+            if found is not None and submission.answer is None:
+                text = "transaction %s has no outcome after %.0f s: %s"
+                _log.warning(text, submission.uuid, time.monotonic() - began, found.text)
+
+        try:
+            return await self._diagnosis.waited(wait, seconds, tell=tell)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled or interrupted
+                add_note(error, withdrawn(submission, self._connection.staged_topic))
+            raise
 
     def _table(self) -> Place:
         return place_of(self._dataset_uri, self._storage_options)

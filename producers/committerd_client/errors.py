@@ -48,6 +48,10 @@ class ClientError(CommitterError):
     """The transaction of the last try, or None if nothing was staged. If the outcome is unknown, `client.commit(work)`
     is always safe: it is in the table once."""
 
+    unknown: bool = False
+    """Whether the transaction may be in the table, or may get there later. If not, it is not there and never will be.
+    """
+
     def __init__(self, message: str, *, code: str | None = None, uuid: str = "") -> None:
         super().__init__(message, code=code)
         self.uuid = uuid
@@ -131,17 +135,19 @@ class Expired(NotCommitted):
 class Undecided(ClientError):
     """The committer can't tell whether the table holds the transaction. Look before you do the work again."""
 
+    unknown = True
     code = "undecided"
 
 
 class CommitTimeout(ClientError, TimeoutError):
     """No outcome came in time. The transaction may have been committed, or may be committed later."""
 
+    unknown = True
     code = "timeout"
     why: str = ""
-    """The cause: `kafka` (it does not respond), `no_topic`, `no_committer`, `no_table`, `open_transaction`, `behind`
-    (other records are ahead), `passed` (it has an outcome, which was not read), `stalled`, or "" (not known).
-    The message has the details."""
+    """The cause: `kafka` (it does not respond), `no_topic`, `no_committer`, `refuses` (the committer refuses to run),
+    `no_table`, `open_transaction`, `behind` (other records are ahead), `passed` (it has an outcome, which was not
+    read), `stalled`, or "" (not known). The message has the details."""
 
 
 class OutcomeNotFound(CommitTimeout):
@@ -155,22 +161,29 @@ class ClientClosed(ClientError):
 
     code = "client_closed"
 
+    def __init__(self, message: str, *, code: str | None = None, uuid: str = "") -> None:
+        super().__init__(message, code=code, uuid=uuid)
+        self.unknown = bool(uuid)  # without a uuid nothing was sent
+
 
 class SubmitFailed(ClientError):
     """Kafka did not accept the record; `__cause__` is kafka-python's error."""
 
+    unknown = True
     code = "submit_failed"
 
 
 class TransactionTooLarge(SubmitFailed):
     """The transaction is larger than a record may be."""
 
+    unknown = False
     code = "transaction_too_large"
 
 
 class InFlightFull(SubmitFailed, TimeoutError):
     """The records in flight left no room for another one until the caller's timeout; nothing was sent."""
 
+    unknown = False
     code = "in_flight_full"
 
 
@@ -196,9 +209,10 @@ class TableMissing(ClientError):
 
 
 class CommitManyFailed(ExceptionGroup[ClientError]):
-    """Some of many transactions were not committed.
+    """Some of many transactions were refused, or have no known outcome.
 
-    The group holds their errors; `results` holds the result or error of each transaction, in order.
+    The group holds their errors; `results` holds the result or error of each transaction, in order. `error.unknown`
+    tells the two kinds apart: commit transactions of unknown outcome again as they are, and do refused work anew.
     """
 
     results: Sequence[CommitResult | ClientError]
@@ -207,9 +221,22 @@ class CommitManyFailed(ExceptionGroup[ClientError]):
     def of(cls, results: Sequence[CommitResult | ClientError]) -> Self:
         """The group for these results, of which at least one is an error."""
         errors = [result for result in results if isinstance(result, ClientError)]
-        made = cls(f"{len(errors)} of {len(results)} transactions were not committed", errors)
+        unknown = sum(error.unknown for error in errors)
+        counts = {"were refused": len(errors) - unknown, "have no known outcome": unknown}
+        told = " and ".join(f"{count} of {len(results)} transactions {what}" for what, count in counts.items() if count)
+        made = cls(told, errors)
         made.results = results
         return made
+
+    @property
+    def refused(self) -> list[ClientError]:
+        """The errors of transactions that are not in the table and never will be."""
+        return [error for error in self.results if isinstance(error, ClientError) and not error.unknown]
+
+    @property
+    def unknown(self) -> list[ClientError]:
+        """The errors of transactions that may be in the table, or may get there later."""
+        return [error for error in self.results if isinstance(error, ClientError) and error.unknown]
 
     def derive(self, excs: Sequence[ClientError], /) -> CommitManyFailed:  # type: ignore[override]
         # For `except*` and `split`: a part keeps the results of all.

@@ -12,10 +12,10 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from committerd_client.diagnosis import Cause
 from committerd_client.errors import ClientClosed, ClientError, CommitTimeout, InFlightFull
 from committerd_client.headers import StagedRecord
 from committerd_client.outcomes import interpret
+from committerd_client.queue_status import Cause
 from committerd_client.results import CommitResult
 from committerd_common.messages import Outcome
 
@@ -77,7 +77,12 @@ class Submission:
 
     async def _wait(self, seconds: float | None, *, for_answer: bool) -> bool:
         # Each waiter has its own future, so cancelling one does not affect the others.
-        return await wait_for_future(self._enlist(for_answer=for_answer), seconds)
+        waiter = self._enlist(for_answer=for_answer)
+        try:
+            return await wait_for_future(waiter, seconds)
+        finally:
+            if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
+                self._waiters = [one for one in self._waiters if one[1] is not waiter]
 
     def _enlist(self, *, for_answer: bool) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -135,6 +140,18 @@ def timed_out(
     error.offset = submission.offset
     error.why = "" if found is None else found.why
     return error
+
+
+def withdrawn(submission: Submission, topic: str) -> str:
+    """What became of a submission whose caller was cancelled or interrupted while it waited."""
+    if submission.acknowledged:
+        where = f"is staged{_at(submission)} of {topic}, and will be committed all the same"
+    else:
+        where = f"was sent to {topic}, and may be committed all the same"
+    return (
+        f"committerd: transaction {submission.uuid} {where}. `client.resume(uuid, since=...)` finds its outcome. The "
+        "same transaction may be committed again; the same data under a new uuid would be there twice"
+    )
 
 
 def closed(submission: Submission) -> ClientClosed:

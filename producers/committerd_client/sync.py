@@ -27,15 +27,18 @@ from committerd_client.errors import ClientClosed, ClientError
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking
 from committerd_client.options import CLIENTS_TIMEOUT, ClientOptions, CommitOptions, Timeout
+from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work, ask_here
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
-from committerd_common.backports import Self, Unpack
+from committerd_common.backports import Self, Unpack, add_note
 
 T = TypeVar("T")
 
 _EXIT_SECONDS = 5.0
 """If the process ends without closing the client, it waits this long for Kafka to acknowledge submitted records."""
+_NOTE_SECONDS = 1.0
+"""After Ctrl-C it waits this long to learn what was submitted already."""
 
 
 class SyncCommitHandle:
@@ -204,6 +207,10 @@ class SyncCommitClient:
             return self._call(lambda client: client.commit_many(every, timeout=timeout, return_exceptions=True))
         return self._call(lambda client: client.commit_many(every, timeout=timeout))
 
+    def status(self) -> QueueStatus:
+        """As `CommitClient.status`. Does not connect the client, so it can say why the client can't connect."""
+        return self._make()._diagnosis.status()
+
     def resume(self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """As `CommitClient.resume`: find the outcome of a transaction that any process submitted earlier."""
         return self._call(lambda client: client.resume(uuid, since=since, timeout=timeout))
@@ -277,13 +284,18 @@ class _Running:
             # A coroutine that is scheduled before the end is done or cancelled, never lost.
             if self._closing or self._loop is None:
                 raise ClientClosed("the client is closed: make another one")
-            future = asyncio.run_coroutine_threadsafe(make(self.client), self._loop)
+            ended, notes = threading.Event(), list[str]()
+            future = asyncio.run_coroutine_threadsafe(_noted(make(self.client), notes, ended), self._loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise ClientClosed("the client was closed meanwhile: unknown, not failed") from None
-        except BaseException:
-            future.cancel()  # Ctrl-C: submitted records stay submitted
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: submitted records stay submitted
+                future.cancel()
+                ended.wait(_NOTE_SECONDS)
+                for note in notes:
+                    add_note(error, note)
             raise
 
     def close(self, seconds: float | None) -> None:
@@ -333,6 +345,17 @@ class _Running:
         await starting
         self._ready.set_result(None)
         await ending
+
+
+async def _noted(work: Coroutine[Any, Any, T], notes: list[str], ended: threading.Event) -> T:
+    """The result of the coroutine. If it is cancelled, `notes` gets what that error says about submitted records."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        notes += getattr(error, "__notes__", ())
+        raise
+    finally:
+        ended.set()
 
 
 async def _commit_once(

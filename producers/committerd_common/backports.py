@@ -24,4 +24,12 @@ else:
         __str__ = str.__str__
 
 
-__all__ = ["UTC", "ExceptionGroup", "NotRequired", "Required", "Self", "StrEnum", "Unpack"]
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, which its traceback shows (from Python 3.11 on)."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]
+
+
+__all__ = ["UTC", "ExceptionGroup", "NotRequired", "Required", "Self", "StrEnum", "Unpack", "add_note"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -25,7 +26,28 @@ def test_no_table(scene: Scene) -> None:
     found = _timed_out(scene, transaction)
     assert found.why == "no_table"
     assert f"There is no table at {scene.table.uri}: records wait until somebody creates it" in str(found)
-    assert "staging.create" in str(found)
+    assert "client.create(schema)" in str(found)
+
+
+def test_a_committer_that_refuses_and_one_that_is_well(scene: Scene) -> None:
+    scene.table.create()
+    daemon = scene.started()
+    scene.committed(2)
+    until(lambda: scene.topics.group_offset() == 2)
+    client = SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri)
+    well = client.status()
+    assert well.ok
+    assert (well.committers, well.waiting, well.version, well.refusal) == (1, 0, 2, None)
+    assert str(well) == (
+        f"1 committer runs in group committerd.{scene.name}, no record waits, and the table is at version 2."
+    )
+    shutil.rmtree(scene.table.uri)
+    transaction = scene.table.append()
+    daemon.wait_refused("table_gone")
+    refused = _timed_out(scene, transaction)
+    assert refused.why == "refuses"
+    assert f"there is no table at {scene.table.uri}, but the group has acknowledged offset 2" in str(refused)
+    assert not client.status().ok
 
 
 def test_no_committer_and_then_one_that_stands_still(scene: Scene) -> None:
@@ -38,7 +60,7 @@ def test_no_committer_and_then_one_that_stands_still(scene: Scene) -> None:
         assert _timed_out(scene, scene.table.append()).why == "stalled"
         behind = _timed_out(scene, scene.table.append())
         assert behind.why == "behind"
-        assert "1 records are ahead of it" in str(behind)
+        assert "1 record is ahead of it" in str(behind)
     finally:
         daemon.thaw()
     daemon.stop()
