@@ -13,7 +13,20 @@ import click
 from committerd import __version__
 from committerd.errors import CommitterError, SettingsError
 
-_COMMANDS = ("run", "commit", "status", "audit", "dead", "topics", "probe", "heartbeat", "maintain", "position", "app")
+_COMMANDS = (
+    "run",
+    "dev",
+    "commit",
+    "status",
+    "audit",
+    "dead",
+    "topics",
+    "probe",
+    "heartbeat",
+    "maintain",
+    "position",
+    "app",
+)
 """Names of modules in `committerd.commands`, each with a command of that name; `--help` lists them in this order."""
 
 

@@ -86,31 +86,31 @@ class KafkaBroker(Restartable):
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = self._ports or (free_port(), free_port(), free_port())
             process = self._launch(libs, chosen)
-            if kafka_node.ready(process.running, chosen[0]):
+            if kafka_node.ready(process.running, chosen[0], cluster=kafka_node.cluster_of(self.folder / "data")):
                 self._ports = chosen
                 return self
             tail = process.log_tail()
             self.kill()
-            if not kafka_node.port_was_taken(tail):
+            if not kafka_node.may_start_again(tail):
                 break
             time.sleep(0.2 * attempt)
         raise RuntimeError(f"Kafka did not start; the end of {self.log}:\n{tail}")
 
     def _launch(self, libs: Path, ports: tuple[int, int, int]) -> ChildProcess:
-        data, settings = self.folder / "data", self.folder / "server.properties"
+        data, file = self.folder / "data", self.folder / "server.properties"
         port, controller_port, login_port = ports
-        more = {**_test_settings(port, controller_port, login_port), **self._settings}
-        text = kafka_node.properties(port=port, controller_port=controller_port, data=data, more=more)
-        settings.write_text(text, encoding="utf-8")
+        usual = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))
+        chosen = {**usual, **_login(port, controller_port, login_port), **self._settings}
+        file.write_text(kafka_node.properties(chosen), encoding="utf-8")
         if not data.exists():
-            kafka_node.format_data(_java(), libs, settings)
-        command = kafka_node.server(_java(), libs, settings)
+            kafka_node.format_data(_java(), libs, file)
+        command = kafka_node.server(_java(), libs, file)
         self._process = ChildProcess(command, log=self.log, folder=self.folder)
         return self._process
 
 
-def _test_settings(port: int, controller_port: int, login_port: int) -> dict[str, str]:
-    """A second listener, with a login; and sessions down to a second, because tests wait for takeovers."""
+def _login(port: int, controller_port: int, login_port: int) -> dict[str, str]:
+    """The settings of a second listener, with a login."""
     user, password = LOGIN
     listeners = f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port}"
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -120,7 +120,6 @@ def _test_settings(port: int, controller_port: int, login_port: int) -> dict[str
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} required user_{user}="{password}";',
-        "group.min.session.timeout.ms": "1000",
     }
 
 

@@ -48,7 +48,7 @@ def run() -> None:
     configured = settings()
     logs.configure(configured.log.level, configured.log.format)
     try:
-        anyio.run(_main, configured)
+        anyio.run(commit_until_stopped, configured)
     except SettingsError:  # the command line prints the message
         raise
     except Exception:
@@ -66,7 +66,8 @@ def _collect_garbage_rarely() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _main(configured: Settings) -> None:
+async def commit_until_stopped(configured: Settings) -> None:
+    """Run the daemon until SIGTERM or SIGINT."""
     _collect_garbage_rarely()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a series to each counter and histogram, and no query needs them
     registry = CollectorRegistry()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -36,11 +37,13 @@ class ChildProcess:
         log: Path,
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        afterwards: Sequence[str] = (),
     ) -> None:
+        """`afterwards`: a command that the watcher runs once the program has ended, however that came about."""
         self.log = log
         with log.open("ab") as output:
             self._watcher = subprocess.Popen(
-                [sys.executable, "-I", __file__, *command],
+                [sys.executable, "-I", __file__, json.dumps(afterwards), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -109,7 +112,7 @@ def _obey(program: subprocess.Popen[bytes]) -> None:
     program.kill()
 
 
-def _watch(command: Sequence[str]) -> int:
+def _watch(afterwards: Sequence[str], command: Sequence[str]) -> int:
     program = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -118,9 +121,11 @@ def _watch(command: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
     threading.Thread(target=_obey, args=(program,), daemon=True).start()
     code = program.wait()
+    if afterwards:
+        subprocess.run(afterwards, stdin=subprocess.DEVNULL, check=False)
     return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":
     # Not sys.exit: it would wait for the thread that reads the pipe.
-    os._exit(_watch(sys.argv[1:]))
+    os._exit(_watch(json.loads(sys.argv[1]), sys.argv[2:]))

@@ -18,7 +18,9 @@ from kafka.errors import KafkaError
 from committerd.dev.parts import PartFailedError
 
 _RESOURCES = Path(__file__).resolve().parent / "resources"
-READY_SECONDS_MAX = 60.0
+READY_SECONDS = 60.0
+"""A node that has not answered by then does not start any more."""
+_ANSWER_SECONDS = 20.0
 _JVM = (
     "-Xms192m",
     "-Xmx384m",
@@ -30,11 +32,16 @@ _JVM = (
 )
 
 
-def properties(*, port: int, controller_port: int, data: Path, more: Mapping[str, str]) -> str:
-    """The text of server.properties. `more`: further settings, which win over those of the template."""
+def settings(*, port: int, controller_port: int, data: str) -> dict[str, str]:
+    """The node's settings, by name, as they stand in server.properties."""
     template = string.Template((_RESOURCES / "server.properties").read_text(encoding="utf-8"))
     lines = template.substitute(port=port, controller_port=controller_port, data=data).splitlines()
-    return "\n".join([*lines, *(f"{name}={value}" for name, value in more.items())]) + "\n"
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def properties(chosen: Mapping[str, str]) -> str:
+    """The text of server.properties."""
+    return "".join(f"{name}={value}\n" for name, value in chosen.items())
 
 
 def command(java: str, jars: Path) -> list[str]:
@@ -46,53 +53,60 @@ def command(java: str, jars: Path) -> list[str]:
     return [java, "-cp", f"{jars}/*", *_JVM, *logs]
 
 
-def server(java: str, jars: Path, settings: Path) -> list[str]:
-    """The command that runs the node."""
-    return [*command(java, jars), "kafka.Kafka", str(settings)]
+def server(java: str, jars: Path, file: Path) -> list[str]:
+    """The command that runs the node. `file`: its server.properties."""
+    return [*command(java, jars), "kafka.Kafka", str(file)]
 
 
-def format_data(java: str, jars: Path, settings: Path) -> None:
+def format_data(java: str, jars: Path, file: Path) -> None:
     """Prepare the node's data folder, which must not exist yet. Raises `PartFailedError`."""
-    words = [*command(java, jars), "kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(settings)]
+    cluster = cluster_id(os.urandom(16))
+    words = [*command(java, jars), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise PartFailedError(f"Kafka's data folder can't be formatted:\n{done.stdout}{done.stderr}")
 
 
-def ready(running: Callable[[], bool], port: int) -> bool:
-    """Wait until the node lists its topics; False if it is not `running` any more, or took too long."""
-    deadline = time.monotonic() + READY_SECONDS_MAX
+def cluster_of(data: Path) -> str:
+    """The id of the cluster whose data this is."""
+    lines = (data / "meta.properties").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
+
+
+def cluster_id(seed: bytes) -> str:
+    """An id in Kafka's format from 16 bytes. It does not begin with a dash, as a command-line option does."""
+    return base64.urlsafe_b64encode(bytes([seed[0] & 0x3F]) + seed[1:16]).rstrip(b"=").decode()
+
+
+def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: float = READY_SECONDS) -> bool:
+    """Wait until the node of this cluster answers; False if it is not `running` any more, or took too long.
+
+    Another node may answer at this port. Then this one ends, because the port is taken.
+    """
+    deadline = time.monotonic() + seconds
     while running() and time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            break
+            if answering(f"127.0.0.1:{port}", seconds=_ANSWER_SECONDS) == cluster and running():
+                return True
         time.sleep(0.05)
-    else:
-        return False
-    return answers(f"127.0.0.1:{port}", seconds=20) and running()
+    return False
 
 
-def answers(bootstrap_servers: str, *, seconds: float) -> bool:
-    """Whether a Kafka at this address lists its topics within this time."""
+def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
+    """The id of the cluster that answers at this address; None if none does within this time."""
     try:
         admin = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
         )
         try:
             admin.list_topics()
+            return str(admin.describe_cluster()["cluster_id"])
         finally:
             admin.close()
     except KafkaError:
-        return False
-    return True
+        return None
 
 
-def port_was_taken(log: str) -> bool:
-    """Whether a node ended because another program had one of its ports."""
-    return "BindException" in log or "Address already in use" in log
-
-
-def cluster_id() -> str:
-    """A random id in Kafka's format, and not one that looks like a command-line option."""
-    while (made := base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()).startswith("-"):
-        pass
-    return made
+def may_start_again(log: str) -> bool:
+    """Whether a node ended because another program had one of its ports, or an earlier node still had its data."""
+    return any(said in log for said in ("BindException", "Address already in use", "Failed to acquire lock on file"))

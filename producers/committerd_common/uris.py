@@ -54,6 +54,11 @@ def is_below(uri: str, base: str) -> bool:
     return uri == folder or uri.startswith(folder.rstrip("/") + "/")
 
 
+def dataset_name(uri: str) -> str:
+    """The name that a table's queue gets by default: the last part of the URI, without `.lance`."""
+    return canonical_uri(uri).partition("?")[0].rpartition("/")[2].removesuffix(".lance")
+
+
 @functools.lru_cache(maxsize=256)
 def names_same_table(meant: str, *, served: str, aliases: tuple[str, ...]) -> bool:
     """Whether `meant` names the table at `served`, by its URI or one of the aliases.

@@ -16,7 +16,7 @@ from committerd_client.reexecution import Work
 from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
 from committerd_common.backports import Self
-from committerd_common.uris import canonical_uri
+from committerd_common.uris import dataset_name
 from committerd_spark.errors import AppIdInUse, ConnectUnsupported, SecondWrite, SparkWriteError
 from committerd_spark.micro_batch import Written, app_unit, checked, current
 from committerd_spark.sink import Mode, Sink
@@ -82,7 +82,7 @@ class LanceBatchWriter:
         if attempts < 1:
             raise ValueError(f"attempts={attempts}: the first execution counts, so at least 1 is needed")
         self._attempts = attempts
-        name = dataset or canonical_uri(uri).partition("?")[0].rpartition("/")[2].removesuffix(".lance")
+        name = dataset or dataset_name(uri)
         self._topic = f"{topic_prefix}{name}"
         self._connect: Callable[[], SyncCommitClient] = partial(
             SyncCommitClient,

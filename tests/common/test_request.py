@@ -17,7 +17,7 @@ from committerd_common.request import (
     decode_transaction,
     who_asked,
 )
-from committerd_common.uris import canonical_base, canonical_uri, is_below, names_same_table
+from committerd_common.uris import canonical_base, canonical_uri, dataset_name, is_below, names_same_table
 
 UUID = "6b2f4d1e-0c1a-4f8e-9a55-2f3d7c9b1e00"
 
@@ -249,3 +249,16 @@ def test_the_objects_of_a_table_with_a_manifest_store_mean_it_too() -> None:
     for meant in ("s3+ddb://b/t t?ddbTableName=other", "s3://b/t", "s3://c/t t"):
         assert not names_same_table(meant, served=served, aliases=())
     assert not names_same_table(served, served="s3://b/t t", aliases=())
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "/data/events.lance",
+        "events.lance/",
+        "file:///data/events",
+        "s3a://bucket/lake/events.lance?ddbTableName=versions",
+    ],
+)
+def test_a_queue_is_named_after_the_last_part_of_its_tables_uri(uri: str) -> None:
+    assert dataset_name(uri) == "events"

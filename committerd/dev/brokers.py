@@ -1,0 +1,41 @@
+"""Which Kafka `committerd dev` uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+class Kind(Enum):
+    """Where the Kafka comes from."""
+
+    GIVEN = "given"
+    """One that runs already."""
+    HOME = "home"
+    """An unpacked Apache Kafka, which is started here."""
+    DOCKER = "docker"
+    """The image apache/kafka."""
+    OWN = "own"
+    """Apache Kafka's jars, downloaded once and started here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What there is on this machine."""
+
+    given: str
+    """Addresses of a Kafka that runs; empty if none is named."""
+    home: Path | None
+    """The folder that KAFKA_HOME names."""
+    docker: bool
+    """Whether a Docker engine answers."""
+
+
+def choose(found: Found) -> Kind:
+    """The Kafka that there is; what the user has named goes first."""
+    if found.given:
+        return Kind.GIVEN
+    if found.home is not None:
+        return Kind.HOME
+    return Kind.DOCKER if found.docker else Kind.OWN

