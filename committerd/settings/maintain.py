@@ -70,6 +70,12 @@ class MaintainSettings(SettingsGroup):
     interval_seconds: float = Field(
         default=60.0, gt=0, le=86_400, description="Time between two looks at the table when there is nothing to do."
     )
+    cleanup_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=86_400,
+        description="Time between two cleanups; longer if one takes more than a tenth of it.",
+    )
     keep_hours: float = Field(
         default=24.0,
         ge=1,

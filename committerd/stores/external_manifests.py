@@ -20,13 +20,13 @@ import hashlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, OutcomeUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail
+from committerd.stores.port import Created, Exists, Listed, ManifestEntry, ManifestStore, ObjectStore, Tail, Walkable
 from committerd_common.paths import (
     VERSIONS,
     ManifestName,
@@ -95,6 +95,12 @@ class ExternalManifests:
             if listed.version > latest.version:
                 await self._register(listed)
             return [*keys]
+
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        """As the port says; of the objects alone."""
+        assert isinstance(self._objects, Walkable)
+        async for found in self._objects.walk(prefix):
+            yield found
 
     async def put(self, key: str, body: bytes) -> None:
         await self._objects.put(key, body)

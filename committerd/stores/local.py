@@ -25,7 +25,7 @@ import heapq
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -50,7 +50,7 @@ from committerd.stores.local_files import (
     sync_folder,
     write,
 )
-from committerd.stores.port import Created, Exists, PutResult, Tail
+from committerd.stores.port import Created, Exists, Listed, PutResult, Tail
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
@@ -159,6 +159,15 @@ class LocalStore:
         names = await self._in_thread(self._scan, prefix.removesuffix("/"))
         keys = [key for key in (prefix + name for name in names) if key > start_after]
         return sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
+
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        """As the port says; a batch for each folder. Does not follow symbolic links below `prefix`."""
+        folders = [prefix.removesuffix("/")]
+        self._path(folders[0])
+        while folders:
+            found, below = await self._in_thread(_entries, self._root, folders.pop())
+            folders += below
+            yield found
 
     async def put(self, key: str, body: bytes) -> None:
         await self._in_thread(self._replace, self._path(key), [[body]])
@@ -405,6 +414,22 @@ def _is_object(entry: os.DirEntry[str]) -> bool:
     except UnicodeEncodeError:  # a name that is not valid UTF-8 can't be a key
         return False
     return entry.is_file()
+
+
+def _entries(root: str, folder: str) -> tuple[Sequence[Listed], Sequence[str]]:
+    """The files directly in a folder, and the folders; none if it does not exist."""
+    found: list[Listed] = []
+    below: list[str] = []
+    with _reading(root, folder), os.scandir(os.path.join(root, folder)) as entries:
+        for entry in entries:
+            key = f"{folder}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                below.append(key)
+                continue
+            with suppress(FileNotFoundError):  # deleted since
+                facts = entry.stat(follow_symlinks=False)
+                found.append(Listed(key=key, size=facts.st_size, modified_ms=facts.st_mtime_ns // 1_000_000))
+    return found, below
 
 
 def _may_be_link(key: str) -> bool:

@@ -6,7 +6,7 @@ never as exceptions of an SDK.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -127,6 +127,29 @@ class TakesSeveral(Protocol):
 
         Returns one put result for each object that was tried, errors included; all but the last are `Created`. Always
         tries the first object, and a further one only while `as_long_as` returns True. Calls `as_long_as` in a thread.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An object in a listing."""
+
+    key: str
+    size: int
+    """Size of the object in bytes."""
+    modified_ms: int
+    """When it was last written: Unix milliseconds, by the clock of the store."""
+
+
+@runtime_checkable
+class Walkable(Protocol):
+    """An `ObjectStore` that lists whole folders with sizes and times."""
+
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        """Yield all objects below the folder `prefix` (which ends with `/`), in batches, in no order.
+
+        Includes temporary files that `list` leaves out. A missing folder has no objects. Raises `StoreUnavailable`.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -13,7 +14,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from committerd.stores.port import Created, Exists, ObjectStore, Tail, TakesSeveral
+from committerd.stores.local import LocalStore
+from committerd.stores.port import Created, Exists, ObjectStore, Tail, TakesSeveral, Walkable
+from committerd.stores.s3 import S3Store
 from harness.dynamodb import DynamoDBEndpoint
 from harness.s3 import S3Endpoint
 from tests.contracts.places import open_store, race
@@ -279,3 +282,19 @@ async def test_a_reader_sees_one_put_or_the_other_whole(place: str, store: Objec
     assert len(seen) > 1
     assert all(body in bodies for body in seen)
     await reader.aclose()
+
+
+async def test_a_walk_finds_all_objects_below_a_folder(store: ObjectStore) -> None:
+    if not isinstance(store, Walkable):
+        assert not isinstance(store, LocalStore | S3Store)
+        return
+    bodies = {"data/a.lance": b"12345", "data/a/b.blob": b"1", "data/a/c/d.blob": b"", "database.lance": b"12"}
+    before = time.time() * 1000
+    for key, body in bodies.items():
+        await store.put(key, body)
+    found = {one.key: one for batch in [batch async for batch in store.walk("data/")] for one in batch}
+    assert {key: one.size for key, one in found.items()} == {
+        key: len(body) for key, body in bodies.items() if key.startswith("data/")
+    }
+    assert all(abs(one.modified_ms - before) < 60_000 for one in found.values())
+    assert [one async for batch in store.walk("nothing/") for one in batch] == []

@@ -73,7 +73,9 @@ def found(scene: Scene) -> list[list[int]]:
 def test_fragments_are_rewritten_with_their_indices_and_nothing_is_lost(indexed: Scene) -> None:
     scene = indexed
     before, version = found(scene), scene.table.version
-    (plan,) = events(scene, "--dry-run")
+    plan, cleanup = events(scene, "--dry-run")
+    assert (cleanup["versions"], cleanup["bytes"], cleanup["kept"]) == ([], 0, {"count": version})
+    assert (cleanup["waiting_records"], cleanup["oldest_read_version"]) == (0, None)
     assert scene.table.version == version
     assert plan["table"]["fragments"] == 50
     assert {one["name"]: one["unindexed_rows"] for one in plan["table"]["indices"]} == dict.fromkeys(
@@ -83,7 +85,7 @@ def test_fragments_are_rewritten_with_their_indices_and_nothing_is_lost(indexed:
     assert sorted(plan["optimize"]) == ["id_idx", "text_idx", "vector_idx"]
 
     done = events(scene, "--once")
-    assert [one["event"] for one in done] == ["rewritten", "indexed", "indexed", "indexed"]
+    assert [one["event"] for one in done] == ["rewritten", "indexed", "indexed", "indexed", "cleaned"]
     assert (done[0]["fragments_before"], done[0]["fragments_after"]) == (50, 2)
     assert found(scene) == before
     table = scene.table.open()
@@ -97,7 +99,7 @@ def test_fragments_are_rewritten_with_their_indices_and_nothing_is_lost(indexed:
     assert unindexed == 0
     assert table.count_rows() == 450
     assert table.to_table(filter="id % 10 = 3").num_rows == 0
-    (after,) = events(scene, "--dry-run")
+    after, _ = events(scene, "--dry-run")
     assert (after["groups"], after["optimize"]) == ([], [])
     assert len(scene.table.ids_in_4()) == 450
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 
 import anyio
@@ -16,16 +15,20 @@ from committerd.commands.maintain.lance_options import storage_options
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.commands.maintain.shown import Shown
+from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.errors import SettingsError
+from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of, writer_options
+from committerd.maintenance.cleaning import Cleaning, Policy
 from committerd.settings.load import Settings
+from committerd.settings.maintain import MaintainSettings
 from committerd.table.versions import Table
 from committerd_client import CommitClient
 
-_log = logging.getLogger(__name__)
+_HOUR_MS = 3_600_000
 
 
 @click.command()
@@ -36,9 +39,10 @@ _log = logging.getLogger(__name__)
 def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
     """Keep the table of one dataset fit for reading, until SIGTERM.
 
-    Rewrites small fragments and those with many deleted rows together, and keeps indices up to date. Every change goes
-    through the queue, as a producer's does. The settings are those of group `maintain`; `committerd run --help` lists
-    them. SIGTERM ends the process after the tasks that run. It may be killed at any moment, and run twice.
+    Rewrites small fragments and those with many deleted rows together, keeps indices up to date, and deletes old
+    versions and files that nothing names. Every change goes through the queue, as a producer's does. The settings are
+    those of group `maintain`; `committerd run --help` lists them. SIGTERM ends the process after the tasks that run. It
+    may be killed at any moment, and run twice.
 
     Needs pylance: pip install 'committerd[lance]'.
     """
@@ -54,20 +58,43 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
 
 
 async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -> bool:
-    async with stores_of(configured) as stores:
+    async with stores_of(configured) as stores, AsyncExitStack() as stack:
         table = Table(stores.open(configured.dataset.uri))
         if (once or dry_run) and await table.latest_version() is None:
             raise SettingsError(
                 f"there is no table at {configured.dataset.uri}: maintenance begins when somebody has created it. Or "
                 "correct dataset.uri"
             )
+        operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
         client = _client(configured)
-        rewriting = Rewriting(client, configured.dataset.uri, storage_options(configured), configured.maintain)
-        rounds = Rounds(rewriting, configured.maintain, shown, wall_clock=wall_clock)
+        stop = await stack.enter_async_context(_stopping())
+        rounds = Rounds(
+            Rewriting(client, configured.dataset.uri, storage_options(configured), configured.maintain),
+            Cleaning(
+                table,
+                OperatorsTopic(operator),
+                policy_of(configured.maintain),
+                wall_clock=wall_clock,
+                note=shown.deletes,
+            ),
+            configured.maintain,
+            shown,
+            wall_clock=wall_clock,
+            stop=stop,
+        )
         if dry_run:
             return await rounds.say()
-        async with client, _stopping() as stop:
-            return await rounds.once(stop) if once else await rounds.forever(stop)
+        await stack.enter_async_context(client)
+        return await rounds.once() if once else await rounds.forever()
+
+
+def policy_of(settings: MaintainSettings) -> Policy:
+    """How long versions and files are kept by these settings."""
+    return Policy(
+        keep_ms=int(settings.keep_hours * _HOUR_MS),
+        keep_versions=settings.keep_versions,
+        reclaim_ms=int(settings.reclaim_hours * _HOUR_MS),
+    )
 
 
 def _client(configured: Settings) -> CommitClient:

@@ -1,20 +1,24 @@
-"""The order of the work: fragments, then indices, and again while there is something to do."""
+"""The order of the work: fragments, indices, cleanup, and again while there is something to do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 
 import anyio
 
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.shown import Shown
+from committerd.maintenance.cleaning import Cleaning
 from committerd.settings.maintain import MaintainSettings
 from committerd_client.maintenance.plan import Group
 
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS = 5.0
 """Time from a failed round to the next one."""
+_CLEANUP_SHARE = 0.1
+"""Largest share of the time that cleanups take."""
 
 
 class Stop:
@@ -28,6 +32,7 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
+        """Let the process end."""
         self._event.set()
 
     async def wait(self, seconds: float) -> None:
@@ -40,72 +45,94 @@ class Rounds:
     """The rounds of one table."""
 
     def __init__(
-        self, rewriting: Rewriting, settings: MaintainSettings, shown: Shown, *, wall_clock: Callable[[], datetime]
+        self,
+        rewriting: Rewriting,
+        cleaning: Cleaning,
+        settings: MaintainSettings,
+        shown: Shown,
+        *,
+        wall_clock: Callable[[], datetime],
+        stop: Stop,
     ) -> None:
         self._rewriting = rewriting
+        self._cleaning = cleaning
         self._settings = settings
         self._shown = shown
         self._wall_clock = wall_clock
+        self._stop = stop
+        self._clean_at = 0.0
 
     async def say(self) -> bool:
         """Say what there is to do, and do nothing."""
         state, plan = await self._rewriting.look(tasks=_GROUPS_MAX)
         self._shown.plan(state, plan, self._settings)
+        self._shown.cleanup(await self._cleaning.look())
         return True
 
-    async def once(self, stop: Stop) -> bool:
+    async def once(self) -> bool:
         """Do what there is to do now; whether all of it succeeded."""
         _, plan = await self._rewriting.look(tasks=_GROUPS_MAX)
-        good = True
         step = self._settings.tasks_max
-        for first in range(0, len(plan.groups), step):
-            if stop.wanted:
-                return good
-            good = await self._rewrite(plan.groups[first : first + step]) and good
-        return await self._index(stop) and good
+        parts = [plan.groups[first : first + step] for first in range(0, len(plan.groups), step)]
+        good = all([await self._try("rewrite", partial(self._rewrite, part)) for part in parts])
+        good = await self._try("index", self._index) and good
+        return await self._try("cleanup", self._clean) and good
 
-    async def forever(self, stop: Stop) -> bool:
+    async def forever(self) -> bool:
         """Do what there is to do, again and again."""
-        while not stop.wanted:
-            await stop.wait(await self._next(stop))
+        while not self._stop.wanted:
+            await self._stop.wait(await self._next())
         return True
 
-    async def _next(self, stop: Stop) -> float:
+    async def _next(self) -> float:
         """One round; the seconds until the next one."""
         if not self._settings.may_begin(self._wall_clock().hour):
             return self._settings.interval_seconds
-        try:
+        waiting = 0
+
+        async def rewrite() -> None:
+            nonlocal waiting
             _, plan = await self._rewriting.look(tasks=self._settings.tasks_max)
-        except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
-            self._shown.failed("look", error)
-            return self._settings.interval_seconds
-        good = await self._rewrite(plan.groups) if plan.groups else True
-        good = await self._index(stop) and good
+            waiting = plan.waiting
+            if plan.groups:
+                await self._rewrite(plan.groups)
+
+        good = await self._try("rewrite", rewrite)
+        good = await self._try("index", self._index) and good
+        if anyio.current_time() >= self._clean_at:
+            started = anyio.current_time()
+            good = await self._try("cleanup", self._clean) and good
+            took = anyio.current_time() - started
+            self._clean_at = started + max(self._settings.cleanup_seconds, took / _CLEANUP_SHARE)
         if not good:
             return _FAILED_SECONDS
-        return 0.0 if plan.waiting else self._settings.interval_seconds
+        return 0.0 if waiting else self._settings.interval_seconds
 
-    async def _rewrite(self, groups: tuple[Group, ...]) -> bool:
-        self._shown.begins(groups)
+    async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the step succeeded, or was left out because the process is to end."""
+        if self._stop.wanted:
+            return True
         try:
-            done = await self._rewriting.rewrite(groups)
-        except Exception as error:  # noqa: BLE001
-            self._shown.failed("rewrite", error)
+            await work()
+        except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
+            self._shown.failed(step, error)
             return False
-        self._shown.rewritten(done)
         return True
 
-    async def _index(self, stop: Stop) -> bool:
-        good = True
+    async def _rewrite(self, groups: tuple[Group, ...]) -> None:
+        self._shown.begins(groups)
+        self._shown.rewritten(await self._rewriting.rewrite(groups))
+
+    async def _index(self) -> None:
         _, plan = await self._rewriting.look(tasks=1)
+        if not plan.indices:
+            return
+        in_the_making = await self._cleaning.indices_in_the_making()
         for index in plan.indices:
-            if stop.wanted:
-                break
-            try:
-                version = await self._rewriting.index(index)
-            except Exception as error:  # noqa: BLE001
-                self._shown.failed("index", error)
-                good = False
-                continue
-            self._shown.indexed(index, version)
-        return good
+            if not self._stop.wanted and index.name not in in_the_making:
+                self._shown.indexed(index, await self._rewriting.index(index))
+
+    async def _clean(self) -> None:
+        found = await self._cleaning.look()
+        cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted)
+        self._shown.cleaned(found, cleaned)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,12 +13,20 @@ import click
 
 from committerd.commands.maintain.rewriting import Rewritten
 from committerd.commands.printing import echo_fields, echo_table, plain, size
+from committerd.maintenance.cleaning import Cleaned, Found
+from committerd.maintenance.files import Why
 from committerd.settings.maintain import MaintainSettings
 from committerd_client.maintenance.plan import Group, Plan
 from committerd_client.maintenance.table import IndexState, TableState
 
 _log = logging.getLogger("committerd.maintain")
 _GROUPS_SHOWN_MAX = 20
+_REASONS = {
+    Why.MANIFEST: "are the manifests of these versions",
+    Why.VERSION: "are named by these versions alone",
+    Why.UNNAMED: "are named by no version and no waiting record",
+    Why.TEMPORARY: "were left behind by writers in the middle of a write",
+}
 
 
 class Shown:
@@ -93,6 +102,41 @@ class Shown:
             click.echo(
                 f"version {version}: index {plain(index.name)} has the {index.unindexed_rows} rows that it lacked"
             )
+
+    def cleanup(self, found: Found) -> None:
+        """What would be deleted."""
+        removable, kept = found.choice.removable, Counter(one.value for one in found.choice.kept.values())
+        if self._as_json:
+            self._json(
+                "cleanup",
+                versions=list(removable),
+                kept=dict(kept),
+                bytes=found.bytes,
+                files={why.value: dict(zip(("files", "bytes"), found.count(why), strict=True)) for why in Why},
+                unneeded_bytes=found.unneeded_bytes,
+                oldest_read_version=found.oldest_read_version,
+                waiting_records=found.waiting_records,
+            )
+            return
+        reasons = ", ".join(f"{count} for {why}" for why, count in sorted(kept.items()))
+        click.echo(f"\n{len(removable)} versions would go, and {sum(kept.values())} stay: {reasons}.")
+        for why, text in _REASONS.items():
+            count, bytes_ = found.count(why)
+            if count:
+                click.echo(f"  {count} files of {size(bytes_)} {text}")
+        if found.unneeded_bytes:
+            click.echo(f"  {size(found.unneeded_bytes)} that nothing needs stay until they are old enough")
+
+    def deletes(self, deletion: Mapping[str, Any]) -> None:
+        """A file is about to be deleted."""
+        _log.info("maintain.deletes", extra=dict(deletion))
+
+    def cleaned(self, found: Found, cleaned: Cleaned) -> None:
+        """Old versions and files have been deleted."""
+        if self._as_json:
+            self._json("cleaned", **asdict(cleaned), unneeded_bytes=found.unneeded_bytes)
+        elif cleaned.files:
+            click.echo(f"deleted {cleaned.versions} versions, {cleaned.files} files of {size(cleaned.bytes)}")
 
     def failed(self, step: str, error: Exception) -> None:
         """A step has failed; it is tried again."""

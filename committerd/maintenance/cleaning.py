@@ -1,0 +1,298 @@
+"""Deletes old versions, and files that nothing names.
+
+The order is what makes it safe while others write:
+
+1. All files are listed. What is written later is not in the list, and stays.
+2. All versions are read, then the records that wait, then the versions that came meanwhile. So a file of a record is
+   seen in the record, or in the version that committed it.
+3. Before each step, the records that were staged since are read, and tags and branches.
+4. What the step deletes is written down. Then the manifests go, the oldest first, and after them the files. So a killed
+   run leaves versions that are whole, and files that no version names; the next run finds these in the report.
+
+A writer that stages a file which is older than `reclaim_ms` and was in no version may lose it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from committerd.concurrency import for_each
+from committerd.errors import SettingsError
+from committerd.maintenance import report
+from committerd.maintenance.files import File, Named, Why, deletable
+from committerd.maintenance.names import owner
+from committerd.maintenance.report import Report
+from committerd.maintenance.survey import (
+    Survey,
+    detached_manifests,
+    named_by_versions,
+    references,
+    survey,
+)
+from committerd.maintenance.versions import Choice, Kept, Needs, Retention, choose
+from committerd.maintenance.waiting import StagedTopic, Wanted, named_at, staged_since, waiting
+from committerd.queue.position import decode_position
+from committerd.stores.port import Walkable
+from committerd.table.versions import Table
+from committerd_common.paths import (
+    DATA,
+    DELETIONS,
+    INDICES,
+    TRANSACTIONS,
+    VERSIONS,
+    NamingScheme,
+    manifest_key,
+)
+
+_log = logging.getLogger(__name__)
+
+_FOLDERS = (DATA, DELETIONS, INDICES, TRANSACTIONS, VERSIONS)
+_STEP_MAX = 1000
+"""Most files that are deleted after one look at what was staged since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How long things are kept."""
+
+    keep_ms: int
+    keep_versions: int
+    reclaim_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What may be deleted, and what stays."""
+
+    latest: int
+    choice: Choice
+    files: Sequence[tuple[File, Why]]
+    """All that may go, the manifests of `choice.removable` among them, in the order in which they go."""
+    bytes_in_all: int
+    unneeded_bytes: int
+    """Size of the files that nothing needs and that are too young to go."""
+    oldest_read_version: int | None
+    """The lowest read version of the records that wait."""
+    waiting_records: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file, _ in self.files)
+
+    def count(self, *reasons: Why) -> tuple[int, int]:
+        """Number and bytes of the files that go for these reasons."""
+        sizes = [file.size for file, why in self.files if why in reasons]
+        return len(sizes), sum(sizes)
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a run has deleted."""
+
+    versions: int = 0
+    files: int = 0
+    bytes: int = 0
+    by_reason: dict[str, int] = field(default_factory=dict)
+    """Number of deleted files, by reason."""
+
+    def add(self, files: Sequence[tuple[File, Why]]) -> None:
+        for file, why in files:
+            self.files += 1
+            self.bytes += file.size
+            self.by_reason[why.value] = self.by_reason.get(why.value, 0) + 1
+            self.versions += why is Why.MANIFEST
+
+
+class Cleaning:
+    """The cleanup of one table. `note` is called with each deletion, before it."""
+
+    def __init__(
+        self,
+        table: Table,
+        topic: StagedTopic,
+        policy: Policy,
+        *,
+        wall_clock: Callable[[], datetime],
+        note: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> None:
+        if not isinstance(table.store, Walkable):
+            raise SettingsError(f"{table.uri}: this store can't list files with their times, so nothing is deleted")
+        self._table = table
+        self._store = table.store
+        self._topic = topic
+        self._policy = policy
+        self._wall_clock = wall_clock
+        self._note = note
+        self._read_to = 0
+        """The end of the staged topic up to which `look` has read it."""
+
+    async def look(self) -> Found:
+        """Find out what may be deleted; deletes nothing.
+
+        Raises `StoreUnavailable`, `QueueUnavailable`, `CorruptTable`, and `UnsupportedTable` for a table that may name
+        files in a way that this version of committerd does not know.
+        """
+        now_ms = self._now_ms()
+        files = await self._files()
+        modified = {one.key: one.modified_ms for one in files if one.key.startswith(VERSIONS)}
+        found = await survey(self._table, modified)
+        settled_latest = found.latest
+        wanted, self._read_to = await waiting(self._topic, self._table.store, found.position)
+        await survey(self._table, modified, found)
+        choice = await self._choose(found, wanted, settled_latest, now_ms)
+        named = await self._named(found, wanted, choice, modified, now_ms=now_ms)
+        return self._found(files, found, wanted, choice, named=named, now_ms=now_ms)
+
+    async def indices_in_the_making(self) -> set[str]:
+        """The names of the indices that waiting records create or replace."""
+        latest = await self._table.latest()
+        position = decode_position(latest.outline.table_metadata) if latest is not None else None
+        return (await waiting(self._topic, self._table.store, position))[0].indices
+
+    async def clean(self, found: Found, *, may_go_on: Callable[[], bool] = lambda: True) -> Cleaned:
+        """Delete what `look` has just found. `may_go_on`: asked before each step."""
+        cleaned = Cleaned()
+        left = list(found.files)
+        started_ms, number = self._now_ms(), 0
+        while left and may_go_on():
+            step, left = left[:_STEP_MAX], left[_STEP_MAX:]
+            since, self._read_to = await staged_since(self._topic, self._table.store, self._read_to)
+            step, left = await self._still(found, since, step), await self._still(found, since, left)
+            if not step:
+                continue
+            written = Report(
+                key=report.report_key(started_ms, number),
+                versions=[one for one in found.choice.removable if _is_manifest_in(step, self._manifest(one))],
+                files=step,
+            )
+            number += 1
+            await self._table.store.put(written.key, written.encode(time_ms=self._now_ms()))
+            for file, why in step:
+                self._note(report.line(file, why))
+            await self._delete(step)
+            cleaned.add(step)
+            await self._table.store.put(report.done_key(written.key), b"")
+        if not left:
+            await self._finish(found, cleaned)
+        return cleaned
+
+    async def _files(self) -> list[File]:
+        assert isinstance(self._store, Walkable)
+        return [
+            File(key=one.key, size=one.size, modified_ms=one.modified_ms)
+            for folder in _FOLDERS
+            async for batch in self._store.walk(folder)
+            for one in batch
+        ]
+
+    async def _choose(self, found: Survey, wanted: Wanted, settled_latest: int, now_ms: int) -> Choice:
+        names = await references(self._table.store)
+        needs = Needs(
+            tagged=names.tagged,
+            branched=names.branched,
+            read_at=wanted.read_at,
+            acknowledged=await self._topic.acknowledged(),
+        )
+        retention = Retention(keep_ms=self._policy.keep_ms, keep_versions=self._policy.keep_versions)
+        choice = choose(list(found.facts.values()), needs, retention, now_ms=now_ms)
+        # What came while the versions were read is the newest, whatever the clocks of its writers say.
+        late = {one: Kept.AGE for one in choice.removable if one >= settled_latest}
+        return Choice(removable=tuple(one for one in choice.removable if one not in late), kept={**choice.kept, **late})
+
+    async def _named(
+        self, found: Survey, wanted: Wanted, choice: Choice, modified: Mapping[str, int], *, now_ms: int
+    ) -> Named:
+        """The names that decide."""
+        above = max(choice.removable, default=0)
+        kept = {name for name, version in found.last_named.items() if version > above}
+        below = [self._manifest(one) for one in choice.kept if one <= above]
+        kept |= await named_by_versions(self._table, [*below, *detached_manifests(modified)])
+        kept |= wanted.names
+        lately = [offset for offset, time_ms in found.refused.items() if time_ms > now_ms - self._policy.reclaim_ms]
+        if lately and (found.position is None or found.position.topic_id == await self._topic.topic_id()):
+            kept |= await named_at(self._topic, self._table.store, lately)
+        return Named(kept=kept, removed=found.last_named.keys(), unfinished=await self._promised())
+
+    def _found(
+        self, files: Sequence[File], found: Survey, wanted: Wanted, choice: Choice, *, named: Named, now_ms: int
+    ) -> Found:
+        manifests = {self._manifest(one): number for number, one in enumerate(choice.removable)}
+        going = [(file, Why.MANIFEST) for file in files if file.key in manifests]
+        going.sort(key=lambda one: manifests[one[0].key])
+        others = deletable(files, named, before_ms=now_ms - self._policy.reclaim_ms)
+        gone = {file.key for file, _ in others}
+        unneeded = [one for one in files if one.key not in gone and _is_unnamed(one, named)]
+        return Found(
+            latest=found.latest,
+            choice=choice,
+            files=[*going, *others],
+            bytes_in_all=sum(one.size for one in files),
+            unneeded_bytes=sum(one.size for one in unneeded),
+            oldest_read_version=wanted.read_at,
+            waiting_records=wanted.records,
+        )
+
+    async def _promised(self) -> frozenset[str]:
+        """The keys that killed runs were about to delete with their versions."""
+        keys: set[str] = set()
+        for key in report.unfinished_reports(await self._table.store.list(report.FOLDER)):
+            body = await self._table.store.get(key)
+            keys |= report.promised(body or b"")
+        return frozenset(keys)
+
+    async def _still(self, found: Found, since: Wanted, files: Sequence[tuple[File, Why]]) -> list[tuple[File, Why]]:
+        """What may go of it, although records were staged since, and tags and branches created."""
+        manifests = {self._manifest(one): one for one in found.choice.removable}
+        if any(file.key in manifests for file, _ in files):
+            names = await references(self._table.store)
+            read_at = found.latest if since.read_at is None else since.read_at
+            stay = {key for key, one in manifests.items() if one in names.tagged | names.branched or one >= read_at}
+        else:
+            stay = set()
+        named = since.names | (await named_by_versions(self._table, stay) if stay else set())
+        return [(file, why) for file, why in files if file.key not in stay and owner(file.key) not in named]
+
+    async def _delete(self, files: Sequence[tuple[File, Why]]) -> None:
+        for file, why in files:
+            if why is Why.MANIFEST:
+                await self._table.store.delete(file.key)
+        rest = [file.key for file, why in files if why is not Why.MANIFEST]
+        await for_each(rest, self._table.store.delete)
+
+    async def _finish(self, found: Found, cleaned: Cleaned) -> None:
+        store, now_ms = self._table.store, self._now_ms()
+        keys = await store.list(report.FOLDER)
+        for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left
+            await store.put(report.done_key(key), b"")
+        for key in report.outdated(keys, now_ms=now_ms):
+            await store.delete(key)
+        summary = {
+            "time_ms": now_ms,
+            "version": found.latest,
+            "versions_removed": cleaned.versions,
+            "files_removed": cleaned.files,
+            "bytes_removed": cleaned.bytes,
+            "bytes_in_all": found.bytes_in_all - cleaned.bytes,
+            "unneeded_bytes": found.unneeded_bytes,
+        }
+        await store.put(report.LATEST, json.dumps(summary).encode())
+
+    def _manifest(self, version: int) -> str:
+        return manifest_key(version, self._table.scheme or NamingScheme.V2)
+
+    def _now_ms(self) -> int:
+        return int(self._wall_clock().timestamp() * 1000)
+
+
+def _is_manifest_in(files: Sequence[tuple[File, Why]], key: str) -> bool:
+    return any(file.key == key for file, _ in files)
+
+
+def _is_unnamed(file: File, named: Named) -> bool:
+    name = owner(file.key)
+    return name is not None and name not in named.kept

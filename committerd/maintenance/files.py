@@ -1,0 +1,73 @@
+"""Decides which files may be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+from committerd.maintenance.names import is_temporary, owner
+from committerd_common.paths import VERSIONS, parse_manifest_name, parse_staging_name
+
+
+class Why(StrEnum):
+    """Why a file goes."""
+
+    MANIFEST = "manifest"
+    """It is the manifest of a version that is deleted."""
+    VERSION = "version"
+    """Only versions that are deleted name it."""
+    UNNAMED = "unnamed"
+    """No version and no waiting record names it: its transaction was refused or never staged, or it is left over from
+    one that was committed in another form.
+    """
+    TEMPORARY = "temporary"
+    """A writer that no longer runs has left it in the middle of a write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of the table."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The names that decide, as `names.owner` gives them."""
+
+    kept: Set[str]
+    """By versions that stay, by records that wait, and by records that were refused lately."""
+    removed: Set[str]
+    """By versions that are deleted."""
+    unfinished: Set[str] = frozenset()
+    """Keys that an earlier run was about to delete with their versions when it ended."""
+
+
+def why(file: File, named: Named, *, before_ms: int) -> Why | None:
+    """Why the file goes; None if it stays. `before_ms`: an unnamed file goes only if it was last written before."""
+    if file.key.startswith(VERSIONS):
+        return _why_of_version(file, before_ms)
+    name = owner(file.key)
+    if name is None or name in named.kept:
+        return None
+    if name in named.removed or file.key in named.unfinished:
+        return Why.VERSION
+    if file.modified_ms >= before_ms:
+        return None
+    return Why.TEMPORARY if is_temporary(file.key) else Why.UNNAMED
+
+
+def deletable(files: Iterable[File], named: Named, *, before_ms: int) -> list[tuple[File, Why]]:
+    """The files that go, each with the reason."""
+    return [(file, found) for file in files if (found := why(file, named, before_ms=before_ms)) is not None]
+
+
+def _why_of_version(file: File, before_ms: int) -> Why | None:
+    """A manifest goes with its version and never here; what is left over from writing one goes when it is old."""
+    name = file.key.removeprefix(VERSIONS)
+    if file.modified_ms >= before_ms or parse_manifest_name(name) is not None or "/" in name:
+        return None
+    return Why.TEMPORARY if is_temporary(file.key) or parse_staging_name(name) is not None else None

@@ -1,0 +1,144 @@
+"""The files that a version or a transaction names, as keys.
+
+An index is named by its folder, which ends with `/`, and stands for all files in it. So is a data file for the blobs in
+the folder with its name. Files below other base paths are named as if they were the table's own: that keeps a file too
+many, and never one too few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from committerd.errors import UnsupportedTable
+from committerd.lance.format.feature_flags import SUPPORTED, bits
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd_common.messages import (
+    DataFile,
+    DataFragment,
+    DeletionFile,
+    IndexMetadata,
+    Manifest,
+    Transaction,
+)
+from committerd_common.paths import (
+    DATA,
+    DELETIONS,
+    INDICES,
+    TRANSACTIONS,
+    data_key,
+    deletion_key,
+    index_prefix,
+    transaction_key,
+)
+
+_ENDINGS = {DATA: (".lance",), DELETIONS: (".arrow", ".bin"), TRANSACTIONS: (".txn",)}
+"""The endings of the files in each folder. Others are not Lance's, and stay."""
+
+RewrittenIndex = Transaction.Rewrite.RewrittenIndex
+
+
+class Names:
+    """The files that some versions name."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def add(self, file: ManifestFile) -> None:
+        """Add the files of one version. Raises `UnsupportedTable` for one that may name files in an unknown way."""
+        self.add_parts(file, file.fragments.bodies())
+
+    def add_parts(self, file: ManifestFile, fragments: Iterable[bytes]) -> None:
+        """Add the files of these chunks of the version's fragments, of its indices, and its transaction file."""
+        require_known(file.outline)
+        for body in fragments:
+            decoded = Manifest.FromString(body)
+            self.keys.update(_of_fragments(decoded.fragments))
+            size = decoded.ByteSize()
+            decoded.DiscardUnknownFields()
+            if decoded.ByteSize() != size:
+                raise _unknown(file.outline, "its fragments have unknown fields")
+        self.keys.update(index_prefix(index.uuid.uuid) for index in file.indices)
+        if file.outline.transaction_file:
+            self.keys.add(transaction_key(file.outline.transaction_file))
+
+
+def require_known(outline: Manifest) -> None:
+    """Raise `UnsupportedTable` (`feature_flags`, `unknown_fields`) if the version may name files in an unknown way."""
+    unknown = (outline.reader_feature_flags | outline.writer_feature_flags) & ~SUPPORTED
+    if unknown:
+        raise _unknown(outline, f"it needs feature flag {', '.join(map(str, bits(unknown)))}")
+    size = outline.ByteSize()
+    known = Manifest()
+    known.CopyFrom(outline)
+    known.DiscardUnknownFields()
+    if known.ByteSize() != size:
+        raise _unknown(outline, "its manifest has unknown fields")
+
+
+def named_by(message: Any) -> Iterator[str]:
+    """The files that a transaction names, wherever in it."""
+    match message:
+        case DataFragment():
+            yield from _of_fragments([message])
+        case DataFile():
+            yield data_key(message.path)
+        case IndexMetadata():
+            yield from _folder(message.uuid.uuid)
+        case RewrittenIndex():
+            yield from _folder(message.new_id.uuid)
+        case _:
+            for field, value in message.ListFields():
+                if field.message_type is None or field.message_type.GetOptions().map_entry:
+                    continue
+                for one in value if field.is_repeated else (value,):
+                    yield from named_by(one)
+
+
+def owner(key: str) -> str | None:
+    """The name that keeps the file with this key; None for a file that maintenance never deletes by its name."""
+    folder, _, rest = key.partition("/")
+    parts = rest.split("/")
+    if f"{folder}/" == INDICES:
+        return f"{INDICES}{parts[0]}/" if len(parts) > 1 else None
+    if f"{folder}/" == DATA and len(parts) == 2 and rest.endswith(".blob"):
+        return f"{DATA}{parts[0]}.lance"
+    endings = _ENDINGS.get(f"{folder}/")
+    if endings is None or len(parts) > 1:
+        return None
+    return key if rest.endswith(endings) or is_temporary(key) else None
+
+
+def is_temporary(key: str) -> bool:
+    """Whether it is a file that a writer renames when it is complete.
+
+    Lance and committerd begin such names with `.tmp`; object_store, with which Lance writes, ends them with `#1`.
+    """
+    name = key.rpartition("/")[2]
+    head, mark, number = name.rpartition("#")
+    return name.startswith(".tmp") or (bool(head) and mark == "#" and number.isdecimal())
+
+
+def _of_fragments(fragments: Iterable[DataFragment]) -> Iterator[str]:
+    for fragment in fragments:
+        for file in fragment.files:
+            yield data_key(file.path)
+        if fragment.HasField("deletion_file") and fragment.deletion_file.file_type in _DELETION_FILES:
+            yield deletion_key(fragment.id, fragment.deletion_file, staged=True)
+
+
+_DELETION_FILES = frozenset(DeletionFile.DeletionFileType.values())
+
+
+def _folder(uuid: bytes) -> Iterator[str]:
+    if len(uuid) == len(UUID(int=0).bytes):
+        yield index_prefix(uuid)
+
+
+def _unknown(outline: Manifest, what: str) -> UnsupportedTable:
+    return UnsupportedTable(
+        f"version {outline.version} can't be cleaned up: {what}, so it may name files that this version of committerd "
+        "would delete. Update committerd",
+        code="unknown_to_maintenance",
+    )

@@ -1,0 +1,116 @@
+"""Decides which versions may be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kept(StrEnum):
+    """Why a version stays."""
+
+    COUNT = "count"
+    """It is among the newest ones, of which a number is kept."""
+    AGE = "age"
+    """It is too young."""
+    TAG = "tag"
+    BRANCH = "branch"
+    """A branch began at it, and reads its files."""
+    WAITING = "waiting"
+    """A record without an outcome was read at it, or at one below it."""
+    UNPUBLISHED = "unpublished"
+    """It holds outcomes that Kafka has not acknowledged."""
+    KEYS = "keys"
+    """It is the youngest version that carries one of committerd's keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFacts:
+    """The facts about one version that decide whether it stays."""
+
+    version: int
+    time_ms: int
+    """When it was written: Unix milliseconds, the later one of its own time and that of its object."""
+    from_queue: bool = False
+    keys: frozenset[str] = frozenset()
+    """The keys of committerd in its `table_metadata`."""
+    last_offset: int = -1
+    """The highest offset that it settles; -1 = none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What others need of the versions."""
+
+    tagged: frozenset[int] = frozenset()
+    branched: frozenset[int] = frozenset()
+    """The versions at which branches began."""
+    read_at: int | None = None
+    """The lowest read version of all records that wait for an outcome; None = none waits."""
+    acknowledged: int | None = None
+    """The offset below which Kafka has acknowledged all outcomes; None = not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long versions are kept."""
+
+    keep_ms: int
+    keep_versions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which versions go and which stay."""
+
+    removable: tuple[int, ...]
+    """Ascending."""
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+
+
+def choose(versions: Sequence[VersionFacts], needs: Needs, retention: Retention, *, now_ms: int) -> Choice:
+    """Which of these versions, all that the table has, may be deleted."""
+    newest_first = sorted(versions, key=lambda one: one.version, reverse=True)
+    carriers = _carriers(newest_first)
+    kept: dict[int, Kept] = {}
+    for place, one in enumerate(newest_first):
+        why = _why(one, needs, retention, now_ms=now_ms, place=place)
+        if why is None and one.version in carriers:
+            why = Kept.KEYS
+        if why is not None:
+            kept[one.version] = why
+    return Choice(removable=tuple(sorted({one.version for one in versions} - set(kept))), kept=kept)
+
+
+def _why(one: VersionFacts, needs: Needs, retention: Retention, *, now_ms: int, place: int) -> Kept | None:
+    if place < retention.keep_versions:
+        return Kept.COUNT
+    if one.time_ms > now_ms - retention.keep_ms:
+        return Kept.AGE
+    if one.version in needs.tagged:
+        return Kept.TAG
+    if one.version in needs.branched:
+        return Kept.BRANCH
+    if needs.read_at is not None and one.version >= needs.read_at:
+        return Kept.WAITING
+    if needs.acknowledged is not None and one.last_offset >= needs.acknowledged:
+        return Kept.UNPUBLISHED
+    return None
+
+
+def _carriers(newest_first: Iterable[VersionFacts]) -> set[int]:
+    """The youngest version that carries each key, down to the youngest one of the queue, which carries all of them.
+
+    A key that a version of the queue lacks was dropped by a committer, on purpose.
+    """
+    seen: set[str] = set()
+    found: set[int] = set()
+    for one in newest_first:
+        if not one.keys <= seen:
+            seen |= one.keys
+            found.add(one.version)
+        if one.from_queue:
+            found.add(one.version)
+            break
+    return found

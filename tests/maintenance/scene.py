@@ -1,0 +1,103 @@
+"""A table in a folder, written by pylance, with a staged topic in memory and a clock that tests set."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.fragment import write_fragments
+
+from committerd.maintenance.cleaning import Cleaned, Cleaning, Found, Policy
+from committerd.queue.port import Record
+from committerd.stores.local import LocalStore
+from committerd.table.versions import Table
+from committerd_client import Staged, staging
+from committerd_common.messages import Transaction
+
+HOUR_MS = 3_600_000
+
+
+class StagedRecords:
+    """`maintenance.waiting.StagedTopic` in memory."""
+
+    def __init__(self) -> None:
+        self.staged: list[Record] = []
+        self.reads = 0
+
+    def add(self, transaction: Transaction | Staged | bytes, headers: dict[str, str] | None = None) -> None:
+        given = transaction.transaction if isinstance(transaction, Staged) else transaction
+        value = given if isinstance(given, bytes) else given.SerializeToString()
+        encoded = [(name, text.encode()) for name, text in (headers or {}).items()]
+        self.staged.append(Record(offset=len(self.staged), value=value, headers=encoded))
+
+    async def bounds(self) -> tuple[int, int]:
+        return 0, len(self.staged)
+
+    async def topic_id(self) -> str:
+        return "id"
+
+    async def acknowledged(self) -> int | None:
+        return None
+
+    async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
+        self.reads += 1
+        yield self.staged[start:end]
+
+
+class Scene:
+    """The table, the topic and the clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uri = str(folder / "table.lance")
+        self.topic = StagedRecords()
+        self.hours = 0.0
+        """How far the clock of maintenance is ahead of the machine's."""
+        self.deleted: list[dict[str, Any]] = []
+
+    def cleaning(self, *, keep_versions: int = 1) -> Cleaning:
+        store = LocalStore(Path(self.uri), durable=False)
+        return Cleaning(
+            Table(store),
+            self.topic,
+            Policy(keep_ms=HOUR_MS, keep_versions=keep_versions, reclaim_ms=24 * HOUR_MS),
+            wall_clock=lambda: datetime.now(UTC) + timedelta(hours=self.hours),
+            note=lambda line: self.deleted.append(dict(line)),
+        )
+
+    async def clean(self, *, keep_versions: int = 1) -> tuple[Found, Cleaned]:
+        cleaning = self.cleaning(keep_versions=keep_versions)
+        found = await cleaning.look()
+        return found, await cleaning.clean(found)
+
+    def write(self, first: int, count: int = 10, **options: Any) -> lance.LanceDataset:
+        return lance.write_dataset(pa.table({"id": range(first, first + count)}), self.uri, **options)
+
+    def staged_append(self, first: int) -> Transaction:
+        """Write a file of rows, and return the Append of it, which is not committed."""
+        table = pa.table({"id": range(first, first + 10)})
+        return staging.append(write_fragments(table, self.uri, mode="append"), read_version=0)
+
+    def files(self, folder: str) -> set[str]:
+        place = Path(self.uri, folder)
+        return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+
+    def put(self, key: str, body: bytes = b"?") -> None:
+        """Write a file of the table."""
+        path = Path(self.uri, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+    def get(self, key: str) -> bytes:
+        """Read a file of the table."""
+        return Path(self.uri, key).read_bytes()
+
+    def versions(self) -> list[int]:
+        return [one["version"] for one in lance.dataset(self.uri).versions()]
+
+    def read_all(self) -> dict[int, int]:
+        """The number of rows of each version, all columns read."""
+        return {version: lance.dataset(self.uri, version=version).to_table().num_rows for version in self.versions()}

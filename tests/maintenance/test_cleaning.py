@@ -1,0 +1,243 @@
+"""Cleanup: what nobody needs goes, and what somebody needs stays, on tables that pylance has written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from committerd.errors import CorruptTable, StoreUnavailable, UnsupportedTable
+from committerd.lance.format.manifest_file import decode, encode
+from committerd.maintenance.files import Why
+from committerd.maintenance.versions import Kept
+from committerd_client import staging
+from committerd_common.messages import Transaction
+from tests.maintenance.scene import Scene
+
+pytestmark = pytest.mark.pylance
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """Five versions: two appends, a delete, a compaction of all of it."""
+    made = Scene(tmp_path)
+    made.write(0)
+    made.write(10, mode="append")
+    made.write(20, mode="append").delete("id = 5")
+    lance.dataset(made.uri).optimize.compact_files()
+    assert made.versions() == [1, 2, 3, 4, 5, 6]
+    return made
+
+
+async def test_nothing_goes_within_an_hour(scene: Scene) -> None:
+    found, cleaned = await scene.clean()
+    assert (found.choice.removable, cleaned.files) == ((), 0)
+    assert set(found.choice.kept.values()) == {Kept.COUNT, Kept.AGE}
+
+
+async def test_old_versions_go_with_all_files_that_no_other_one_names(scene: Scene) -> None:
+    scene.hours = 2
+    found, cleaned = await scene.clean()
+    assert found.choice.removable == (1, 2, 3, 4, 5)
+    assert scene.read_all() == {6: 29}
+    assert {name: len(scene.files(name)) for name in ("data", "_deletions", "_transactions")} == {
+        "data": 1,
+        "_deletions": 0,
+        "_transactions": 1,
+    }
+    assert cleaned.versions == 5
+    assert cleaned.by_reason == {Why.MANIFEST: 5, Why.VERSION: 3 + 1 + 5}
+    assert cleaned.bytes == sum(one["bytes"] for one in scene.deleted) > 0
+    assert (await scene.clean())[1].files == 0
+
+
+async def test_what_is_deleted_is_written_down_and_kept_for_a_week(scene: Scene) -> None:
+    scene.hours = 2
+    await scene.clean()
+    (name,) = [one for one in scene.files("_maintenance") if one.endswith(".jsonl")]
+    run, *lines = map(json.loads, scene.get(f"_maintenance/{name}").splitlines())
+    assert run["versions"] == [1, 2, 3, 4, 5]
+    assert lines == scene.deleted
+    assert [one["why"] for one in lines[:5]] == ["manifest"] * 5
+    latest = json.loads(scene.get("_maintenance/latest.json"))
+    assert (latest["version"], latest["versions_removed"]) == (6, 5)
+    scene.hours += 7 * 24 + 1
+    await scene.clean()
+    assert scene.files("_maintenance") == {"latest.json"}
+
+
+async def test_tags_branches_and_a_number_of_versions_stay_whole(scene: Scene) -> None:
+    table = lance.dataset(scene.uri)
+    table.tags.create("release", 2)
+    table.create_branch("side", 3)
+    scene.hours = 2
+    found, _ = await scene.clean(keep_versions=2)
+    assert found.choice.removable == (1, 4)
+    assert (found.choice.kept[2], found.choice.kept[3]) == (Kept.TAG, Kept.BRANCH)
+    assert scene.read_all() == {2: 20, 3: 30, 5: 29, 6: 29}
+    assert lance.dataset(scene.uri).checkout_version(("side", None)).to_table().num_rows == 30
+
+
+async def test_a_branch_of_a_branch_keeps_the_version_at_which_the_first_one_left(scene: Scene) -> None:
+    first = lance.dataset(scene.uri).create_branch("first", 1)
+    first.create_branch("first/second", ("first", None))
+    scene.hours = 2
+    await scene.clean()
+    assert scene.read_all() == {1: 10, 6: 29}
+
+
+async def test_what_a_waiting_record_needs_stays(scene: Scene) -> None:
+    old = lance.dataset(scene.uri, version=4)
+    append = scene.staged_append(100)
+    scene.topic.add(append)
+    scene.topic.add(staging.delete(old, "id = 7"))
+    scene.topic.add(b"no transaction")
+    scene.hours = 24 * 10
+    found, _ = await scene.clean()
+    assert found.choice.removable == (1, 2, 3)
+    assert found.choice.kept[4] == Kept.WAITING
+    assert (found.oldest_read_version, found.waiting_records) == (4, 3)
+    assert scene.read_all() == {4: 29, 5: 29, 6: 29}
+    assert append.append.fragments[0].files[0].path in scene.files("data")
+    assert len(scene.files("_deletions")) == 2  # that of version 4, and the staged one
+
+
+async def test_a_restore_that_waits_keeps_the_version_that_it_brings_back(scene: Scene) -> None:
+    scene.topic.add(
+        Transaction(
+            uuid="0" * 8 + "-0000-4000-8000-000000000000", read_version=6, restore=Transaction.Restore(version=3)
+        )
+    )
+    scene.hours = 2
+    found, _ = await scene.clean()
+    assert found.choice.removable == (1, 2)
+
+
+async def test_files_that_nothing_names_go_when_they_are_old_enough(scene: Scene) -> None:
+    abandoned = scene.staged_append(100).append.fragments[0].files[0].path
+    for name in (
+        "_transactions/claim-0123.txn",
+        "_versions/.tmp-17",
+        "data/.tmp-3",
+        "data/x.lance#1",
+        "data/notes.txt",
+    ):
+        scene.put(name)
+    scene.put("_indices/7d2f7a8e-7b7c-4d57-9c39-4b4f8b4f6d11/page.lance")
+    scene.hours = 23
+    found, _ = await scene.clean()
+    assert abandoned in scene.files("data")
+    assert found.unneeded_bytes > 0
+    scene.hours = 25
+    _, cleaned = await scene.clean()
+    assert cleaned.by_reason == {Why.UNNAMED: 3, Why.TEMPORARY: 3}
+    assert scene.files("data") == {
+        "notes.txt",
+        *(file.path for one in lance.dataset(scene.uri).get_fragments() for file in one.data_files()),
+    }
+    assert not scene.files("_indices")
+    assert scene.read_all() == {6: 29}
+
+
+async def test_a_file_that_is_staged_again_stays(scene: Scene) -> None:
+    append = scene.staged_append(100)
+    scene.hours = 48
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    assert Why.UNNAMED in {why for _, why in found.files}
+    scene.topic.add(append)  # after the look, and before anything is deleted
+    cleaned = await cleaning.clean(found)
+    assert append.append.fragments[0].files[0].path in scene.files("data")
+    assert Why.UNNAMED not in cleaned.by_reason
+
+
+async def test_a_tag_that_is_made_after_the_look_keeps_its_version(scene: Scene) -> None:
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    lance.dataset(scene.uri).tags.create("late", 4)
+    await cleaning.clean(found)
+    assert scene.read_all() == {4: 29, 6: 29}
+
+
+async def test_the_file_of_a_claim_check_stays_while_its_record_waits(scene: Scene) -> None:
+    append = scene.staged_append(100)
+    name = "8e7c1f2a-1111-4222-8333-444455556666-0011223344556677.txn"
+    scene.put(f"_transactions/{name}", append.SerializeToString())
+    scene.topic.add(b"", {"transaction-file": name, "transaction-sha256": "0" * 64})
+    scene.hours = 48
+    await scene.clean()
+    assert name in scene.files("_transactions")
+    assert append.append.fragments[0].files[0].path in scene.files("data")
+
+
+async def test_a_killed_run_is_finished_by_the_next_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    delete, calls = os.unlink, []
+
+    def killed(path: str, **options: object) -> None:
+        calls.append(path)
+        if len(calls) > 7:
+            raise OSError(errno.EIO, "killed")
+        delete(path)
+
+    monkeypatch.setattr(os, "unlink", killed)
+    with pytest.raises(StoreUnavailable):
+        await cleaning.clean(found)
+    monkeypatch.undo()
+    assert scene.read_all() == {6: 29}
+    assert len(scene.files("data")) + len(scene.files("_deletions")) + len(scene.files("_transactions")) > 2
+    _, cleaned = await scene.clean()
+    assert set(cleaned.by_reason) == {Why.VERSION}
+    assert len(scene.files("data")) + len(scene.files("_transactions")) == 2
+    assert (await scene.clean())[1].files == 0
+
+
+async def test_a_table_that_may_name_files_in_an_unknown_way_is_left_alone(scene: Scene) -> None:
+    key = f"_versions/{2**64 - 1 - 3}.manifest"
+    file = decode(scene.get(key))
+    manifest = file.manifest
+    manifest.reader_feature_flags |= 1 << 20
+    assert file.transaction is not None
+    scene.put(key, encode(manifest, file.indices, file.transaction))
+    scene.hours = 2
+    with pytest.raises(UnsupportedTable, match="version 3 can't be cleaned up: it needs feature flag 1048576"):
+        await scene.clean()
+    scene.put(key, b"damaged")
+    with pytest.raises(CorruptTable):
+        await scene.clean()
+    assert not scene.deleted
+
+
+async def test_a_tag_that_cannot_be_read_stops_it(scene: Scene) -> None:
+    lance.dataset(scene.uri).tags.create("release", 2)
+    scene.put("_refs/tags/release.json", b"{")
+    scene.hours = 2
+    with pytest.raises(CorruptTable, match=r"_refs/tags/release\.json can't be read"):
+        await scene.clean()
+
+
+async def test_indices_go_with_their_last_version(scene: Scene) -> None:
+    lance.dataset(scene.uri).create_scalar_index("id", "BTREE")
+    before = {one.split("/")[0] for one in scene.files("_indices")}
+    lance.dataset(scene.uri).create_scalar_index("id", "BTREE", replace=True)
+    scene.hours = 2
+    await scene.clean()
+    after = {one.split("/")[0] for one in scene.files("_indices")}
+    assert (len(after), before & after) == (1, set())
+    assert lance.dataset(scene.uri).count_rows("id = 7") == 1
+
+
+async def test_what_a_foreign_restore_brings_back_stays(scene: Scene) -> None:
+    old: Any = lance.dataset(scene.uri, version=2)
+    old.restore()
+    scene.hours = 2
+    await scene.clean()
+    assert scene.read_all() == {7: 20}
