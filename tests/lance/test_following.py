@@ -360,6 +360,10 @@ class TestRewrite:
         assert conflict.rule == "lat"
 
 
+def listed_ids(number: int, ids: range) -> DataFragment:
+    return with_row_ids(fragment(number, rows=len(ids)), [ids])
+
+
 class TestCreateIndex:
     """Over a Rewrite it keeps what is left of its coverage."""
 
@@ -391,11 +395,15 @@ class TestCreateIndex:
 
     def test_of_row_ids_covers_the_new_fragments(self) -> None:
         old = [with_row_ids(fragment(one), [range(10 * one, 10 * one + 10)]) for one in (0, 1, 2)]
-        whole = ordered_rewrite(*old[:2], new=(with_row_ids(fragment(9, rows=20), [range(20)]),))
-        part = ordered_rewrite(*old[1:], new=(with_row_ids(fragment(9, rows=20), [range(10, 30)]),))
+        whole = ordered_rewrite(*old[:2], new=(listed_ids(9, range(20)),))
+        part = ordered_rewrite(*old[1:], new=(listed_ids(9, range(10, 30)),))
         staged = create_index(index(1, fragments=[0, 1]))
-        for theirs, wanted in ((whole, [9]), (part, [0])):
-            assert self.covered(self.rebased(staged, footprint(theirs, staged=False))) == wanted
+        assert self.covered(self.rebased(staged, footprint(whole, staged=False))) == [9]
+        on = ordered_rewrite(listed_ids(9, range(20)), new=(listed_ids(8, range(20)),))
+        assert self.covered(self.rebased(staged, footprint(whole, staged=False), footprint(on, staged=False))) == [8]
+        split = self.rebased(staged, footprint(part, staged=False))
+        assert isinstance(split, RowConflict)
+        assert "rewritten together with others" in split.message
         addresses = create_index(index(1, fragments=[0, 1]))
         addresses.create_index.new_indices[0].index_version = 1  # a B-tree of Lance 14
         assert self.covered(self.rebased(addresses, footprint(part, staged=False))) == [0]

@@ -166,11 +166,13 @@ def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConfli
 def what_is_left(transaction: Transaction, theirs: Sequence[Footprint]) -> str | RowConflict:
     """What the indices still cover after theirs moved rows, for people; empty if nothing that they cover has moved.
 
-    A conflict if nothing is left of an index: it would be useless.
+    A conflict if nothing is left of an index, because it would be useless; and if theirs moved rows, which keep their
+    ids, to where an index that holds these ids covers only some of the rows: pylance 4.0.0 would find these twice.
     """
     rebased = rebase_indices(transaction, theirs)
     unfollowed = [one for one in theirs if one.kind is Kind.REWRITE and one.reuse_version is None]
     gone = BitMap().union(*(BitMap(one.fragments) for one in unfollowed))
+    have_ids = any(group.old_row_ids for one in unfollowed for group in one.moves)
     notes = []
     for staged, now in zip(transaction.create_index.new_indices, rebased.create_index.new_indices, strict=True):
         built = covered_fragments(staged, staged=True)
@@ -180,6 +182,11 @@ def what_is_left(transaction: Transaction, theirs: Sequence[Footprint]) -> str |
         if not covers - gone:
             return RowConflict(
                 message=f"all fragments that index {staged.name!r} was built on were rewritten meanwhile", rule="ixr"
+            )
+        if have_ids and not holds_addresses(staged) and _is_split(built, unfollowed):
+            return RowConflict(
+                message=f"fragments that index {staged.name!r} was built on were rewritten together with others",
+                rule="ixr",
             )
         notes.append(
             f"index {staged.name!r} was built on {len(built)} fragments, of which {len(built & gone)} were rewritten "
@@ -223,6 +230,17 @@ def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Tra
                 )
                 index.index_details.CopyFrom(pack_details(details))
     return rebased
+
+
+def _is_split(built: BitMap, theirs: Iterable[Footprint]) -> bool:
+    """Whether theirs rewrote some of these fragments, or of those to which they moved, together with others."""
+    covered = BitMap(built)
+    for group in (group for one in theirs for group in one.moves):
+        old = BitMap(group.old)
+        if covered & old and not old <= covered:
+            return True
+        covered |= BitMap(group.new) if old <= covered else BitMap()
+    return False
 
 
 def _over_rewrite(index: IndexMetadata, theirs: Footprint) -> IndexMetadata:

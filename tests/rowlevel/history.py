@@ -1,0 +1,347 @@
+"""Random histories of changes that meet in the same rows while compactions move these.
+
+pylance stages each transaction on a random recent version; they are committed in random order. After each commit the
+table must be what the same changes make when they are executed one after the other: rows, values, stable row ids, row
+versions. In the end both versions of pylance read it, through each index and without, and change it further.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from committerd.committer import direct
+from committerd.committer.direct import DirectOutcome
+from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
+from committerd.table.backoff import Backoff
+from committerd.table.prepare import ANYTHING, PrepareOptions
+from committerd.table.versions import Table
+from committerd_client import Staged, staging
+from tests.conformance.histories import Pylances
+from tests.table.scene import world
+
+SCALAR_KINDS = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
+_MISREAD = ("ZONEMAP", "BLOOMFILTER", "INVERTED", "IVF_FLAT")
+_FILE_VERSIONS = ("2.0", "2.1", "2.2")
+_ROWS = 60
+_VERSIONS = ["_row_created_at_version", "_row_last_updated_at_version"]
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of the table that serial execution makes."""
+
+    value: int
+    row_id: int = -1
+    created: int = 0
+    updated: int = 0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A staged transaction, and what it does if it is committed."""
+
+    name: str
+    staged: Staged
+    read: int
+    """The version that it was planned on."""
+    removed: frozenset[int] = frozenset()
+    """By id, the rows that it deletes."""
+    written: dict[int, int] = field(default_factory=dict)
+    """By id, the values of the rows that it inserts or updates."""
+    updates: frozenset[int] = frozenset()
+    """Those of `written` that it found in the table."""
+    fragments: frozenset[int] = frozenset()
+    """The fragments that it moves."""
+
+    @property
+    def touched(self) -> frozenset[int]:
+        return self.removed | self.written.keys()
+
+
+@dataclass(slots=True)
+class Told:
+    """What became of the transactions, as (name, outcome), and the number of rows that were followed."""
+
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    followed: int = 0
+
+
+class History:
+    """One table and its history."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.rng = random.Random(seed)
+        self.root = folder / "table"
+        self.stable = self.rng.random() < 0.5
+        self.values = iter(range(1000, 10**9))
+        self.rows: dict[int, Row] = {}
+        self.changed: dict[int, int] = {}
+        """By id, the version that last inserted, updated or deleted the row."""
+        self.moved: dict[int, int] = {}
+        """By fragment, the version that rewrote it."""
+        self.updated = 0
+        """The version of the last update."""
+        self.index_made = 0
+        """The version that last made an index."""
+        self.misread: set[str] = set()
+        """The names of indices that 4.0.0 misreads in tables with stable row ids, whoever commits (docs/conflicts.md)."""
+        self.told = Told()
+        self._create(folder)
+
+    def _create(self, folder: Path) -> None:
+        rng, is_clone = self.rng, self.rng.random() < 0.15
+        root = folder / "origin" if is_clone else self.root
+        lance.write_dataset(
+            self._table({id: next(self.values) for id in range(_ROWS)}),
+            str(root),
+            max_rows_per_file=rng.choice((7, 12, 20)),
+            data_storage_version=rng.choice(_FILE_VERSIONS),  # type: ignore[arg-type]
+            enable_stable_row_ids=self.stable,
+            enable_v2_manifest_paths=rng.random() < 0.7,
+        )
+        if rng.random() < 0.7:
+            lance.dataset(str(root)).delete(_is_one_of(rng.sample(range(_ROWS), rng.randint(1, 12))))
+        if is_clone:
+            lance.dataset(str(root)).shallow_clone(str(self.root), lance.dataset(str(root)).version)
+        for column in rng.sample(("id", "v", "text", "vector"), rng.randint(0, 2)):
+            self._index(lance.dataset(str(self.root)), column)
+        self.rows = self._read()
+        self.begin = lance.dataset(str(self.root)).version
+
+    def _table(self, values: dict[int, int]) -> pa.Table:
+        vectors = [float(one) for id in values for one in (id, id % 3)]
+        return pa.table(
+            {
+                "id": pa.array(values.keys(), pa.int64()),
+                "v": pa.array(values.values(), pa.int64()),
+                "text": [f"word{value % 5} row{value}" for value in values.values()],
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), 2),
+            }
+        )
+
+    def _index(self, dataset: lance.LanceDataset, column: str) -> Staged | None:
+        """Build an index; staged if the history has begun."""
+        kind = {"text": self.rng.choice(("INVERTED", "NGRAM")), "vector": "IVF_FLAT"}.get(column)
+        kind = kind or self.rng.choice(SCALAR_KINDS)
+        parameters: Any = {"num_partitions": 2} if kind == "IVF_FLAT" else {}
+        name = f"{column}_{self.rng.randint(0, 1)}"
+        if kind in _MISREAD:
+            self.misread.add(name)
+        if self.rows:
+            return staging.create_index(dataset, column, kind, name=name, replace=True, **parameters)
+        build: Any = dataset.create_index if kind == "IVF_FLAT" else dataset.create_scalar_index
+        build(column, kind, name=name, replace=True, **parameters)
+        return None
+
+    def _read(self) -> dict[int, Row]:
+        dataset = lance.dataset(str(self.root))
+        columns = ["id", "v", "text", "vector", *(_VERSIONS if self.stable else ())]
+        found = dataset.to_table(columns=columns, with_row_id=self.stable).to_pylist()
+        rows = {
+            one["id"]: Row(one["v"], one.get("_rowid", -1), *(one[name] for name in _VERSIONS if self.stable))
+            for one in found
+        }
+        assert len(rows) == len(found) == dataset.count_rows(), "a row is in the table twice"
+        assert all(one["text"].endswith(f"row{one['v']}") for one in found)
+        assert all(one["vector"] == [float(one["id"]), float(one["id"] % 3)] for one in found)
+        return rows
+
+    async def stage(self) -> Waiting:
+        """Stage a random change on a recent version."""
+        latest = lance.dataset(str(self.root)).version
+        read = self.rng.randint(max(self.begin, latest - 4), latest)
+        dataset = lance.dataset(str(self.root), version=read)
+        there = dataset.to_table(columns=["id"]).column("id").to_pylist()
+        kinds: list[Callable[[lance.LanceDataset, list[int]], Awaitable[Waiting | None]]] = [
+            self._delete, self._update, self._upsert, self._compact, self._compact, self._create_index,
+        ]  # fmt: skip
+        for kind in self.rng.sample(kinds, len(kinds)):
+            waiting = await kind(dataset, there)
+            if waiting is not None:
+                return waiting
+        raise AssertionError("no change is possible")
+
+    def _some(self, there: list[int]) -> list[int]:
+        if self.rng.random() < 0.3:  # neighbours, so that fragments lose all their rows
+            start = self.rng.randrange(len(there))
+            return there[start : start + self.rng.randint(5, 25)]
+        return self.rng.sample(there, min(len(there), self.rng.randint(1, 6)))
+
+    async def _delete(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+        if len(there) < 25:
+            return None
+        some = self._some(there)
+        return Waiting("delete", staging.delete(dataset, _is_one_of(some)), dataset.version, frozenset(some))
+
+    async def _update(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+        if not there:
+            return None
+        some = self._some(there)
+        value = next(self.values)
+        set_to = {"v": str(value), "text": f"'word{value % 5} row{value}'"}
+        staged = staging.update(dataset, set_to, where=_is_one_of(some))
+        return Waiting("update", staged, dataset.version, written=dict.fromkeys(some, value), updates=frozenset(some))
+
+    async def _upsert(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+        if not there:
+            return None
+        known = self._some(there)
+        new = [one for one in self.rng.sample(range(_ROWS + 40), self.rng.randint(0, 3)) if one not in there]
+        written = {id: next(self.values) for id in [*known, *new]}
+        staged = staging.merge_insert(dataset, self._table(written), on="id")
+        return Waiting("upsert", staged, dataset.version, written=written, updates=frozenset(known))
+
+    async def _compact(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+        done = staging.compact_files(
+            dataset,
+            target_rows_per_fragment=self.rng.choice((25, 40, 1000)),
+            max_rows_per_group=self.rng.choice((8, 1024)),
+            materialize_deletions_threshold=0.0,
+        )
+        if not done.groups:
+            return None
+        reservation = staging.reserve_fragments(lance.dataset(str(self.root)), done.ids_needed)
+        reserved = (await self._committed(reservation)).reserved
+        ids = range(reserved[0], reserved[0] + reserved[1])
+        if self.rng.random() < 0.5:
+            done = staging.with_remapped_indices(lance.dataset(str(self.root), version=dataset.version), done, ids)
+        old = frozenset(one.id for group in done.groups for one in group.old)
+        return Waiting("compact", done.rewrite(ids), dataset.version, fragments=old)
+
+    async def _create_index(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+        if not there:
+            return None
+        dataset = lance.dataset(str(self.root))  # pylance refuses to build one on another version
+        staged = self._index(dataset, self.rng.choice(("id", "v", "text", "vector")))
+        assert staged is not None
+        return Waiting("index", staged, dataset.version)
+
+    async def _committed(self, staged: Staged) -> DirectOutcome:
+        return await direct.commit(
+            Table(LocalStore(self.root, durable=False)),
+            staged.transaction,
+            options=PrepareOptions(allowed=ANYTHING, verify_files=True),
+            world=world(random=self.rng),
+            backoff=Backoff(self.rng),
+        )
+
+    async def commit(self, waiting: Waiting) -> None:
+        """Commit it, and check the table; or check that there is a reason to refuse it."""
+        done = await self._committed(waiting.staged)
+        self.told.outcomes[waiting.name, done.status.value.lower()] += 1
+        if done.status is not Status.COMMITTED:
+            assert done.status is Status.RETRYABLE, f"{waiting.name}: {done.status} {done.message}"
+            assert self._may_be_refused(waiting), f"{waiting.name} was refused without a reason: {done.message}"
+            return
+        late = [id for id in waiting.touched if self.changed.get(id, 0) > waiting.read]
+        assert not late, f"{waiting.name} has changed rows {late} over a change that it had not read"
+        self._execute(waiting, done.version)
+        found = self._read()
+        assert found == self.rows, f"{waiting.name}: {_difference(found, self.rows)}"
+
+    def _may_be_refused(self, waiting: Waiting) -> bool:
+        if waiting.name == "index":
+            return True  # another index of its name, or nothing is left of what it covers
+        since = (*map(self.changed.get, waiting.touched), *map(self.moved.get, waiting.fragments))
+        if waiting.name == "compact" and self.index_made > waiting.read:
+            return True  # it may cover what is compacted
+        if waiting.name == "upsert" and self.updated > waiting.read:
+            return True  # an Update that names no keys may have inserted any
+        return any(version is not None and version > waiting.read for version in since)
+
+    def _execute(self, waiting: Waiting, version: int) -> None:
+        """Do in `rows` what the transaction does."""
+        for id in waiting.removed:
+            del self.rows[id]
+        found = self._read() if self.stable else {}
+        for id, value in waiting.written.items():
+            before = self.rows.get(id)
+            self.rows[id] = Row(value)
+            if self.stable:
+                # A merge of pylance inserts updated rows anew; an update keeps their ids.
+                row_id = found[id].row_id
+                kept = before is not None and before.row_id == row_id
+                assert kept or waiting.name != "update"
+                created = before.created if before is not None and kept else version
+                self.rows[id] = Row(value, row_id, created, version)
+        self.changed |= dict.fromkeys(waiting.touched, version)
+        self.moved |= dict.fromkeys(waiting.fragments, version)
+        if waiting.name == "index":
+            self.index_made = version
+        if waiting.name == "update":
+            self.updated = version
+
+
+def _difference(found: dict[int, Row], wanted: dict[int, Row]) -> str:
+    wrong = sorted(id for id in found.keys() | wanted.keys() if found.get(id) != wanted.get(id))
+    return "; ".join(f"row {id} is {found.get(id)}, not {wanted.get(id)}" for id in wrong[:3])
+
+
+def _is_one_of(ids: list[int]) -> str:
+    return f"id in ({', '.join(map(str, ids))})"
+
+
+def _wrong(answer: dict[str, Any], history: History, *, old: bool) -> list[str]:
+    """What a reader finds otherwise than it is, except for what its version finds wrongly in any table."""
+    if "error" in answer:
+        return [answer["error"]]
+    wrong = list(answer["lookups"])
+    if old and history.stable:
+        wrong = [one for one in wrong if one.partition(":")[0] not in history.misread]
+    return wrong
+
+
+def check_readers(history: History, versions: Pylances) -> None:
+    """Both versions of pylance find the rows, through each index and without."""
+    for reader, old in ((versions.new, False), (versions.old, True)):
+        if reader is not None:
+            answer = reader.read(history.root)
+            wrong = _wrong(answer, history, old=old)
+            assert not wrong, f"pylance {'4.0.0' if old else '14.0.2'}: {wrong[:3]}"
+            assert answer["rows"] == len(history.rows)
+
+
+def change_further(history: History) -> None:
+    """pylance itself goes on with the table: it merges, deletes, compacts, optimizes indices and cleans up."""
+    rng, uri = history.rng, str(history.root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        there = sorted(history.rows)
+        gone = rng.sample(there, min(3, len(there)))
+        lance.dataset(uri).delete(_is_one_of(gone))
+        new = {id: next(history.values) for id in (500, *rng.sample(there, min(2, len(there))))}
+        builder = lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        builder.execute(history._table(new))
+        lance.dataset(uri).optimize.compact_files(target_rows_per_fragment=30, num_threads=1)
+        lance.dataset(uri).optimize.optimize_indices()
+        lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+    for id in gone:
+        del history.rows[id]
+    history.rows |= {id: Row(value) for id, value in new.items()}
+    values = {id: row.value for id, row in history._read().items()}
+    assert values == {id: row.value for id, row in history.rows.items()}
+
+
+async def run(seed: int, folder: Path, versions: Pylances) -> Told:
+    """Play one history. Raises `AssertionError` where a table or a verdict is wrong."""
+    history = History(seed, folder)
+    for _ in range(history.rng.randint(1, 3)):
+        waiting = [await history.stage() for _ in range(history.rng.randint(2, 4))]
+        history.rng.shuffle(waiting)
+        for one in waiting:
+            await history.commit(one)
+    check_readers(history, versions)
+    change_further(history)
+    check_readers(history, versions)
+    return history.told
