@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from committerd.lance.conflicts.key_filter import KeyUnion, appended_keys, encoded_keys
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import REASON_KEY, encode_settled, short
 from committerd.queue.position import AppMark, Position, encode_metadata
 from committerd.queue.rounds import Coalesce, Part, changed_keys, part_of
 from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
+from committerd_common.own_properties import KEYS
 from committerd_common.request import Envelope, Request
 
 
@@ -134,6 +136,7 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
         member.app_id, member.app_version, member.app_run = app.app_id, app.version, app.run
     if shared:
         member.properties.update(request.transaction.transaction_properties)
+        member.properties.pop(KEYS, None)  # large, and part of the version's own
         member.operation = request.operation
     return member
 
@@ -213,13 +216,28 @@ def appends_together(transactions: Sequence[Transaction]) -> Transaction:
     """The Append of several: all fragments in order, and the lowest read version.
 
     pylance 4.0.0 merges in the same way (`execute_batch`), but drops uuids and properties; committerd keeps both in
-    `members`.
+    `members`. Its `committerd.keys` are those of all.
     """
     one = Transaction(read_version=min(t.read_version for t in transactions))
     one.append.SetInParent()
     for transaction in transactions:
         one.append.fragments.extend(transaction.append.fragments)
+    keys = _keys_together(transactions)
+    if keys is not None:
+        one.transaction_properties[KEYS] = encoded_keys(keys.message())
     return one
+
+
+def _keys_together(transactions: Sequence[Transaction]) -> KeyUnion | None:
+    """The keys of all rows that several Appends bring; None if one does not say, or if they don't fit one filter."""
+    union: KeyUnion | None = None
+    for transaction in transactions:
+        keys = appended_keys(transaction)
+        if keys is None or (union is not None and not union.takes(keys)):
+            return None
+        union = union or KeyUnion(keys)
+        union.add(keys)
+    return union
 
 
 def configs_together(transactions: Sequence[Transaction]) -> Transaction:

@@ -64,6 +64,7 @@ class TableCalls:
         data_storage_version: str | None = None,
         max_rows_per_file: int | None = None,
         max_bytes_per_file: int | None = None,
+        keys: str | Sequence[str] = (),
         app: AppUnit | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Timeout = CLIENTS_TIMEOUT,
@@ -76,7 +77,8 @@ class TableCalls:
         `data`: an Arrow table, record batch or reader, a pandas or polars DataFrame, a Lance dataset, a list of dicts,
         or a dict of columns. Columns match by name, and values are cast to the table's types. `create`: create the
         table with these rows if it does not exist; `enable_stable_row_ids` and `data_storage_version` are for that
-        case, as in `lance.write_dataset`.
+        case, as in `lance.write_dataset`. `keys`: the columns by which others upsert; then upserts of other keys pass
+        the Append and need not be executed again (`staging.append`).
 
         Raises `TableMissing`, `StagingError` for rows that don't fit the table, and the errors of `commit`.
         """
@@ -89,6 +91,7 @@ class TableCalls:
             if create
             else None,
             files=Files(max_rows_per_file=max_rows_per_file, max_bytes_per_file=max_bytes_per_file),
+            keys=(keys,) if isinstance(keys, str) else tuple(keys),
             properties=properties,
         )
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)

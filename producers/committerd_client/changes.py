@@ -18,10 +18,11 @@ from committerd_client.options import Files, NewTable
 from committerd_client.place import Place
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.fragments import fragment, storage_version
+from committerd_client.staging.keys import KEYS_MAX, KeyHashes, key_columns, name_keys
 from committerd_client.staging.rows import comparable
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
-from committerd_common.messages import DataFragment, Field
+from committerd_common.messages import DataFragment, Field, Transaction
 
 if TYPE_CHECKING:
     import lance
@@ -39,6 +40,8 @@ class Append:
     new_table: NewTable | None = None
     """How to create the table if it does not exist; None = it must exist."""
     files: Files = field(default_factory=Files)
+    keys: Sequence[str] = ()
+    """The key columns whose values the Append names, so that upserts of other keys pass it; empty = none."""
     properties: Mapping[str, str] | None = None
     _written: _Written | None = None
 
@@ -67,12 +70,20 @@ class Append:
                     "which can't be read again: read the rows again and append them",
                     code="schema_differs",
                 )
-            stream = Stream(*self.rows.read(dataset.schema))
+            schema, batches = self.rows.read(dataset.schema)
+            hashes = KeyHashes(key_columns(dataset, self.keys), most=KEYS_MAX) if self.keys else None
+            stream = Stream(schema, batches if hashes is None else hashes.adding(batches))
             fragments = [fragment(one) for one in _write(stream, dataset, self.files, mode="append")]
-            written = self._written = _Written(tuple(fragments), tuple(table.manifest.fields), _count(fragments))
+            written = self._written = _Written(
+                tuple(fragments),
+                tuple(table.manifest.fields),
+                _count(fragments),
+                hashes.filter() if hashes is not None else None,
+            )
         transaction = table.transaction(None, self.properties)
         transaction.append.SetInParent()
         transaction.append.fragments.extend(written.fragments)
+        name_keys(transaction, written.keys)
         return table.change(transaction, inserted=written.count)
 
 
@@ -83,6 +94,8 @@ class _Written:
     fragments: tuple[DataFragment, ...]
     fields: tuple[Field, ...]
     count: int
+    keys: Transaction.KeyExistenceFilter | None = None
+    """Those of an Append that names them."""
 
     def fits(self, table: ReadTable) -> bool:
         """Whether an Append to this version of the table may name the files."""

@@ -20,7 +20,7 @@ from committerd_common.messages import Transaction
 from committerd_spark.arrow_types import arrow_schema
 from committerd_spark.casting import check
 from committerd_spark.errors import SchemaMismatch, TableMissing
-from committerd_spark.tasks import RESULT, MergeRows, Place, WriteFragments, refusal
+from committerd_spark.tasks import FRAGMENT, KEYS, RESULT, TRANSACTION, MergeRows, Place, WriteFragments, refusal
 
 
 class Mode(StrEnum):
@@ -68,8 +68,7 @@ class Sink:
             raise TableMissing(f"there is no table at {self.uri} to delete from: check the URI, or create it first")
         else:
             schema = self.schema or given
-        if mode.keyed:
-            self._check_keys(schema)
+        self._check_keys(schema)
         wanted = pa.schema([schema.field(key) for key in self.keys]) if mode is Mode.DELETE else schema
         check(given, wanted)
         if mode.keyed and dataset is not None:
@@ -91,7 +90,7 @@ class Sink:
     def _merge(self, df: DataFrame, dataset: Any, schema: pa.Schema, mode: Mode) -> Work | None:
         place = Place(uri=self.uri, storage_options=self.storage_options, version=dataset.version)
         task = MergeRows(place=place, schema=schema, keys=tuple(self.keys), delete=mode is Mode.DELETE)
-        payload = next(_run(df.repartition(1), task), None)
+        _, payload = next(_run(df.repartition(1), task), (TRANSACTION, None))
         return None if payload is None else read_table(dataset).staged(Transaction.FromString(payload))
 
     def _write(self, df: DataFrame, dataset: Any, schema: pa.Schema, mode: Mode) -> Work | None:
@@ -103,8 +102,10 @@ class Sink:
             replace=replace,
             data_storage_version=self.data_storage_version if dataset is None else None,
             keys=tuple(self.keys) if mode.keyed else (),
+            named=tuple(self.keys) if mode is Mode.APPEND and not replace else (),
         )
-        fragments = _fragments(_run(df.repartition(1) if mode.keyed else df, task))
+        results = list(_run(df.repartition(1) if mode.keyed else df, task))
+        fragments = _fragments(payload for kind, payload in results if kind == FRAGMENT)
         if not fragments and mode is not Mode.OVERWRITE:
             return None
         if dataset is None:
@@ -117,7 +118,9 @@ class Sink:
             )
         if replace:
             return staging.overwrite(fragments, schema, dataset=dataset)
-        return read_table(dataset).staged(staging.append(fragments, read_version=dataset.version))
+        named = [Transaction.KeyExistenceFilter.FromString(payload) for kind, payload in results if kind == KEYS]
+        keys = staging.joined_keys(named)
+        return read_table(dataset).staged(staging.append(fragments, read_version=dataset.version, keys=keys))
 
 
 def opened(uri: str, storage_options: Mapping[str, str] | None) -> Any:
@@ -133,8 +136,8 @@ def opened(uri: str, storage_options: Mapping[str, str] | None) -> Any:
         return None
 
 
-def _run(df: DataFrame, task: WriteFragments | MergeRows) -> Iterator[bytes]:
-    """Run the task over the partitions, and yield the payloads of their results. Raises the errors that they return."""
+def _run(df: DataFrame, task: WriteFragments | MergeRows) -> Iterator[tuple[str, bytes]]:
+    """Run the task over the partitions, and yield their results. Raises the errors that they return."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
@@ -143,10 +146,10 @@ def _run(df: DataFrame, task: WriteFragments | MergeRows) -> Iterator[bytes]:
         refused = refusal(kind, bytes(payload))
         if refused is not None:
             raise refused
-        yield bytes(payload)
+        yield kind, bytes(payload)
 
 
-def _fragments(described: Iterator[bytes]) -> list[Any]:
+def _fragments(described: Iterable[bytes]) -> list[Any]:
     payloads = [payload.decode() for payload in described]
     if not payloads:
         return []

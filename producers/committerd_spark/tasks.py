@@ -26,7 +26,7 @@ _RESULT = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
 
 Results = Iterator[tuple[str, bytes]]
 """(kind, payload) of each row that a task returns."""
-FRAGMENT, TRANSACTION = "fragment", "transaction"
+FRAGMENT, TRANSACTION, KEYS = "fragment", "transaction", "keys"
 _REFUSALS: dict[str, type[SparkWriteError]] = {kind.code: kind for kind in (SchemaMismatch, InvalidKeys)}
 
 
@@ -58,13 +58,28 @@ class WriteFragments:
     data_storage_version: str | None = None
     keys: Sequence[str] = ()
     """Key columns, whose values must differ in all rows; given only if the task sees the whole batch."""
+    named: Sequence[str] = ()
+    """Key columns whose values the Append names; empty = none."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row for each fragment, with pylance's JSON of it; nothing if there are no rows."""
+        """Yield one row for each fragment, with pylance's JSON of it, and one with the keys if they are named; nothing
+        if there are no rows.
+        """
         rows = Rows(batches, self.schema, keys=self.keys)
         yield from rows.written(self._write)
 
     def _write(self, reader: pa.RecordBatchReader) -> Results:
+        if self.named:
+            from committerd_client.staging.keys import KEYS_MAX, KeyHashes, key_columns
+
+            hashes = KeyHashes(key_columns(self.place.open(), self.named), most=KEYS_MAX)
+            with_keys = pa.RecordBatchReader.from_batches(reader.schema, hashes.adding(reader))
+            yield from self._fragments(with_keys)
+            yield KEYS, hashes.filter().SerializeToString()
+        else:
+            yield from self._fragments(reader)
+
+    def _fragments(self, reader: pa.RecordBatchReader) -> Results:
         from lance.fragment import write_fragments
 
         fragments = write_fragments(

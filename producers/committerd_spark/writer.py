@@ -55,9 +55,11 @@ class LanceBatchWriter:
         """Configure a writer; it connects at the first write.
 
         `uri`, `dataset`, `topic_prefix`: as in the committer's settings; the default of `dataset` is the last part of
-        the URI without `.lance`. `keys`: columns by which the modes upsert and delete find rows. `app_id`: identifies a
-        stream after a restart, and must differ for each stream that writes to the table; default its `queryName`.
-        `storage_options`: credentials and endpoints of the object store, as in pylance; they are sent to the executors.
+        the URI without `.lance`. `keys`: columns by which the modes upsert and delete find rows; with mode append the
+        columns by which others upsert, so that upserts of other keys pass the batch (`staging.append`). `app_id`:
+        identifies a stream after a restart, and must differ for each stream that writes to the table; default its
+        `queryName`. `storage_options`: credentials and endpoints of the object store, as in pylance; they are sent to
+        the executors.
 
         For a table that does not exist yet: `schema` (default that of the first DataFrame, with all columns nullable),
         `enable_stable_row_ids`, `enable_v2_manifest_paths`, `data_storage_version` as in `lance.write_dataset`.

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
 from committerd.lance.conflicts.grid import Verdict, check
-from committerd.lance.conflicts.key_filter import KeyFilter
+from committerd.lance.conflicts.key_filter import encoded_keys
 from committerd.lance.format.kind import Kind
 from committerd.lance.transactions.transaction import footprint_of_ours, footprint_of_theirs
 from committerd_common.messages import Transaction
-from committerd_common.own_properties import BY_KEY, MERGE
+from committerd_common.own_properties import BY_KEY, KEYS, MERGE
 from tests.lance import samples
 from tests.lance.operations import (
     DELETES_OF_0,
@@ -77,8 +76,10 @@ class TestInsertedKeys:
         assert verdict(update(fragment(0, deleted=1)), append()) is C
 
     def test_a_merge_by_key_over_an_append_that_names_its_keys(self) -> None:
-        def appending(*hashes: int) -> Footprint:
-            return replace(AN_APPEND, key_filter=KeyFilter(field_ids=(0,), exact=frozenset(hashes)))
+        def appending(*hashes: int) -> Transaction:
+            made = append()
+            made.transaction_properties[KEYS] = encoded_keys(self.inserting(*hashes).update.inserted_rows)
+            return made
 
         by_key = self.inserting(1, 2)
         by_key.transaction_properties[MERGE] = BY_KEY
@@ -86,6 +87,9 @@ class TestInsertedKeys:
         assert verdict(by_key, appending(2, 3)) is R
         assert verdict(by_key, append()) is R
         assert verdict(self.inserting(1, 2), appending(3)) is R
+        strange = append()
+        strange.transaction_properties[KEYS] = "of another writer"
+        assert verdict(by_key, strange) is R
 
     def test_over_an_update_without_filter(self) -> None:
         assert verdict(self.inserting(1), update(fragment(1, deleted=1))) is R

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -9,6 +10,7 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
+from committerd.lance.conflicts.key_filter import KEYS_MAX, encoded_keys
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
@@ -28,7 +30,7 @@ from committerd_common.messages import (
     MergedGeneration,
     Transaction,
 )
-from committerd_common.own_properties import BY_KEY, EMPTIED, IN_ORDER, MERGE, ROWS
+from committerd_common.own_properties import BY_KEY, EMPTIED, IN_ORDER, KEYS, MERGE, ROWS
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, replacement, rewrite, update
 from tests.lance.samples import fragment, index, transaction, updates
@@ -124,6 +126,15 @@ class TestReadVersion:
         assert refusal(transaction(read_version=1 << 63, append=Transaction.Append())) == "detached_read_version"
 
 
+def naming(keys: str) -> Transaction:
+    return transaction(append=Transaction.Append(), transaction_properties={KEYS: keys})
+
+
+def keys_of(count: int) -> Transaction.KeyExistenceFilter:
+    exact = Transaction.ExactKeySetFilter(key_hashes=range(count))
+    return Transaction.KeyExistenceFilter(field_ids=[0], exact=exact)
+
+
 @pytest.mark.parametrize(
     "staged",
     [
@@ -131,6 +142,11 @@ class TestReadVersion:
         transaction(overwrite=Transaction.Overwrite(config_upsert_values={"committerd.x": "1"})),
         transaction(append=Transaction.Append(), transaction_properties={ROWS: IN_ORDER}),
         transaction(rewrite=Transaction.Rewrite(), transaction_properties={ROWS: "by-id"}),
+        naming("no base64!"),
+        naming(b64encode(b"\xff").decode()),
+        naming(encoded_keys(Transaction.KeyExistenceFilter(exact=Transaction.ExactKeySetFilter(key_hashes=[1])))),
+        naming(encoded_keys(Transaction.KeyExistenceFilter(field_ids=[0], bloom=Transaction.BloomFilter()))),
+        naming(encoded_keys(keys_of(KEYS_MAX + 1))),
         transaction(rewrite=Transaction.Rewrite(), transaction_properties={EMPTIED: "1"}),
         transaction(update=Transaction.Update(), transaction_properties={MERGE: ""}),
         config(config_updates=updates({"committerd.x": None})),
@@ -147,6 +163,7 @@ def test_keys_of_the_queue_are_reserved(staged: Transaction) -> None:
     [
         transaction(rewrite=Transaction.Rewrite(), transaction_properties={ROWS: IN_ORDER}),
         transaction(update=Transaction.Update(), transaction_properties={MERGE: BY_KEY}),
+        naming(encoded_keys(keys_of(KEYS_MAX))),
     ],
 )
 def test_producers_may_say_what_the_queue_can_not_see(staged: Transaction) -> None:

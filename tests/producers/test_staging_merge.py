@@ -220,6 +220,33 @@ async def test_an_upsert_contradicts_an_append_and_a_merge_that_inserts_nothing_
     assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [2, 3, 7]
 
 
+async def test_an_upsert_passes_an_append_of_other_keys_that_names_them(uri: str) -> None:
+    base = lance.dataset(uri)
+    passing = staging.merge_insert(base, rows(7, 1), on="id")
+    same = staging.merge_insert(base, rows(9), on="id")
+    by_source = staging.merge_insert(base, rows(7), on="id", when_not_matched_by_source_delete="id < 0")
+    added = rows(8, 9)
+    keys = staging.keys_of(base, "id", added)
+    assert (await commit(uri, staging.append(write_fragments(added, base), keys=keys))).status is Status.COMMITTED
+    assert (await commit(uri, same)).status is Status.RETRYABLE
+    assert (await commit(uri, by_source)).status is Status.RETRYABLE
+    assert (await commit(uri, passing)).status is Status.COMMITTED
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2, 3, 7, 8, 9]
+    assert lance.dataset(uri).count_rows("id = 1 and text = 'new'") == 1
+
+
+def test_keys_of_parts_are_joined(uri: str) -> None:
+    base = lance.dataset(uri)
+    one, two = (staging.keys_of(base, ["id"], rows(*some)) for some in ((1, 2), (2, 3)))
+    assert staging.joined_keys([one, two]) == staging.keys_of(base, "id", rows(1, 2, 3))
+    many = staging.keys_of(base, "id", rows(1, 2), keys_max=1)
+    assert staging.joined_keys([one, many]) is None
+    assert staging.joined_keys([]) is None
+    fragments = write_fragments(rows(1, 2), base)
+    assert not staging.append(fragments, keys=many).transaction_properties
+    assert not staging.append(fragments).transaction_properties
+
+
 def test_a_reader_is_read_once_and_its_keys_are_those_of_a_table(uri: str) -> None:
     base = lance.dataset(uri)
     table = rows(*range(2, 50))

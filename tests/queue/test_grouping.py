@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from committerd.lance.conflicts import key_filter
+from committerd.lance.conflicts.key_filter import appended_keys, encoded_keys
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
     Group,
@@ -25,6 +27,7 @@ from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, decode_marks, decode_position, start_of
 from committerd.queue.rounds import Coalesce
 from committerd_common.messages import INVALID, DataFragment, Manifest, Refusal, Transaction
+from committerd_common.own_properties import KEYS
 from committerd_common.request import AppUnit, Envelope, Request
 from tests.lance.samples import updates
 
@@ -115,6 +118,33 @@ def test_a_version_of_several_keeps_uuids_and_properties_of_each() -> None:
     assert dict(settled.members[0].properties) == {"note": "first"}
     assert [m.read_version for m in settled.members] == [9, 4]
     assert [m.operation for m in settled.members] == ["append", "append"]
+
+
+def naming_keys(*hashes: int, uuid: str = "a", field: int = 0) -> Transaction:
+    made = append(uuid)
+    keys = Transaction.KeyExistenceFilter(field_ids=[field], exact=Transaction.ExactKeySetFilter(key_hashes=hashes))
+    made.transaction_properties[KEYS] = encoded_keys(keys)
+    return made
+
+
+def test_appends_together_name_the_keys_of_all() -> None:
+    together = appends_together([naming_keys(5, 1), naming_keys(5, 9), naming_keys()])
+    keys = appended_keys(together)
+    assert keys is not None
+    assert keys.exact == frozenset({1, 5, 9})
+    member = member_of(request(naming_keys(5)), shared=True)
+    assert not member.properties
+
+
+@pytest.mark.parametrize("other", [append("b"), naming_keys(1, field=2)])
+def test_appends_together_name_no_keys_if_one_names_none_or_those_of_other_columns(other: Transaction) -> None:
+    assert not appends_together([naming_keys(1), other]).transaction_properties
+    assert not appends_together([other, naming_keys(1)]).transaction_properties
+
+
+def test_too_many_keys_together_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_filter, "KEYS_MAX", 2)
+    assert not appends_together([naming_keys(1, 2), naming_keys(3)]).transaction_properties
 
 
 def test_configurations_together_have_all_entries() -> None:

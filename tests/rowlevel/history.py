@@ -95,7 +95,8 @@ class History:
         self.index_made = 0
         """The version that last made an index."""
         self.misread: set[str] = set()
-        """The names of indices that 4.0.0 misreads in tables with stable row ids, whoever commits (docs/conflicts.md)."""
+        """The names of indices that 4.0.0 misreads in tables with stable row ids, whoever commits: docs/conflicts.md.
+        """
         self.told = Told()
         self._create(folder)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from committerd_client import CommitTimeout
+from committerd_client import CommitTimeout, RetryableConflict, SyncCommitClient, staging
 from committerd_spark import (
     ConnectUnsupported,
     InvalidKeys,
@@ -185,6 +185,20 @@ def test_an_upsert_that_is_refused_is_executed_again(spark: SparkSession, queue:
     assert done is not None
     assert done.attempts == 2
     assert queue.column("id") == [0, 1, 2, 3, 4, 100]
+
+
+def test_an_append_names_its_keys_and_an_upsert_of_others_passes_it(spark: SparkSession, queue: Queue) -> None:
+    queue.writer().write(spark.range(3))
+    upsert = staging.merge_insert(queue.table(), pa.table({"id": [2, 50]}), on="id")
+    same = staging.merge_insert(queue.table(), pa.table({"id": [11]}), on="id")
+    queue.writer(keys="id").write(spark.range(10, 20, 1, 3))
+    with SyncCommitClient(queue.kafka, dataset=queue.name, timeout=60) as client:
+        client.commit(upsert)
+        with pytest.raises(RetryableConflict):
+            client.commit(same)
+    assert sorted(queue.column("id")) == [0, 1, 2, *range(10, 20), 50]
+    with pytest.raises(SchemaMismatch, match="keys \\['key'\\] are no columns"):
+        queue.writer(keys="key").write(spark.range(1))
 
 
 def test_rows_pass_an_overwrite_that_came_between(spark: SparkSession, queue: Queue) -> None:

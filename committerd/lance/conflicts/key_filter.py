@@ -6,9 +6,12 @@ negatives.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 
-from committerd_common.messages import Transaction
+from committerd_common.malformed import MalformedError
+from committerd_common.messages import DecodeError, Transaction
+from committerd_common.own_properties import KEYS
 
 # Lance: transaction.proto, BloomFilter: the defaults of unset numbers.
 NUMBER_OF_ITEMS_DEFAULT = 8192
@@ -98,6 +101,28 @@ class KeyUnion:
             made.bloom.number_of_items = self.like.number_of_items
             made.bloom.probability = self.like.probability
         return made
+
+
+def appended_keys(transaction: Transaction) -> KeyFilter | None:
+    """The keys of the rows that an Append brings (property `committerd.keys`); None if it does not say.
+
+    Raises `MalformedError` if the property holds anything but an exact filter of at most `KEYS_MAX` keys.
+    """
+    text = transaction.transaction_properties.get(KEYS)
+    if text is None:
+        return None
+    try:
+        message = Transaction.KeyExistenceFilter.FromString(b64decode(text, validate=True))
+    except (ValueError, DecodeError) as error:
+        raise MalformedError(f"it is no KeyExistenceFilter in base64: {error}") from error
+    if not message.field_ids or message.WhichOneof("data") != "exact" or len(message.exact.key_hashes) > KEYS_MAX:
+        raise MalformedError(f"it must name key columns, and be an exact filter of at most {KEYS_MAX} keys")
+    return key_filter(message)
+
+
+def encoded_keys(message: Transaction.KeyExistenceFilter) -> str:
+    """A value of the property `committerd.keys`."""
+    return b64encode(message.SerializeToString(deterministic=True)).decode()
 
 
 def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
+from committerd.lance.conflicts.key_filter import appended_keys
 from committerd.lance.format.kind import Kind
+from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import Cost, Operation, ReadVersion, StagedFiles
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import files_of
+from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import Manifest, Transaction
+from committerd_common.own_properties import KEYS
 
 _NAMED_MAX = 10
 
@@ -19,8 +24,18 @@ def _staged_files(transaction: Transaction) -> StagedFiles:
     return StagedFiles(fragments, files_of(fragments))
 
 
+def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+    with blamed(f"property {KEYS}", code="reserved_key", staged=True):
+        appended_keys(transaction)
+
+
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
-    return AN_APPEND
+    if KEYS not in transaction.transaction_properties:
+        return AN_APPEND
+    try:
+        return replace(AN_APPEND, key_filter=appended_keys(transaction))
+    except MalformedError:
+        return AN_APPEND  # another writer's: what it says of its keys is not understood, so they are not known
 
 
 def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
@@ -66,6 +81,8 @@ APPEND = Operation(
     read_version=ReadVersion.OPTIONAL,
     cost=Cost.FRAGMENTS,
     staged_files=_staged_files,
+    own_properties=frozenset({KEYS}),
+    validate=_validate,
     differing_schema=_differing_schema,
     footprint=_footprint,
     build=_build,

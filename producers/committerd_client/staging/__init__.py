@@ -38,7 +38,7 @@ from committerd_client.staging.deletion import delete
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment, lance_schema
 from committerd_client.staging.indices import add_index_segments, create_index, drop_index, optimize_indices
-from committerd_client.staging.keys import KEYS_MAX
+from committerd_client.staging.keys import KEYS_MAX, joined_keys, keys_of
 from committerd_client.staging.merge import StagedMerge, merge_insert
 from committerd_client.staging.operations import data_replacement, reserve_fragments, restore
 from committerd_client.staging.rows import append, append_if_exists, create, overwrite
@@ -68,6 +68,8 @@ __all__ = [
     "drop_columns",
     "drop_index",
     "fragment",
+    "joined_keys",
+    "keys_of",
     "lance_schema",
     "merge_insert",
     "new_uuid",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import Transaction
+from committerd_common.own_properties import BY_KEY, MERGE
 
 if TYPE_CHECKING:
     import lance
-    import pyarrow as pa
 
 _UPDATE_MODES = {
     "rewrite_rows": Transaction.REWRITE_ROWS,
@@ -73,8 +73,9 @@ def merge_insert(
     key columns alone. `use_index`: whether a scalar index on the key may be used.
 
     A merge that may insert names its keys (`keys.py`). Of two merges that insert the same key, the second is RETRYABLE;
-    so is a merge after an Append. A merge with more than `keys_max` keys conflicts with every other merge that may
-    insert.
+    so is a merge after an Append. But a merge that has no clause for rows that are not in the source passes an Append
+    that names its keys (`append(keys=...)`), if they are others. A merge with more than `keys_max` keys conflicts with
+    every other merge that may insert.
 
     `again`: the argument of a `reexecute` callback. If rows were appended since the same merge was executed, its
     results for the rest of the table are still valid: the helper reads only the new rows, and stages the files that are
@@ -110,6 +111,8 @@ def merge_insert(
         executed_at=time.time(),
     )
     transaction = table.transaction(uuid, properties)
+    if not when_not_matched_by_source_delete:
+        transaction.transaction_properties[MERGE] = BY_KEY
     staged = _found_before(merge, dataset, transaction, again)
     staged = staged or _executed(merge, dataset, transaction, use_index=use_index)
     return staged if again is None else replace(staged, can_catch_up=staged.merge is not None)
@@ -188,13 +191,8 @@ def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
     """Run pylance's merge, and collect the keys of the rows in the same pass."""
     import pyarrow as pa
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in source:
-            hashes.add(batch)
-            yield batch
-
     if isinstance(source, pa.RecordBatchReader):
-        with Stream(source.schema, batches()).being_read() as reader:
+        with Stream(source.schema, hashes.adding(source)).being_read() as reader:
             planned = builder.execute_uncommitted(reader)
     else:
         hashes.add_all(source)

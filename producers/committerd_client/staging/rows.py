@@ -10,6 +10,7 @@ from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import default_storage_version, fragment, lance_schema, storage_version
+from committerd_client.staging.keys import name_keys
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
 from committerd_common.messages import DataFragment, Field, Transaction
 from committerd_common.uris import canonical_uri
@@ -28,6 +29,7 @@ def append(
     dataset: lance.LanceDataset,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
+    keys: Transaction.KeyExistenceFilter | None = None,
 ) -> Staged: ...
 
 
@@ -38,6 +40,7 @@ def append(
     read_version: int = 0,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
+    keys: Transaction.KeyExistenceFilter | None = None,
 ) -> Transaction: ...
 
 
@@ -48,6 +51,7 @@ def append(
     read_version: int = 0,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
+    keys: Transaction.KeyExistenceFilter | None = None,
 ) -> Staged | Transaction:
     """Append the rows of fragments that `lance.fragment.write_fragments` returned.
 
@@ -62,7 +66,9 @@ def append(
     table: an Overwrite may give the field ids to columns of other types, and then nobody can read the rows.
 
     `uuid`: default a new one; keep it if you stage the same work again. `properties`: stored with the version;
-    `__lance_commit_message` is the commit message.
+    `__lance_commit_message` is the commit message. `keys`: the keys of all the rows (`keys_of`), so that a concurrent
+    upsert of other keys passes the Append. Without them an upsert that was planned before it is executed again. The
+    version stores them: about 13 bytes for each key. A wrong set of keys lets an upsert insert a key twice.
 
     Raises `TypeError` for rows in place of fragments. Raises `StagingError` if there are no fragments
     (`nothing_to_stage`); for fragments with fields that the dataset does not have, or without columns that it requires
@@ -73,6 +79,7 @@ def append(
     table = None if dataset is None else read_table(dataset)
     transaction = new_transaction(table.version if table else read_version, uuid=uuid, properties=properties)
     transaction.append.fragments.extend(_messages(fragments, "append"))
+    name_keys(transaction, keys)
     if not transaction.append.fragments:
         raise StagingError(
             "there are no fragments to append: write_fragments() returns none if there are no rows",
