@@ -149,6 +149,11 @@ def test_moved_rows_keep_the_version_that_created_them(
     assert not (found.versions[1:] == found.versions[:-1]).any()
 
 
+def test_an_id_between_those_of_a_list_is_looked_for_further() -> None:
+    table = Existing([([array("Q", [1, 9])], [(2, 3)]), ([range(5, 6)], [(1, 4)])])
+    assert row_by_row(versions_of(runs_of_all((range(5, 6),)), table.known(BitMap64([5])))) == [4]
+
+
 @UNHURRIED
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=8), st.data())
 def test_rows_that_changed_have_the_new_version(runs: list[tuple[int, int]], data: st.DataObject) -> None:
