@@ -29,6 +29,7 @@ _NAMES = (
     "mixed",
     "bursts",
     "upserts",
+    "staging",
     "idle",
     "backlog",
     "judge",

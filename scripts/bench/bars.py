@@ -10,7 +10,19 @@ from scripts.bench.bench import mode
 from scripts.bench.burst_side import Kind
 from scripts.bench.plan import Plan
 from scripts.bench.results import Results, Side
-from scripts.bench.scenarios import bursts, fragments, idle, judging, memory, mixed, no_coalescing, s3, upserts, writers
+from scripts.bench.scenarios import (
+    bursts,
+    fragments,
+    idle,
+    judging,
+    memory,
+    mixed,
+    no_coalescing,
+    s3,
+    staging,
+    upserts,
+    writers,
+)
 
 Verdict = Literal["met", "NOT MET", "not measured", "FAILED"]
 
@@ -219,6 +231,21 @@ def _upserts(share: float, times: float) -> Callable[[_Values, Plan], tuple[str,
     return judge
 
 
+def _staging(size: int, indexed: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        from scripts.bench.staging_side import PAIRS  # imports pylance
+
+        ratios = {}
+        for helper, pair in PAIRS.items():
+            if indexed or not pair.needs_index:
+                case = staging.case(helper, size, indexed)
+                ratios[helper] = value("committerd", case, "seconds") / value("pylance", case, "seconds")
+        worst = sorted(ratios, key=lambda helper: ratios[helper], reverse=True)[:3]
+        return ", ".join(f"{helper} {ratios[helper]:.2f}x" for helper in worst), ratios[worst[0]] <= 1.1
+
+    return judge
+
+
 def _memory(case: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
     def judge(value: _Values, _: Plan) -> tuple[str, bool]:
         ours, theirs = value("committerd", case, "peak"), value("pylance", memory.PROCESS, "peak")
@@ -267,6 +294,16 @@ _BARS = (
             _upserts(share, times),
         )
         for share, times in ((0.0, 1), (0.3, 1), (1.0, 0.5))
+    ),
+    *(
+        _Bar(
+            "staging",
+            f"each staging helper, {size} fragments" + (", key indexed" if indexed else ""),
+            "<= 1.1x pylance's own call, every one",
+            _staging(size, indexed),
+        )
+        for size in (300, 3000, 30_000)
+        for indexed in (False, True)
     ),
     *(
         _Bar("idle", f"submit to outcome when idle, {case}", "<= 2 Kafka hops + 1.2x the write", _idle(case))

@@ -49,6 +49,9 @@ class Plan:
     upserts_each: int = 15
     upsert_rows: int = 20
 
+    staging: Mapping[int, int] = field(default_factory=lambda: {300: 5, 3000: 3, 30_000: 3})
+    """Fragments in the table -> how often each helper is called."""
+
     idle_commits: int = 200
     idle_s3_commits: int = 50
     backlog: int = 100_000
@@ -99,6 +102,7 @@ def quick(runs: int | None) -> Plan:
         burst_behind=1,
         upsert_clients=2,
         upserts_each=3,
+        staging={300: 2},
         idle_commits=20,
         idle_s3_commits=5,
         backlog=2000,
@@ -130,6 +134,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         + start
         + plan.burst_behind * 10,
         "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20),
+        "staging": 30 + sum(10 + 0.012 * size for size in plan.staging) * 2,
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,

@@ -18,13 +18,17 @@ from committerd_common.messages import Transaction
 
 APPENDED_ID = -1
 """The id in every row of the files."""
+KEYED_ROWS = 4
+"""The rows of each file of a keyed pool."""
+_MARKS = [0x1234567890ABCDE1 + row * 0x0102030405060709 for row in range(KEYED_ROWS)]
+"""The ids in the file that is copied for a keyed pool; each occurs in it once, as 8 bytes."""
 READ_VERSION = 1
 """The read version of each staged Append: that of a producer that opened the table once, at the start. So each is
 judged against everything committed since.
 """
 _NAME_CHARS = 50
 _FRAGMENTS, _MAX_FRAGMENT_ID = 2, 11  # fields of the message Manifest
-_LENGTH, _FOOTER = struct.Struct("<I"), struct.Struct("<qhh4s")
+_LENGTH, _FOOTER, _ID = struct.Struct("<I"), struct.Struct("<qhh4s"), struct.Struct("<q")
 
 
 class WrongTable(AssertionError):
@@ -77,24 +81,32 @@ def _file_name(number: int) -> str:
     return f"{number:08d}".ljust(_NAME_CHARS, "0") + ".lance"
 
 
-def make_pool(folder: Path, count: int) -> Pool:
-    """Write the files."""
+def make_pool(folder: Path, count: int, *, keyed: bool = False) -> Pool:
+    """Write the files. `keyed`: each has four rows, whose ids count up from file to file."""
     from lance.fragment import write_fragments
 
     from committerd_client import staging
 
     scratch = folder / "template.lance"
-    written = write_fragments(rows([APPENDED_ID]), str(scratch), mode="create")[0]
+    written = write_fragments(rows(_MARKS if keyed else [APPENDED_ID]), str(scratch), mode="create")[0]
     metadata = json.dumps(written.to_json())
     name = json.loads(metadata)["files"][0]["path"]
     body = (scratch / "data" / name).read_bytes()
     files = folder / "data"
     files.mkdir()
     for number in range(count):
-        (files / _file_name(number)).write_bytes(body)
+        (files / _file_name(number)).write_bytes(_with_keys(body, number) if keyed else body)
     fragment = staging.append([written]).append.fragments[0].SerializeToString()
     assert len(name) == len(_file_name(0)), "pylance's names have another length: a message can't be filled in"
     return Pool(str(files), count, name, fragment, metadata)
+
+
+def _with_keys(body: bytes, number: int) -> bytes:
+    for row, mark in enumerate(_MARKS):
+        old = _ID.pack(mark)
+        assert body.count(old) == 1, "pylance encodes the ids in another way: they can't be replaced"
+        body = body.replace(old, _ID.pack(number * KEYED_ROWS + row))
+    return body
 
 
 def make_table(pool: Pool, uri: Path, *, ids: Iterable[int] = ()) -> None:
@@ -113,7 +125,7 @@ def make_table(pool: Pool, uri: Path, *, ids: Iterable[int] = ()) -> None:
 
 
 def enlarge_table(pool: Pool, uri: Path, fragments: int) -> None:
-    """Give a new table this many fragments of one row: rewrites version 1, and writes no data files.
+    """Give a new table this many fragments, one of each file of the pool: rewrites version 1, and writes no data files.
 
     A commit does not read the files that are already in the table. The manifest is pylance's own with more fields at
     the end of its message, which protobuf allows.

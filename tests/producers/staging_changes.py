@@ -335,6 +335,10 @@ def in_no_order(one: Transaction) -> None:
             one.update.removed_fragment_ids.sort()
             one.update.fields_modified.sort()
             one.update.fields_for_preserving_frag_bitmap.sort()
+        case "create_index":
+            for index in one.create_index.removed_indices:  # their uuids say which they are
+                index.ClearField("files")
+                index.index_details.ClearField("value")
         case "merge" | "project" as name if not _tells_nullability():
             getattr(one, name).ClearField("preserves_nullability")
         case _:

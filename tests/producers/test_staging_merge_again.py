@@ -334,6 +334,10 @@ def fragment(number: int, *, file: str = "", deleted: int = 0) -> DataFragment:
     return made
 
 
+def packed(*fragments: DataFragment) -> list[bytes]:
+    return [one.SerializeToString() for one in fragments]
+
+
 @pytest.mark.parametrize(
     ("now", "changed", "all_matched", "others"),
     [
@@ -353,11 +357,11 @@ def test_what_is_to_be_looked_through(
     now: list[DataFragment], changed: set[int], all_matched: list[int] | None, others: list[int] | None
 ) -> None:
     for may_lose_rows, wanted in ((True, all_matched), (False, others)):
-        found = to_look_through([fragment(1), fragment(2)], now, changed, may_lose_rows=may_lose_rows)
+        found = to_look_through(packed(fragment(1), fragment(2)), packed(*now), changed, may_lose_rows=may_lose_rows)
         assert (found if found is None else [one.id for one in found]) == wanted
 
 
 def test_a_fragment_that_had_lost_rows_is_looked_through_when_it_changes() -> None:
-    before = [fragment(1), fragment(2, deleted=1)]
+    before = packed(fragment(1), fragment(2, deleted=1))
     for now in (fragment(2), fragment(2, deleted=2)):
-        assert to_look_through(before, [fragment(1), now], {1}, may_lose_rows=True) == [now]
+        assert to_look_through(before, packed(fragment(1), now), {1}, may_lose_rows=True) == [now]

@@ -106,7 +106,7 @@ def read_state(dataset: lance.LanceDataset) -> TableState:
         for segment in index.segments
     ]
     table = read_table(dataset)
-    return table_state(table.version, table.manifest.fragments, segments)
+    return table_state(table.version, table.fragments(), segments)
 
 
 def _fragment(given: DataFragment, segments: Iterable[Segment]) -> FragmentState:

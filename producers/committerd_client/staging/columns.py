@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from committerd_client.headers import Staged
@@ -16,7 +17,12 @@ from committerd_common.messages import DataFragment, Field
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
+    from lance.fragment import LanceFragment
+    from lance.schema import LanceSchema
     from lance.udf import BatchUDF
+
+_AT_ONCE = 8
+"""Fragments whose new columns are computed at the same time."""
 
 Transforms: TypeAlias = (
     "Mapping[str, str] | BatchUDF | Callable[[pa.RecordBatch], pa.RecordBatch] | pa.Field | pa.Schema"
@@ -57,11 +63,13 @@ def add_columns(
     if isinstance(transforms, pa.Field):
         transforms = pa.schema([transforms])
     if isinstance(transforms, pa.Schema):
-        fragments, fields = list(table.manifest.fragments), _with_null_columns(dataset, table, transforms)
+        fragments, fields = list(table.fragments()), _with_null_columns(dataset, table, transforms)
     else:
         table.refuse_legacy("add_columns")
         given: Any = dict(transforms) if isinstance(transforms, Mapping) else transforms
-        fragments, fields = _merged(dataset, given, read_columns, batch_size)
+        # A function of the caller may depend on the order of its calls.
+        at_once = _AT_ONCE if isinstance(given, dict) else 1
+        fragments, fields = _merged(dataset, given, read_columns, batch_size, at_once=at_once)
     return _merge(table, fragments, fields, uuid=uuid, properties=properties)
 
 
@@ -155,21 +163,27 @@ def _preserves_nullability(table: ReadTable, fields: Iterable[Field]) -> bool:
 
 
 def _merged(
-    dataset: lance.LanceDataset, transforms: Any, read_columns: list[str] | None, batch_size: int | None
+    dataset: lance.LanceDataset,
+    transforms: Any,
+    read_columns: list[str] | None,
+    batch_size: int | None,
+    *,
+    at_once: int,
 ) -> tuple[list[DataFragment], list[Field]]:
     """Every fragment with a new file for the new columns, and the schema with these columns."""
-    fragments: list[DataFragment] = []
-    fields: list[Field] = []
-    for one in dataset.get_fragments():
+
+    def merged(one: LanceFragment) -> tuple[DataFragment, LanceSchema]:
         made, schema = one.merge_columns(transforms, columns=read_columns, batch_size=batch_size)
-        fragments.append(fragment(made))
-        fields, _ = lance_schema(schema)
-    if not fragments:
+        return fragment(made), schema
+
+    with ThreadPoolExecutor(at_once) as threads:
+        done = list(threads.map(merged, dataset.get_fragments()))
+    if not done:
         raise StagingError(
             "the table has no rows to compute columns from: give the new columns as a pyarrow Schema",
             code="nothing_to_stage",
         )
-    return fragments, fields
+    return [made for made, _ in done], lance_schema(done[-1][1])[0]
 
 
 def _with_null_columns(dataset: lance.LanceDataset, table: ReadTable, added: pa.Schema) -> list[Field]:
@@ -194,21 +208,23 @@ def _retyped(
 ) -> tuple[list[DataFragment], list[Field]]:
     """Every fragment with a new file for the cast columns, and the schema with these in place of the old ones."""
     import pyarrow as pa
+    from lance.udf import batch_udf
 
     old = {one.id: one.name for one in table.manifest.fields}
     renamed = {one.id: one.name for one in fields}
     taken = set(old.values())
     temporary = {id: _unused(f"{old[id]}_new", taken) for id in retyped}
 
-    def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [batch.column(old[id]).cast(kind) for id, kind in retyped.items()],
-            schema=pa.schema(
-                [pa.field(temporary[id], kind, dataset.schema.field(old[id]).nullable) for id, kind in retyped.items()]
-            ),
-        )
+    new_schema = pa.schema(
+        [pa.field(temporary[id], kind, dataset.schema.field(old[id]).nullable) for id, kind in retyped.items()]
+    )
 
-    fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None)
+    @batch_udf(output_schema=new_schema)
+    def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
+        return pa.RecordBatch.from_arrays(columns, schema=new_schema)
+
+    fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None, at_once=_AT_ONCE)
     new = {}
     for id, name in temporary.items():
         top = next(one for one in merged if one.parent_id == -1 and one.name == name)

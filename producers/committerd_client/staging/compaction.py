@@ -24,7 +24,7 @@ from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
 from committerd_client.staging.remapping import RewrittenIndex, remapped_indices
-from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
+from committerd_client.staging.transactions import ReadTable, new_transaction, read_table, refuse_legacy
 from committerd_common.messages import DataFragment, Field
 from committerd_common.own_properties import IN_ORDER, ROWS
 
@@ -118,6 +118,7 @@ def compact_files(
 
     `groups`, `options`: as in `compaction_tasks`. `execute`: executes the tasks, by default in this process.
     """
+    read_table(dataset)  # refuses what can't be committed before anything is rewritten
     return compacted(dataset, execute(dataset, compaction_tasks(dataset, groups=groups, **options)))
 
 
@@ -134,7 +135,7 @@ def compact_files_again(
     A group is valid if its old fragments are still there with the same files and deletions. The rest is planned again.
     """
     table = read_table(dataset)
-    latest = {one.id: one for one in table.manifest.fragments}
+    latest = {one.id: one for one in table.fragments()}
     kept = [
         group
         for group in before.groups
@@ -174,7 +175,7 @@ def compaction_tasks(
     """
     from lance.optimize import Compaction
 
-    read_table(dataset).refuse_legacy("compaction")
+    refuse_legacy(dataset.data_storage_version, "compaction")
     if options.get("defer_index_remap"):
         raise StagingError(
             "defer_index_remap: a Rewrite can't carry the fragment reuse index to the table. Leave it out, and "

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
 from committerd_client.headers import StagedChange
-from committerd_client.staging.fragments import fragment
-from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_client.staging.fragments import fragment, opened_fragments
+from committerd_client.staging.transactions import read_table
 from committerd_common.messages import DataFragment
 
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
+    from lance.fragment import FragmentMetadata, LanceFragment
 
-_FEW_FRAGMENTS = 100
-"""Up to this number pylance is asked for each fragment by id, and does not have to wrap all of them for Python."""
+_AT_ONCE = 16
+"""Deletion files that are written at once."""
 
 
 def delete(
@@ -39,7 +41,7 @@ def delete(
     found = RowOffsets()
     for batch in dataset.scanner(columns=[], filter=predicate, with_row_address=True).to_reader():
         found.add(batch.column("_rowaddr"))
-    changed, removed = delete_rows(dataset, table, found, predicate)
+    changed, removed = delete_rows(dataset, found, predicate)
     operation.updated_fragments.extend(changed)
     operation.deleted_fragment_ids.extend(removed)
     return table.change(transaction, deleted=sum(found.counts().values()))
@@ -72,9 +74,7 @@ class RowOffsets:
         return list(self._of_fragment[fragment_id])
 
 
-def delete_rows(
-    dataset: lance.LanceDataset, table: ReadTable, rows: RowOffsets, predicate: str
-) -> tuple[list[DataFragment], list[int]]:
+def delete_rows(dataset: lance.LanceDataset, rows: RowOffsets, predicate: str) -> tuple[list[DataFragment], list[int]]:
     """Delete these rows, which are those for which the predicate is true.
 
     Returns the fragments with new deletion files, and the ids of the fragments without rows left. Only fragments that
@@ -83,24 +83,17 @@ def delete_rows(
     from lance.fragment import LanceFragment
 
     by_offset = hasattr(LanceFragment, "delete_rows")
+
+    def deleted(one: LanceFragment) -> FragmentMetadata | None:
+        return one.delete_rows(rows.of(one.fragment_id)) if by_offset else one.delete(predicate)
+
     changed: list[DataFragment] = []
     removed: list[int] = []
-    for one in _fragments(dataset, table, rows.counts()):
-        after = one.delete_rows(rows.of(one.fragment_id)) if by_offset else one.delete(predicate)
-        if after is None:
-            removed.append(one.fragment_id)
-        elif by_offset or after.num_deletions != one.num_deletions:  # a random predicate may leave all rows
-            changed.append(fragment(after))
+    opened = opened_fragments(dataset, rows.counts())
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for one, after in zip(opened, threads.map(deleted, opened), strict=True):
+            if after is None:
+                removed.append(one.fragment_id)
+            elif by_offset or after.num_deletions != one.num_deletions:  # a random predicate may leave all rows
+                changed.append(fragment(after))
     return changed, removed
-
-
-def _fragments(dataset: lance.LanceDataset, table: ReadTable, ids: Mapping[int, int]) -> Iterator[lance.LanceFragment]:
-    """The fragments with these ids, in the order of the manifest."""
-    if len(ids) > _FEW_FRAGMENTS:
-        yield from (one for one in dataset.get_fragments() if one.fragment_id in ids)
-        return
-    for one in table.manifest.fragments:
-        if one.id in ids:
-            found = dataset.get_fragment(one.id)
-            assert found is not None, "it is in the manifest of the same version"
-            yield found

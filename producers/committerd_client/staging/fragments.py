@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from committerd_client.staging.errors import StagingError
@@ -14,9 +14,11 @@ from committerd_common.messages import DataFile, DataFragment, DeletionFile, Ext
 if TYPE_CHECKING:
     import lance.fragment
     import pyarrow as pa
-    from lance.fragment import FragmentMetadata
+    from lance.fragment import FragmentMetadata, LanceFragment
     from lance.schema import LanceSchema
 
+_FEW_FRAGMENTS = 100
+"""Up to this number pylance is asked for each fragment by id, and does not have to wrap all of them for Python."""
 _FRAGMENT_FIELDS = frozenset(
     {
         "id",
@@ -41,6 +43,16 @@ _FILE_FIELDS = frozenset(
 )
 _DELETION_FIELDS = frozenset({"read_version", "id", "file_type", "num_deleted_rows", "base_id"})
 _DELETION_TYPES = {"array": DeletionFile.ARROW_ARRAY, "bitmap": DeletionFile.BITMAP}
+
+
+def opened_fragments(dataset: lance.LanceDataset, ids: Collection[int]) -> list[LanceFragment]:
+    """The fragments of the dataset with these ids, ascending. Raises no error for an id that it does not have."""
+    if len(ids) > _FEW_FRAGMENTS:
+        return sorted(
+            (one for one in dataset.get_fragments() if one.fragment_id in ids), key=lambda one: one.fragment_id
+        )
+    opened = (dataset.get_fragment(id) for id in sorted(ids))
+    return [one for one in opened if one is not None]
 
 
 def fragment(metadata: FragmentMetadata) -> DataFragment:

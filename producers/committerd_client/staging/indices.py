@@ -18,6 +18,7 @@ from committerd_common.messages import UUID, IndexMetadata, Transaction, VectorI
 if TYPE_CHECKING:
     import lance
     from lance.dataset import Index
+    from lance.indices import IndexSegmentDescription
 
 
 def create_index(
@@ -60,14 +61,14 @@ def drop_index(
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
     """Drop an index by name, with all its segments. Raises `StagingError` if the table does not have it."""
-    staged = None
-    if any(index.name == name for index in dataset.describe_indices()):
-        staged = _index_change(
-            dataset, lambda opened: opened.drop_index(name), names=[name], uuid=uuid, properties=properties
-        )
-    if staged is None:
+    table = read_table(dataset)
+    transaction = table.transaction(uuid, properties)
+    for index in dataset.describe_indices():
+        if index.name == name:
+            transaction.create_index.removed_indices.extend(_described(index, segment) for segment in index.segments)
+    if not transaction.create_index.removed_indices:
         raise StagingError(f"the table has no index {name!r}", code="index")
-    return staged
+    return table.staged(transaction)
 
 
 def optimize_indices(
@@ -140,6 +141,21 @@ def _index_change(
     transaction = new_transaction(found.read_version, uuid=uuid, properties=properties)
     transaction.create_index.CopyFrom(found.create_index)
     return Staged(transaction=transaction, read_uuid=table.read_uuid if found.read_version == table.version else None)
+
+
+def _described(index: Any, segment: IndexSegmentDescription) -> IndexMetadata:
+    """A segment of the table, as far as pylance describes it; enough to remove it, because its uuid identifies it."""
+    made = IndexMetadata(
+        uuid=UUID(uuid=uuids.UUID(str(segment.uuid)).bytes),
+        fields=index.fields,
+        name=index.name,
+        dataset_version=segment.dataset_version_at_last_update,
+        fragment_bitmap=encode_fragments(BitMap(segment.fragment_ids)),
+        index_version=segment.index_version,
+        base_id=getattr(segment, "base_id", None),
+    )
+    made.index_details.type_url = index.type_url
+    return made
 
 
 def _index(segment: Index, vectors: set[int]) -> IndexMetadata:

@@ -19,6 +19,8 @@ conflict needlessly, and one of them is executed again.
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -42,6 +44,7 @@ _FEW_ROWS = 1000
 
 # Lance: inserted_rows.rs. Lance can compare only filters of the same size as pylance's.
 _BLOOM_ITEMS, _BLOOM_PROBABILITY, _BLOOM_BYTES = 8192, 0.00057, 32768
+_NULL, _PRESENT = b"\x00", b"\x01"
 _FLOAT_TYPES = {"halffloat": "<e", "float": "<f", "double": "<d"}
 
 
@@ -81,6 +84,8 @@ class KeyHashes:
         if keys.num_rows < _FEW_ROWS:
             return keys
         try:
+            if len(names) == 1:
+                return pa.RecordBatch.from_arrays([keys.column(0).unique()], names=names)
             grouped = pa.Table.from_batches([keys]).group_by(names).aggregate([])
         except pa.ArrowException:  # no grouping for the type
             return keys
@@ -103,11 +108,14 @@ class KeyHashes:
         """Whether a row of the batch may have an added key; never False if a row has one."""
         return self.too_many or not self._hashes.isdisjoint(self._of(batch))
 
-    def _of(self, batch: pa.RecordBatch) -> Iterator[int]:
+    def _of(self, batch: pa.RecordBatch) -> Iterable[int]:
         """The hash of each row's key."""
         columns = [_encoded(batch, field) for _, field in self._columns]
-        for parts in zip(*columns, strict=True):
-            yield int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little")
+        keys = columns[0] if len(columns) == 1 else map(b"".join, zip(*columns, strict=True))
+        digests = array("Q", b"".join([blake2b(key, digest_size=8).digest() for key in keys]))
+        if sys.byteorder == "big":
+            digests.byteswap()
+        return digests
 
     def filter(self) -> Transaction.KeyExistenceFilter:
         """The filter over all added keys; if there were too many, a filter that overlaps with every other one."""
@@ -233,11 +241,13 @@ def _fixed(column: pa.Array, width: int) -> Iterator[bytes]:
     """Encoded values of a fixed-width type, from the column's buffer. `width`: in bytes."""
     buffers: list[Any] = column.buffers()
     start = column.offset * width
-    memory = memoryview(buffers[1])[start : start + len(column) * width] if len(column) else memoryview(b"")
-    valid = column.is_valid().to_pylist()
-    for place, present in enumerate(valid):
-        yield _prefixed(bytes(memory[place * width : (place + 1) * width]) if present else None)
+    memory = bytes(memoryview(buffers[1])[start : start + len(column) * width]) if len(column) else b""
+    prefix = _PRESENT + struct.pack("<I", width)
+    values = (prefix + memory[place : place + width] for place in range(0, len(memory), width))
+    if not column.null_count:
+        return values
+    return (one if present else _NULL for one, present in zip(values, column.is_valid().to_pylist(), strict=True))
 
 
 def _prefixed(value: bytes | None) -> bytes:
-    return b"\x00" if value is None else b"\x01" + struct.pack("<I", len(value)) + value
+    return _NULL if value is None else _PRESENT + struct.pack("<I", len(value)) + value

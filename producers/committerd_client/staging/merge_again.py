@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import opened_fragments
 from committerd_client.staging.keys import KeyHashes
 from committerd_client.staging.transactions import ReadTable
 from committerd_common.messages import DataFragment, Transaction
@@ -106,8 +107,8 @@ def still_holds(before: Merge, update: Transaction.Update, now: Merge, dataset: 
         return False
     changed = {one.id for one in update.updated_fragments} | set(update.removed_fragment_ids)
     new = to_look_through(
-        before.table.manifest.fragments,
-        now.table.manifest.fragments,
+        before.table.packed_fragments,
+        now.table.packed_fragments,
         changed,
         may_lose_rows=now.changes_all_it_matches,
     )
@@ -125,8 +126,7 @@ def _may_have_its_keys(merge: Merge, fragments: Collection[DataFragment], datase
         keys.add_all(merge.source)
         if keys.too_many:
             return True
-        numbers = {one.id for one in fragments}
-        chosen = [one for one in dataset.get_fragments() if one.fragment_id in numbers]
+        chosen = opened_fragments(dataset, {one.id for one in fragments})
         rows = dataset.scanner(columns=merge.names, fragments=chosen, scan_in_order=False).to_table()
         return any(keys.has_one_of(batch) for batch in rows.combine_chunks().to_batches())
     except StagingError:  # pylance can compare these keys and we can't
@@ -134,19 +134,18 @@ def _may_have_its_keys(merge: Merge, fragments: Collection[DataFragment], datase
 
 
 def to_look_through(
-    before: Iterable[DataFragment], now: Iterable[DataFragment], changed: Collection[int], *, may_lose_rows: bool
+    before: Iterable[bytes], now: Iterable[bytes], changed: Collection[int], *, may_lose_rows: bool
 ) -> list[DataFragment] | None:
     """The fragments of a later version that a merge on an earlier version has not read; None = execute it in full.
 
-    `changed`: ids of the fragments that the merge changes. `may_lose_rows`: whether other fragments may be gone or have
-    lost rows.
+    `before`, `now`: the fragments of both versions, serialized (`ReadTable.packed_fragments`). `changed`: ids of the
+    fragments that the merge changes. `may_lose_rows`: whether other fragments may be gone or have lost rows.
     """
-    rest, new, same = {one.id: one for one in before}, [], False
-    for one in now:
+    known, current = set(before), set(now)
+    same, new = not known.isdisjoint(current), []
+    rest = {one.id: one for one in map(DataFragment.FromString, known - current)}
+    for one in sorted(map(DataFragment.FromString, current - known), key=lambda one: one.id):
         was = rest.pop(one.id, None)
-        if was == one:
-            same = True
-            continue
         if was is not None and (one.id in changed or not may_lose_rows):
             return None
         if was is None or was.HasField("deletion_file") or list(was.files) != list(one.files):

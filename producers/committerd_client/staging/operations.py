@@ -45,7 +45,7 @@ def data_replacement(
     them with `lance.file.LanceFileWriter`. Raises `StagingError` for fragments that the table does not have.
     """
     table = read_table(dataset)
-    known = {one.id for one in table.manifest.fragments}
+    known = {one.id for one in table.fragments()}
     unknown = sorted(new_files.keys() - known)
     if unknown or not new_files:
         raise StagingError(

@@ -48,6 +48,7 @@ def would_commit(
         version=dataset.version,
         commit_lock=watch.lock,
         storage_options=dataset.latest_storage_options(),
+        session=dataset.session(),  # with its caches
     )
     try:
         change(opened)

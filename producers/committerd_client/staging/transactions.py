@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from committerd_client.headers import Staged, StagedChange
 from committerd_client.staging.errors import StagingError
-from committerd_common.messages import Field, Manifest, Transaction
+from committerd_common.messages import DataFragment, Field, Manifest, PackedManifest, Transaction
 from committerd_common.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class ReadTable:
     """The version of a table at which a dataset is open; changes are planned against it."""
 
     manifest: Manifest
+    """Without its fragments."""
+    packed_fragments: Sequence[bytes] = field(default=(), repr=False)
+    """Each fragment, in the manifest's order, as a serialized `DataFragment`."""
     read_uuid: str | None = field(init=False)
     """The uuid of the transaction that made the version."""
 
@@ -58,6 +61,13 @@ class ReadTable:
     @property
     def version(self) -> int:
         return self.manifest.version
+
+    def fragments(self) -> Sequence[DataFragment]:
+        """The fragments, decoded. Raises `StagingError` for fragments with features that this client does not know."""
+        decoded = Manifest.FromString(PackedManifest(fragments=self.packed_fragments).SerializeToString())
+        decoded.version = self.version
+        _refuse_unknown(decoded)
+        return decoded.fragments
 
     @property
     def stable_row_ids(self) -> bool:
@@ -93,12 +103,7 @@ class ReadTable:
         )
 
     def refuse_legacy(self, what: str) -> None:
-        if self.manifest.data_format.version == "0.1":
-            raise StagingError(
-                f"{what}: the table has data files of the legacy format 0.1, which are not rewritten. Copy it into a "
-                "new table with lance.write_dataset(dataset, uri, data_storage_version='stable')",
-                code="legacy_files",
-            )
+        refuse_legacy(self.manifest.data_format.version, what)
 
     def refuse_blobs(self, what: str) -> None:
         blobs = [one.name for one in self.manifest.fields if _BLOB in one.metadata or _is_blob_v2(one)]
@@ -110,19 +115,32 @@ class ReadTable:
             )
 
 
+def refuse_legacy(storage_version: str, what: str) -> None:
+    """Raise `StagingError` for the legacy format of data files."""
+    if storage_version == "0.1":
+        raise StagingError(
+            f"{what}: the table has data files of the legacy format 0.1, which are not rewritten. Copy it into a "
+            "new table with lance.write_dataset(dataset, uri, data_storage_version='stable')",
+            code="legacy_files",
+        )
+
+
 def _is_blob_v2(one: Field) -> bool:
     return one.metadata.get("ARROW:extension:name", b"") == b"lance.blob.v2"
 
 
 def read_table(dataset: lance.LanceDataset) -> ReadTable:
-    """The version at which the dataset is open. Does no I/O.
+    """The version at which the dataset is open. Does no I/O, and decodes no fragments.
 
     Raises `StagingError` for a branch or a detached version, because the table's committer does not write these, and
     for a table with features that this client does not know.
     """
     # pylance pickles a dataset as this message, which holds more than its Python objects expose.
     raw: bytes = dataset._ds.serialized_manifest()
-    manifest = Manifest.FromString(bytes(raw))
+    packed = PackedManifest.FromString(bytes(raw))
+    fragments = tuple(packed.fragments)
+    packed.ClearField("fragments")
+    manifest = Manifest.FromString(packed.SerializeToString())
     if manifest.branch:
         raise StagingError(
             f"the dataset is open at branch {manifest.branch!r}: its commits go to a table of its own, at "
@@ -136,11 +154,15 @@ def read_table(dataset: lance.LanceDataset) -> ReadTable:
             "history",
             code="detached_version",
         )
+    _refuse_unknown(manifest)
+    return ReadTable(manifest, fragments)
+
+
+def _refuse_unknown(manifest: Manifest) -> None:
     unknown = unknown_fields(manifest)
     if unknown:
         raise StagingError(
-            f"version {manifest.version} of {dataset.uri} has {', '.join(unknown)}, which this version of committerd "
-            "does not know: update it",
+            f"version {manifest.version} of the table has {', '.join(unknown)}, which this version of committerd does "
+            "not know: update it",
             code="table_unknown_fields",
         )
-    return ReadTable(manifest)

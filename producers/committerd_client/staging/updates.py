@@ -133,7 +133,7 @@ def _delete_rows(
     """Delete the rows in `read`: (fragments with new deletion files, ids of the fragments without rows left)."""
     from lance.fragment import LanceFragment
 
-    changed, removed = delete_rows(dataset, table, read.rows, where)
+    changed, removed = delete_rows(dataset, read.rows, where)
     if not hasattr(LanceFragment, "delete_rows"):
         _check_rows(table, read.rows.counts(), changed=changed, removed=removed)
     return changed, removed
@@ -141,7 +141,7 @@ def _delete_rows(
 
 def _check_rows(table: ReadTable, read: dict[int, int], *, changed: list[DataFragment], removed: list[int]) -> None:
     """Raise `StagingError` unless as many rows were read as deleted in each fragment: `where` was evaluated twice."""
-    before = {one.id: one for one in table.manifest.fragments}
+    before = {one.id: one for one in table.fragments()}
     deleted = {id: before[id].physical_rows - before[id].deletion_file.num_deleted_rows for id in removed}
     for one in changed:
         deleted[one.id] = one.deletion_file.num_deleted_rows - before[one.id].deletion_file.num_deleted_rows

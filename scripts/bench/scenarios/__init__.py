@@ -16,6 +16,7 @@ from scripts.bench.scenarios import (
     mixed,
     no_coalescing,
     s3,
+    staging,
     upserts,
     writers,
 )
@@ -28,6 +29,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "mixed": mixed.run,
     "bursts": bursts.run,
     "upserts": upserts.run,
+    "staging": staging.run,
     "idle": idle.run,
     "backlog": backlog.run,
     "judge": judging.run,

@@ -1,0 +1,64 @@
+"""Each staging helper beside pylance's own call for the same work: what a writer pays for not committing itself.
+
+On tables of 300, 3,000 and 30,000 fragments of four rows each, without an index and with a B-tree on the key. A helper
+finds the rows, writes the files and makes the transaction; pylance's call does the same and commits. Both work on one
+dataset object, in turn, and the helper is first called once without being timed, so both find the same caches. Only
+pylance's calls change the table. The pairs are in `scripts.bench.staging_side`. The bar is for the medians: each helper
+may take 1.1 times as long as pylance's call.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from scripts.bench.bench import Bench
+from scripts.bench.pool import enlarge_table, make_pool, make_table
+from scripts.bench.workers import Worker
+
+NAME = "staging"
+_HEAVY_ABOVE = 10_000
+"""Above this number of fragments what works on every fragment is measured once."""
+
+
+def run(bench: Bench) -> None:
+    """Measure all pairs on all tables."""
+    sizes = bench.plan.staging
+    bench.tell(f"{NAME}: writes {max(sizes)} data files")
+    folder = bench.folder / "keyed"
+    folder.mkdir()
+    pool = make_pool(folder, max(sizes), keyed=True)
+    for size, times in sizes.items():
+        for indexed in (False, True):
+            uri = folder / f"{size}-{indexed}.lance"
+            make_table(pool, uri)
+            enlarge_table(pool, uri, size)
+            with Worker() as worker:
+                _measure(bench, worker, uri, size=size, indexed=indexed, times=times)
+
+
+def case(helper: str, size: int, indexed: bool) -> str:
+    """The name of the case in the results."""
+    return f"{helper}, {size} fragments" + (", key indexed" if indexed else "")
+
+
+def _measure(bench: Bench, worker: Worker, uri: Path, *, size: int, indexed: bool, times: int) -> None:
+    from scripts.bench.staging_side import PAIRS, Helpers  # imports pylance
+
+    worker.make(Helpers, uri=str(uri))
+    if indexed:
+        worker.call("index")
+    slow = []
+    for helper, pair in PAIRS.items():
+        if pair.needs_index and not indexed:
+            continue
+        once = pair.heavy and size > _HEAVY_ABOVE
+        ours, theirs = worker.call("measure", name=helper, times=1 if once else times)
+        for seconds in ours:
+            bench.results.note(NAME, case(helper, size, indexed), "committerd", seconds=(seconds, "s"))
+        for seconds in theirs:
+            bench.results.note(NAME, case(helper, size, indexed), "pylance", seconds=(seconds, "s"))
+        ratio = statistics.median(ours) / statistics.median(theirs)
+        if ratio > 1:
+            slow.append(f"{helper} {ratio:.2f}x")
+    bench.tell(f"{NAME}: {size} fragments{', key indexed' if indexed else ''}: slower than pylance: {slow or 'none'}")
