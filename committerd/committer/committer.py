@@ -36,7 +36,9 @@ from committerd.queue.port import Queue
 from committerd.queue.race import Race
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
+from committerd.table.work import LIGHT_BYTES_MAX
 from committerd.telemetry import MARK_ENDINGS, Telemetry
+from committerd_common.request import Request
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
 _CREATES_MAX = 256
 _CREATES_BYTES_MAX = 32 * 1024 * 1024
+"""Most creates that are kept as they arrived, and most bytes of them."""
 """Bounds on failed creates kept while there is no table; the oldest are dropped first. Their files may still appear."""
 _TRY_CREATES_SECONDS = 10.0
 """Interval between retries of the kept creates."""
@@ -378,6 +381,8 @@ class Committer:
                     if draft is not None:
                         await self._commit([draft], view, generation)
                         raise StartAgain("the table was created")
+                    if isinstance(create.decoded, Request):
+                        create.decoded = None  # as in `_is_create`
                 for create in fresh:
                     creates.keep(create)
                 if creates.read_again():
@@ -391,7 +396,11 @@ class Committer:
             parts.telemetry.waiting_for_table.set(0)
 
     async def _is_create(self, pending: Pending, view: View) -> bool:
+        if pending.size > LIGHT_BYTES_MAX:
+            await anyio.lowlevel.checkpoint()  # lets other tasks run
         request = await self._parts.former.decoder.decode(pending, view.table)
+        # It is decoded again when it is tried: many of them may wait.
+        pending.decoded = None
         return getattr(request, "operation", "") in ("overwrite", "clone")
 
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from anyio import to_thread
+
 from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Pending
 from committerd.errors import InvalidRequest
+from committerd.lance.format.decoded_size import require_few_messages
 from committerd.queue.ledger import Refused
 from committerd.table.prepare import create_options
 from committerd.table.staged_files import read_named
 from committerd.table.versions import Table
+from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.paths import transaction_key
 from committerd_common.request import ClaimCheck, Request, decode_envelope, decode_transaction
 from committerd_common.uris import names_same_table
@@ -26,7 +30,7 @@ class Decoder:
 
     aliases: tuple[str, ...] = ()
     """Other URIs of the table that a record's header may name."""
-    transaction_bytes_max: int = 64 * 1024 * 1024
+    transaction_bytes_max: int = 16 * 1024 * 1024
     containment: Containment = UNCOUNTED
 
     async def decode(self, pending: Pending, table: Table) -> Request | Refused:
@@ -62,6 +66,10 @@ class Decoder:
         body = record.value
         if envelope.claim is not None:
             body = await self._claimed(envelope.claim, body, table)
+        if len(body) > LIGHT_BYTES_MAX:
+            await to_thread.run_sync(require_few_messages, body)
+        else:
+            require_few_messages(body)
         return Request(
             offset=record.offset,
             envelope=envelope,

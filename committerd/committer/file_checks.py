@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 _RECORDS_AT_ONCE = 128
 """Most records in one batch: few enough that no record waits long for the others."""
 _BATCHES_AT_ONCE = 8
-_BYTES_AHEAD = 32 * 1024 * 1024
-"""Most bytes of records in checks. A check decodes its records, which takes several times as much memory."""
 
 
 class FileChecker:
@@ -64,7 +62,7 @@ class FileChecker:
             while True:
                 await batches.acquire()
                 moment = self._intake.moment()
-                batch = self._intake.unchecked(most=_RECORDS_AT_ONCE, bytes_max=_BYTES_AHEAD) if self._on else []
+                batch = self._intake.unchecked(most=_RECORDS_AT_ONCE) if self._on else []
                 if not batch:
                     batches.release()
                     await self._intake.changed(since=moment)

@@ -18,7 +18,7 @@ import anyio.lowlevel
 from committerd.committer.containing import Containment, require_contained
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import Head
-from committerd.committer.intake import Fingerprints, Intake, Pending
+from committerd.committer.intake import DECODED_BYTES_MAX, Fingerprints, Intake, Pending, decoded_together
 from committerd.committer.putting import FormedVersion
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import Verdict
@@ -60,6 +60,7 @@ from committerd.table.refusals import INTERNAL_ERROR
 from committerd.table.row_groups import recorded
 from committerd.table.staged_files import FileLimits, check_files_of_several
 from committerd.table.versions import Table
+from committerd.table.work import LIGHT_BYTES_MAX
 from committerd.telemetry import Telemetry
 from committerd_common.index_details import MEM_WAL_INDEX
 from committerd_common.messages import Member, Refusal
@@ -125,6 +126,13 @@ class _Forming:
     """`Pending.number` of the last record to arrive among those that the group settles."""
     round_end: int | None = None
     """As `FormedVersion.round_end`."""
+
+    decoded_bytes: int = 0
+    """The most memory of the transactions that were decoded for it."""
+
+    def has_room(self, pending: Pending) -> bool:
+        """Whether this record too may be decoded for it."""
+        return self.decoded_bytes + pending.decoded_bytes_max <= DECODED_BYTES_MAX
 
     def offsets(self) -> list[int]:
         """Return the offsets of the records that the group settles."""
@@ -276,7 +284,7 @@ class Former:
         forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms(), rows=RowGroup(keeps_apart=_keeps_apart(head)))
         left = ordered[: self.options.limits.records]
         while left and not forming.requests:
-            parts = await self._round(head, left, is_first=not forming.refusals, full=len(left) < len(ordered))
+            parts = await self._round(forming, head, left, full=len(left) < len(ordered))
             collected = [pending for some in parts.values() for pending in some]
             if not collected:
                 break
@@ -330,12 +338,12 @@ class Former:
                 self._refuse(forming, pending, decision)
 
     async def _round(
-        self, head: Head, ordered: Sequence[Pending], *, is_first: bool, full: bool
+        self, forming: _Forming, head: Head, ordered: Sequence[Pending], *, full: bool
     ) -> Mapping[Part | None, Sequence[Pending]]:
         """Collect the records of one round, by part, in this order; None = a record that is a version of its own.
 
-        They are the first of `ordered`, and are decoded. `is_first`, `full`: as for `_are_files_checked`, of the first
-        record and of the version.
+        They are the first of `ordered`, and are decoded, as far as the memory for one version allows. `full`: as for
+        `_are_files_checked`.
         """
         limits = self.options.limits
         round_ = Round(ahead=len(head.position.settled) + sum(p.retry_of is not None for p in ordered))
@@ -343,7 +351,7 @@ class Former:
         for number, pending in enumerate(ordered, start=1):
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
-            alone = is_first and not parts
+            alone = not forming.refusals and not parts
             if self.file_check_timing == "early" and not await self._are_files_checked(
                 pending, is_first=alone, full=full
             ):
@@ -352,6 +360,8 @@ class Former:
             if isinstance(request, Refused):
                 parts.setdefault(round_.refused(), []).append(pending)
                 continue
+            if not forming.has_room(pending) and not alone:
+                break
             if not head.ledger.covers(_read_at(request)):
                 break  # it waits until the versions above its read version are read, and those behind it wait too
             part = part_of(request.transaction, limits.coalesce)
@@ -359,6 +369,7 @@ class Former:
             if not round_.takes(part, app_id=app.app_id if app is not None else ""):
                 break
             parts.setdefault(part, []).append(pending)
+            forming.decoded_bytes += pending.decoded_bytes_max
         return parts
 
     async def _check_files_of_all(self, ordered: Sequence[Pending], head: Head) -> None:
@@ -369,7 +380,7 @@ class Former:
         now_ms = self._now_ms()
         wanted = [
             one
-            for one in ordered
+            for one in decoded_together(ordered)
             if one.checked_files is None
             and not one.is_claim
             and self.options.verifies(age_ms=now_ms - one.record.timestamp_ms)
@@ -692,7 +703,7 @@ async def check_files(records: Sequence[Pending], table: Table, *, decoder: Deco
     """Check the files of records, all at once, and keep the result with each record. Raises `StoreUnavailable`."""
     requests: list[tuple[Pending, Request]] = []
     for number, pending in enumerate(records, start=1):
-        if number % _AT_ONCE == 0:
+        if number % _AT_ONCE == 0 or pending.size > LIGHT_BYTES_MAX:
             await anyio.lowlevel.checkpoint()  # lets other tasks run
         request = await decoder.decode(pending, table)
         if isinstance(request, Request):

@@ -19,6 +19,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from committerd.errors import QueueUnavailable
+from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.queue.ledger import Refused
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.queue.position import Position
@@ -52,11 +53,23 @@ class Pending:
         return self.record.offset
 
     @property
+    def decoded_bytes_max(self) -> int:
+        """The most memory that its transaction takes once decoded; for a claim check known only then."""
+        if isinstance(self.decoded, Request):
+            return decoded_bytes_max(self.decoded.size)
+        return decoded_bytes_max(len(self.record.value))
+
+    @property
     def fingerprint(self) -> tuple[str, int]:
         """(sha256, leader epoch) of the record; a position stores them for its last record."""
         return record_sha256(self.record), self.record.leader_epoch
 
 
+DECODED_BYTES_MAX = 160 * 1024 * 1024
+"""Most memory of transactions that are decoded at the same time, as far as it can be bounded; a single one always fits.
+
+The real memory is far less: that of an Append is four times its size.
+"""
 _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")
 _COMPARE_ATTEMPTS = 5
@@ -76,6 +89,16 @@ class _Last(NamedTuple):
         """Whether these records include the same record: same offset and same content."""
         sha256 = self.sha256 or (record_sha256(self.record) if self.record is not None else "")
         return any(one.offset == self.offset and record_sha256(one) == sha256 for one in records)
+
+
+def decoded_together(records: Iterable[Pending]) -> Iterator[Pending]:
+    """Yield the first of the records, at least one: as many as may be decoded at the same time."""
+    total = 0
+    for number, pending in enumerate(records):
+        total += pending.decoded_bytes_max
+        if number and total > DECODED_BYTES_MAX:
+            break
+        yield pending
 
 
 class Fingerprints(Mapping[int, tuple[str, int]]):
@@ -213,21 +236,14 @@ class Intake:
         some = islice(self.pending, *self._span(count, behind))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
-    def unchecked(self, *, most: int, bytes_max: int) -> list[Pending]:
+    def unchecked(self, *, most: int) -> list[Pending]:
         """Return the first records whose files have not begun to be checked: at most `most`.
 
-        Considers only the first `bytes_max` bytes of waiting records, but at least one record. Leaves out claim checks,
+        Considers only the first waiting records, as many as may be decoded at the same time. Leaves out claim checks,
         whose transaction is read when they are judged.
         """
-        found: list[Pending] = []
-        size = 0
-        for pending in self.pending:
-            size += pending.size
-            if len(found) == most or (size > bytes_max and pending is not self.pending[0]):
-                break
-            if pending.file_check is None and not pending.is_claim:
-                found.append(pending)
-        return found
+        some = (one for one in decoded_together(self.pending) if one.file_check is None and not one.is_claim)
+        return list(islice(some, most))
 
     def records(self, offsets: Collection[int]) -> dict[int, Record]:
         """Return the waiting records that have one of these offsets, by offset."""

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import file_checks
+from committerd.committer import forming, intake
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
 from committerd.committer.file_checks import FileChecker
@@ -171,7 +171,7 @@ async def test_further_records_are_looked_at_as_those_before_them_are_settled(
 ) -> None:
     """Nothing new comes from Kafka, which delivers nothing while too much waits."""
     bench.arrive_staged("a", "b", "c")
-    monkeypatch.setattr(file_checks, "_BYTES_AHEAD", 2 * bench.intake.pending[0].size)
+    monkeypatch.setattr(intake, "DECODED_BYTES_MAX", 2 * bench.intake.pending[0].decoded_bytes_max)
     async with bench.looking():
         last = bench.intake.pending[2]
         await bench.looked_at(bench.intake.pending[1])
@@ -298,16 +298,26 @@ async def test_none_are_looked_at_where_the_operator_says_never(scene: Scene) ->
     assert bench.store.asked == []
 
 
-async def test_no_more_is_decoded_ahead_than_fits(bench: Bench) -> None:
+@pytest.mark.parametrize(("times", "offsets"), [(0, [0]), (1, [0]), (2, [0, 1]), (3, [0, 1, 2])])
+async def test_no_more_is_decoded_ahead_than_fits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int, offsets: list[int]
+) -> None:
     bench.arrive_staged("a", "b", "c")
-    for pending in bench.intake.pending:
-        pending.size = 10
-    first, *_ = bench.intake.unchecked(most=10, bytes_max=5)
-    assert first.offset == 0
-    assert [one.offset for one in bench.intake.unchecked(most=10, bytes_max=20)] == [0, 1]
-    assert [one.offset for one in bench.intake.unchecked(most=2, bytes_max=100)] == [0, 1]
+    first, *_ = bench.intake.pending
+    monkeypatch.setattr(intake, "DECODED_BYTES_MAX", times * first.decoded_bytes_max)
+    assert [one.offset for one in bench.intake.unchecked(most=10)] == offsets
+    assert [one.offset for one in bench.intake.unchecked(most=2)] == offsets[:2]
     first.file_check = anyio.Event()
-    assert [one.offset for one in bench.intake.unchecked(most=2, bytes_max=100)] == [1, 2]
+    assert [one.offset for one in bench.intake.unchecked(most=10)] == offsets[1:]
+
+
+async def test_a_version_settles_no_more_than_may_be_decoded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused records count too."""
+    bench = Bench(scene, file_check_timing="alone")
+    bench.arrive_staged("nothing", "nothing", "nothing")
+    first, *_ = bench.intake.pending
+    monkeypatch.setattr(forming, "DECODED_BYTES_MAX", 2 * first.decoded_bytes_max)
+    assert await bench.formed() == ([], ["missing_file", "missing_file"])
 
 
 async def test_what_is_judged_before_it_was_looked_at_is_looked_at_then(bench: Bench) -> None:

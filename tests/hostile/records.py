@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pyroaring import BitMap
 
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, pack_details
@@ -58,8 +59,43 @@ class Hostile:
     uuid: str = field(default="")
 
 
+def counted(number: int, body: bytes) -> bytes:
+    """A protobuf field that holds bytes, text or a message, as it is on the wire."""
+    return _varint(number << 3 | 2) + _varint(len(body)) + body
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 127:
+        made.append(number & 127 | 128)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def repeated_messages(kind: Descriptor, path: tuple[FieldDescriptor, ...] = ()) -> Iterator[Sequence[FieldDescriptor]]:
+    """The paths to all fields that hold many messages."""
+    for inner in kind.fields:
+        if inner.message_type is None or inner.message_type in [one.message_type for one in path]:
+            continue
+        if inner.is_repeated:
+            yield (*path, inner)
+        yield from repeated_messages(inner.message_type, (*path, inner))
+
+
+def nearly_empty(path: Sequence[FieldDescriptor], count: int, message: bytes = b"") -> bytes:
+    """A transaction with so many equal messages in the last field of this path."""
+    body = counted(path[-1].number, message) * count
+    for outer in reversed(path[:-1]):
+        body = counted(outer.number, body)
+    return body
+
+
 Good = Callable[[], Transaction]
 """Makes an Append that can be committed."""
+
+
+_PATHS = [path for path in repeated_messages(Transaction.DESCRIPTOR) if len(path) <= 2]
 
 
 def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Hostile]:
@@ -76,6 +112,12 @@ def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Host
     for name, claim in _CLAIMS.items():
         headers = [("transaction-file", claim.encode()), ("transaction-sha256", b"0" * 64)]
         yield Hostile(name=f"claim: {name}", value=b"", headers=headers)
+    for path in _PATHS:
+        yield Hostile(name=f"450,000 empty {path[-1].full_name}", value=nearly_empty(path, 450_000))
+    fragments = Transaction.Append.DESCRIPTOR.fields_by_name["fragments"]
+    append = Transaction.DESCRIPTOR.fields_by_name["append"]
+    value = nearly_empty((append, fragments), 90_000, b"\x20\x01" * 4) + counted(2, _uuid(rng).encode())
+    yield Hostile(name="90,000 fragments without a file", value=value)
     yield Hostile(name="no value", value=None, key=b"k")
     yield Hostile(name="a key as long as the record", value=b"\xff", key=b"k" * 1_000_000)
     for short_of in (10, 200, 1_000, 2_048, 20_000, 64 * 1024):
@@ -98,6 +140,8 @@ def mutated(good: Good, rng: random.Random, donors: Sequence[Transaction], *, re
                 value = mutations.damaged_bytes(base.SerializeToString(), rng)
             case 1:
                 value, headers = base.SerializeToString(), _random_headers(rng)
+            case 2 if rng.random() < 0.1:
+                value = nearly_empty(rng.choice(_PATHS), rng.choice((2_000, 50_000)), rng.randbytes(rng.randint(0, 9)))
             case 2:
                 value = rng.randbytes(rng.choice((0, 1, 7, 100, 5000)))
             case 3:
