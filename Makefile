@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories oracle hostile spark-chaos turns brokers takeover outage bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories oracle hostile spark-chaos spark-versions turns brokers takeover outage bench check lint format protos docs lock clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -49,6 +49,9 @@ hostile: basics ## 20,000 mutated records between good ones, a real daemon and K
 
 spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Kafka; `make spark-chaos ARGS="--batches 50"`
 	LANCE_LOG=error .venv/bin/python -m scripts.spark_chaos $(ARGS)
+
+spark-versions: basics ## The tests of Spark on 3.5, 4.0, 4.1, 4.2 and 4.3; `make spark-versions ARGS="3.5.9 -- -k stream"`
+	.venv/bin/python -m scripts.spark_versions $(ARGS)
 
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
 	.venv/bin/python -m scripts.turns $(ARGS)

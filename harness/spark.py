@@ -26,6 +26,15 @@ CONFIG: Final = {
 }
 
 
+def connect_server(port: int) -> dict[str, str]:
+    """Settings with which the session's JVM serves Spark Connect too; needs Spark 4, whose package has the server."""
+    return {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+
+
 def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A Spark session in this process, with its own JVM; both end together. `settings`: in addition to those here."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -41,9 +50,9 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
 
 
 @contextlib.contextmanager
-def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """A session for many tests. Each task is tried twice."""
-    session = small_session("tests", folder, master="local[2,2]")
+def spark_session(folder: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session for many tests. Each task is tried twice. `settings`: as in `small_session`."""
+    session = small_session("tests", folder, master="local[2,2]", settings=settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     with warnings.catch_warnings():

@@ -5,16 +5,15 @@ Spark passes the batch id to a foreachBatch function, and the rest to its thread
 
 from __future__ import annotations
 
-import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark import SparkContext
+from pyspark import SparkContext, TaskContext
 
+from committerd_batch.app_marks import checked
 from committerd_client.headers import App
 from committerd_spark.errors import AppIdMissing, SecondWrite
-
-_APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +31,28 @@ class MicroBatch:
 
 def current(context: SparkContext) -> MicroBatch | None:
     """The micro-batch of the calling thread; None outside a foreachBatch function."""
-    query_id = context.getLocalProperty("sql.streaming.queryId")
-    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    return _of_properties(context.getLocalProperty, context.applicationId or "")
+
+
+def of_task() -> MicroBatch | None:
+    """The micro-batch of the task that this process runs; None if the task is of no stream."""
+    task = TaskContext.get()
+    return None if task is None else _of_properties(task.getLocalProperty, "")
+
+
+def _of_properties(local_property: Callable[[str], str | None], application: str) -> MicroBatch | None:
+    query_id = local_property("sql.streaming.queryId")
+    batch_id = local_property("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
     # Spark's MicroBatchExecution describes its jobs with the query's name, id, run and batch, one per line.
-    described = context.getLocalProperty("spark.job.description") or ""
+    described = local_property("spark.job.description") or ""
     name, found, _ = described.partition(f"\nid = {query_id}\n")
     return MicroBatch(
         query_id=query_id,
         query_name=name if found else "",
         batch_id=int(batch_id),
-        execution=f"{context.applicationId}/{context.getLocalProperty('spark.sql.execution.id')}",
+        execution=f"{application}/{local_property('spark.sql.execution.id')}",
     )
 
 
@@ -60,16 +69,6 @@ def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
             "not be told from a new one: give the writer app_id='...', or the stream .queryName('...')"
         )
     return App(checked(f"{base}.{name}" if name else base), batch.batch_id, batch.query_id)
-
-
-def checked(app_id: str) -> str:
-    """Return the app id itself. Raises `AppIdMissing` if it is not a valid one."""
-    if not _APP_ID.fullmatch(app_id):
-        raise AppIdMissing(
-            f"{app_id!r} can't be an app id: 1 to 128 of the characters A-Z a-z 0-9 . _ - are needed. Give the writer "
-            "app_id='...'"
-        )
-    return app_id
 
 
 class Written:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from committerd_client.errors import IncompatibleConflict, InvalidTransaction, NotCommitted
+from committerd_batch.app_marks import checked
+from committerd_batch.committing import BatchCommit, BatchLog, Queue, add_new_columns, before_writing
+from committerd_batch.target import Mode, SchemaMode, Target
+from committerd_client.errors import NotCommitted
 from committerd_client.headers import App
-from committerd_client.reexecution import Work
 from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
 from committerd_common.backports import Self
 from committerd_common.uris import dataset_name
-from committerd_spark.errors import AppIdInUse, ConnectUnsupported, SecondWrite, SparkWriteError
-from committerd_spark.micro_batch import Written, app_unit, checked, current
-from committerd_spark.sink import Mode, Sink
+from committerd_spark.arrow_types import arrow_schema
+from committerd_spark.errors import ConnectUnsupported, SecondWrite, SparkWriteError, TableChanged
+from committerd_spark.micro_batch import Written, app_unit, current
+from committerd_spark.running import run
 
-ModeName = Literal["append", "overwrite", "upsert", "delete"]
+ModeName = Literal["append", "overwrite", "upsert", "delete", "cdc"]
+
+_ROWS_MAX = 2**31 - 1
+"""More rows than any file has."""
 
 _written = Written()
 """The writes of all writers of this process: two of them may write to one table."""
@@ -42,8 +47,13 @@ class LanceBatchWriter:
         topic_prefix: str = "",
         mode: ModeName = "append",
         keys: str | Sequence[str] = (),
+        op_column: str | None = None,
+        order_by: str | Sequence[str] = (),
+        schema_mode: Literal["strict", "merge"] = "strict",
         app_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        target_rows_per_file: int | None = None,
+        max_files_per_batch: int | None = None,
         schema: pa.Schema | None = None,
         enable_stable_row_ids: bool | None = None,
         enable_v2_manifest_paths: bool | None = None,
@@ -55,11 +65,16 @@ class LanceBatchWriter:
         """Configure a writer; it connects at the first write.
 
         `uri`, `dataset`, `topic_prefix`: as in the committer's settings; the default of `dataset` is the last part of
-        the URI without `.lance`. `keys`: columns by which the modes upsert and delete find rows; with mode append the
-        columns by which others upsert, so that upserts of other keys pass the batch (`staging.append`). `app_id`:
-        identifies a stream after a restart, and must differ for each stream that writes to the table; default its
-        `queryName`. `storage_options`: credentials and endpoints of the object store, as in pylance; they are sent to
-        the executors.
+        the URI without `.lance`. `keys`: columns by which the modes upsert, delete and cdc find rows; with mode append
+        the columns by which others upsert, so that upserts of other keys pass the batch (`staging.append`).
+        `op_column`, `order_by`: for mode cdc, the column that says what a row does (Debezium's c, r, u, d, or insert,
+        update, delete), and those whose highest value is a key's latest change. `schema_mode`: `merge` adds new columns
+        to the table and fills missing ones with nulls. `app_id`: identifies a stream after a restart, and must differ
+        for each stream that writes to the table; default its `queryName`. `storage_options`: credentials and endpoints
+        of the object store, as in pylance; they are sent to the executors.
+
+        Tasks with few rows write no file: the driver writes their rows as one. `target_rows_per_file`: the largest
+        number of rows in a file; default about a million. `max_files_per_batch`: how many tasks write, each one file.
 
         For a table that does not exist yet: `schema` (default that of the first DataFrame, with all columns nullable),
         `enable_stable_row_ids`, `enable_v2_manifest_paths`, `data_storage_version` as in `lance.write_dataset`.
@@ -69,36 +84,39 @@ class LanceBatchWriter:
 
         Raises `ValueError` for invalid arguments.
         """
+        if max_files_per_batch is not None and (max_files_per_batch < 1 or target_rows_per_file is not None):
+            raise ValueError(
+                f"max_files_per_batch={max_files_per_batch}: at least 1 is needed, and without target_rows_per_file, "
+                "because one of the two decides"
+            )
         self._mode = Mode(mode)
         self._app_id = None if app_id is None else checked(app_id)
-        self._sink = Sink(
+        self._files_max = max_files_per_batch
+        self._target = Target(
             uri=uri,
             storage_options=None if storage_options is None else dict(storage_options),
-            keys=(keys,) if isinstance(keys, str) else tuple(keys),
+            keys=_names(keys),
+            op_column=op_column,
+            order_by=_names(order_by),
+            schema_mode=SchemaMode(schema_mode),
+            target_rows_per_file=target_rows_per_file if max_files_per_batch is None else _ROWS_MAX,
             schema=schema,
             enable_stable_row_ids=enable_stable_row_ids,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
             data_storage_version=data_storage_version,
         )
-        self._check(self._mode)
-        if attempts < 1:
-            raise ValueError(f"attempts={attempts}: the first execution counts, so at least 1 is needed")
-        self._attempts = attempts
-        name = dataset or dataset_name(uri)
-        self._topic = f"{topic_prefix}{name}"
-        self._connect: Callable[[], SyncCommitClient] = partial(
-            SyncCommitClient,
-            bootstrap_servers,
-            dataset=name,
+        self._target.check(self._mode)
+        self._queue = Queue(
+            bootstrap_servers=bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
+            dataset=dataset or dataset_name(uri),
             topic_prefix=topic_prefix,
-            dataset_uri=uri,
-            storage_options=storage_options,
             producer=app_id or "spark",
             timeout=timeout,
-            client_id="committerd-spark",
+            attempts=attempts,
             kafka_options=kafka_options,
         )
-        self._client: SyncCommitClient | None = self._connect()  # checks the arguments, and connects later
+        self._topic = f"{topic_prefix}{self._queue.dataset}"
+        self._client: SyncCommitClient | None = self._queue.client(self._target)  # checks the arguments
 
     def __call__(self, df: DataFrame, batch_id: int, *, name: str | None = None) -> CommitResult | None:
         """Commit one micro-batch, for `foreachBatch`; returns when it is in the table.
@@ -137,7 +155,7 @@ class LanceBatchWriter:
         Without them a second run adds the rows again.
         """
         chosen = self._mode if mode is None else Mode(mode)
-        self._check(chosen)
+        self._target.check(chosen)
         context = _context(df)
         if (app_id is None) != (app_version is None):
             raise ValueError("app_id and app_version belong together: give both or none")
@@ -163,66 +181,53 @@ class LanceBatchWriter:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
-    def _check(self, mode: Mode) -> None:
-        if mode.keyed and not self._sink.keys:
-            raise ValueError(f"mode {mode.value!r} needs keys=[...]: the columns by which rows are found")
+    def __repr__(self) -> str:
+        return f"<LanceBatchWriter {self._mode.value} into {self._target.uri}, queue {self._topic}>"
 
     def _write(self, df: DataFrame, mode: Mode, app: App | None) -> CommitResult | None:
-        # A refused DataFrame is executed again, possibly with its rows in another order: keep the rows.
-        keep = mode.keyed and not df.is_cached
-        if keep:
-            df.persist()
+        log = BatchLog(f"batch {app.version} of {app.app_id}" if app is not None else f"a DataFrame for {self._topic}")
         try:
-            return self._commit(partial(self._sink.execute, df, mode), app)
-        except (NotCommitted, SparkWriteError) as error:
-            if app is None:
-                raise
-            _written.give_back(self._topic, app)
-            if isinstance(error, InvalidTransaction) and error.code == AppIdInUse.code:
-                raise _in_use(error, app) from error
+            # What is wrong with the surroundings is found before any file is written.
+            dataset, there = before_writing(self._connected(), self._target, app)
+            if there is not None:
+                log.done(there)
+                return there
+            return self._commit(df, mode, app, dataset=dataset, log=log)
+        except (NotCommitted, SparkWriteError):
+            if app is not None:
+                _written.give_back(self._topic, app)
             raise
-        finally:
-            if keep:
-                df.unpersist()
 
-    def _commit(self, execute: Callable[[], Work | None], app: App | None) -> CommitResult | None:
-        left = self._attempts
+    def _commit(
+        self, df: DataFrame, mode: Mode, app: App | None, *, dataset: Any, log: BatchLog
+    ) -> CommitResult | None:
+        given, left = arrow_schema(df.schema), self._queue.attempts
         while True:
-            work = execute()
-            if work is None:
-                return None
+            planned = add_new_columns(self._connected(), self._target, given, mode, dataset=dataset)
+            plan = self._target.plan(given, mode, planned)
+            results = run(df, plan, files_max=self._files_max)
             try:
-                return self._connected().commit(work, app=app, reexecute=lambda _: execute(), attempts=left)
-            except IncompatibleConflict as error:
-                # For example an Overwrite since the table was read: no transaction can pass it, but the rows
-                # can be written again.
-                left -= error.attempts
+                return BatchCommit(self._connected(), self._queue, plan, log).run(results, app)
+            except TableChanged:
+                left -= 1
                 if left < 1:
                     raise
+                dataset = self._target.open()
 
     def _connected(self) -> SyncCommitClient:
         if self._client is None:
-            self._client = self._connect()
+            self._client = self._queue.client(self._target)
         return self._client
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _context(df: DataFrame) -> Any:
     if "connect" in type(df).__module__.split("."):
         raise ConnectUnsupported(
-            "this is a DataFrame of Spark Connect, which runs foreachBatch where the query is not known: use a classic "
-            "session (spark-submit, or SparkSession.builder.master(...))"
+            "this is a DataFrame of Spark Connect, which runs foreachBatch where the query is not known: use "
+            "df.writeStream.format('committerd') or df.write.format('committerd') (Spark 4), or a classic session"
         )
     return df.sparkSession.sparkContext
-
-
-def _in_use(error: InvalidTransaction, app: App) -> AppIdInUse:
-    made = AppIdInUse(
-        f"app id {app.app_id!r} is that of another streaming query. Either the checkpoint was deleted: its batches "
-        "count from 0 again, and nothing was written, because it can't be known which of them the table holds. Restore "
-        "the checkpoint; or, when the source does not deliver again what is in the table, let the operator run "
-        f"`committerd app release {app.app_id} --apply --reason '...'`; or go on under another app_id. Or two queries "
-        f"have this name: give each its own. The committer said: {error}",
-        uuid=error.uuid,
-    )
-    made.offset = error.offset
-    return made

@@ -10,7 +10,8 @@ import pytest
 ALLOWED = {
     "committerd_common": {"exceptiongroup", "google", "numpy", "pyroaring", "typing_extensions"},
     "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
-    "committerd_spark": {"committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
+    "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
+    "committerd_spark": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "pyspark"},
 }
 """Besides itself and the standard library. numpy, pyroaring, pylance (lance) and pyspark come with extras."""
 

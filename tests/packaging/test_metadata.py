@@ -33,7 +33,9 @@ def test_no_file_is_in_both_wheels(client_wheel: Path, committer_wheel: Path) ->
         return {top: {name for name in names if name.startswith(f"{top}/")} for top in {n.split("/")[0] for n in names}}
 
     client, committer = packages(client_wheel), packages(committer_wheel)
-    assert client.keys() == {"committerd_client", "committerd_common", "committerd_spark"}
+    assert client.keys() == {
+        "committerd_batch", "committerd_client", "committerd_common", "committerd_spark", "pyspark_committerd"
+    }  # fmt: skip
     assert committer.keys() == {"committerd"}
     assert all(f"{package}/py.typed" in files for package, files in (client | committer).items())
 

@@ -6,14 +6,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from committerd.dev.parts import free_port
 from harness import PartMissingError
 from harness.java import INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.spark import spark_session
+from harness.spark import connect_server, spark_session
 from tests.spark.queue import Queue
+
+SPARK_4 = not pyspark.__version__.startswith("3.")
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +30,16 @@ def spark_java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def connect_port() -> int:
+    """The port on which the session serves Spark Connect, if it is Spark 4."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def spark(spark_java: None, connect_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Started once; a test stops the streams that it starts."""
     folder = tmp_path_factory.mktemp("spark")
-    with spark_session(folder) as session:
+    with spark_session(folder, settings=connect_server(connect_port) if SPARK_4 else None) as session:
         yield session
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -6,10 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Self
 
 import lance
+from kafka import KafkaConsumer, TopicPartition
 
 from committerd_spark import LanceBatchWriter
 from harness.daemon import Daemon
@@ -57,6 +59,15 @@ class Queue:
     def versions(self) -> int:
         """The number of the latest version; 0 if there is no table."""
         return max((int(entry["version"]) for entry in self.table().versions()), default=0) if self.exists() else 0
+
+    def wait_staged(self, records: int) -> None:
+        """Wait until so many records were staged, whether they have an outcome or not."""
+        place = TopicPartition(f"{self.name}.staged", 0)
+        with contextlib.closing(KafkaConsumer(bootstrap_servers=self.kafka, enable_auto_commit=False)) as consumer:
+            until = time.monotonic() + 60
+            while consumer.end_offsets([place])[place] < records:
+                assert time.monotonic() < until, f"fewer than {records} records were staged"
+                time.sleep(0.05)
 
     def exists(self) -> bool:
         """Whether there is a table."""

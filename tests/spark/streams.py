@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SCHEMA = "id long, v string"
 
@@ -33,12 +37,49 @@ class Files:
 
     def run(self, spark: SparkSession, function: Callable[[DataFrame, int], Any], *, name: str | None = None) -> None:
         """Run the stream from its checkpoint to its end; raises the error that ended it."""
-        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
-        writer = stream.writeStream.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
+        writer = self._writer(spark)
         if name is not None:
             writer = writer.queryName(name)
-        query = writer.foreachBatch(function).start()
-        try:
-            assert query.awaitTermination(400), "the stream has not ended"
-        finally:
-            query.stop()
+        _to_its_end(writer.foreachBatch(function).start())
+
+    def run_into(self, spark: SparkSession, uri: str, options: Mapping[str, Any]) -> None:
+        """The same, into the data source `committerd`."""
+        _to_its_end(self._writer(spark).format("committerd").options(**options).start(uri))
+
+    def forget_last_batch(self) -> None:
+        """Let Spark replay the last micro-batch, as when its driver ends before it has noted the batch's end."""
+        last = max(int(path.name) for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit())
+        for path in (self.checkpoint / "commits").glob(f"*{last}*"):
+            path.unlink()
+
+    def _writer(self, spark: SparkSession) -> DataStreamWriter:
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
+        return stream.writeStream.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
+
+
+def fails_late(df: DataFrame, uri: str) -> DataFrame:
+    """The same rows of two partitions; the second one fails once the first one has been written to the table's folder.
+
+    The ids start at 0 in the first partition only.
+    """
+    folder = Path(uri, "data")
+    before = len(list(folder.iterdir()))
+
+    def pass_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        every = list(batches)
+        if every[0].column("id")[0].as_py() > 0:
+            until = time.monotonic() + 30
+            while len(list(folder.iterdir())) == before and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(2)  # until Spark knows that the first task has ended
+            raise RuntimeError("no luck")
+        yield from every
+
+    return df.mapInArrow(pass_on, df.schema)
+
+
+def _to_its_end(query: StreamingQuery) -> None:
+    try:
+        assert query.awaitTermination(400), "the stream has not ended"
+    finally:
+        query.stop()

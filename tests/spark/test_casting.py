@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from committerd_spark.casting import check, conform
-from committerd_spark.errors import SchemaMismatch
+from committerd_batch.casting import check, conform
+from committerd_batch.errors import SchemaMismatch
 
 pytestmark = pytest.mark.spark
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from committerd_batch.app_marks import checked
 from committerd_client import App
 from committerd_spark.errors import AppIdMissing, SecondWrite
-from committerd_spark.micro_batch import MicroBatch, Written, app_unit, checked
+from committerd_spark.micro_batch import MicroBatch, Written, app_unit
 
 pytestmark = pytest.mark.spark
 

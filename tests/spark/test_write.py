@@ -176,15 +176,27 @@ def test_a_task_that_fails_and_is_repeated_leaves_no_rows(spark: SparkSession, q
     assert queue.column("id") == list(range(100))
 
 
-def test_an_upsert_that_is_refused_is_executed_again(spark: SparkSession, queue: Queue) -> None:
+def test_an_upsert_sees_rows_that_come_while_it_is_written(spark: SparkSession, queue: Queue) -> None:
     writer = queue.writer(mode="upsert", keys="id")
     writer.write(spark.range(3))
-    rows = meanwhile(spark.range(5), queue, "append")
-    done = writer.write(rows)
-    assert not rows.is_cached
+    writer.write(meanwhile(spark.sql("select id from range(5) union all select 100L"), queue, "append"))
+    assert queue.column("id") == [0, 1, 2, 3, 4, 100]
+
+
+def test_an_upsert_that_is_refused_is_staged_again_with_the_same_files(spark: SparkSession, queue: Queue) -> None:
+    writer = queue.writer(mode="upsert", keys="id")
+    writer.write(spark.range(3))
+    queue.daemon.stop()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(writer.write, spark.range(5))
+        queue.wait_staged(2)
+        lance.write_dataset(pa.table({"id": pa.array([4, 100], pa.int64())}), queue.uri, mode="append")
+        queue.daemon.start()
+        done = writing.result()
     assert done is not None
     assert done.attempts == 2
     assert queue.column("id") == [0, 1, 2, 3, 4, 100]
+    assert len(list(Path(queue.uri, "data").iterdir())) == 3
 
 
 def test_an_append_names_its_keys_and_an_upsert_of_others_passes_it(spark: SparkSession, queue: Queue) -> None:
@@ -229,8 +241,8 @@ def test_what_spark_can_say_and_arrow_cannot_is_named(spark: SparkSession, queue
 def test_a_writer_can_be_pickled(queue: Queue) -> None:
     writer = queue.writer(mode="upsert", keys="id", app_id="s", storage_options={"secret": "s3cr3t"})
     copy: LanceBatchWriter = pickle.loads(pickle.dumps(writer))
-    assert vars(copy)["_sink"] == vars(writer)["_sink"]
-    assert "s3cr3t" not in repr(vars(copy)["_sink"])
+    assert vars(copy)["_target"] == vars(writer)["_target"]
+    assert "s3cr3t" not in repr(vars(copy)["_target"])
     copy.close()
 
 
@@ -250,7 +262,7 @@ def test_arguments_that_can_not_be_right_are_told_at_once() -> None:
     from_connect: Any = FromConnect()
     with pytest.raises(ValueError, match="mode 'delete' needs keys"):
         made().write(from_connect, mode="delete")
-    with pytest.raises(ConnectUnsupported, match="use a classic session"):
+    with pytest.raises(ConnectUnsupported, match="or a classic session"):
         made(app_id="s")(from_connect, 0)
 
 

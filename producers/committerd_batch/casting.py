@@ -1,4 +1,4 @@
-"""Casts the columns that Spark delivers to the schema of the table, without loss.
+"""Casts the columns that are written to the schema of the table, without loss.
 
 There are two steps. `check` compares types, on the driver, before any row is read. `conform` casts one batch, in a
 task, and finds the values that don't fit. Columns and struct fields match by name; their order does not matter.
@@ -16,33 +16,63 @@ from itertools import chain
 import pyarrow as pa
 from pyarrow import types
 
-from committerd_spark.errors import SchemaMismatch
+from committerd_batch.errors import SchemaMismatch
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 """Number of decimal digits that a signed integer may have, by its bit width."""
 _MANTISSA_BITS = {32: 24, 64: 53}
 
 
-def check(source: pa.Schema, target: pa.Schema) -> None:
-    """Raise `SchemaMismatch` that names every column of `source` that does not fit `target`, or is missing."""
-    found = list(_fields(source, target, ""))
+def check(source: pa.Schema, target: pa.Schema, *, may_lack: bool = False) -> None:
+    """Raise `SchemaMismatch` that names every column of `source` that does not fit `target`, or is missing.
+
+    `may_lack`: whether nullable columns at the top may be missing; `conform` fills them with nulls.
+    """
+    filled = [field for field in target if may_lack and field.nullable and field.name not in source.names]
+    columns_lack = any(field.name not in source.names for field in target)
+    columns_more = any(field.name not in target.names for field in source)
+    found = list(_fields(source, pa.schema([field for field in target if field not in filled]), ""))
     if found:
-        raise SchemaMismatch("the DataFrame does not fit the table: " + "; ".join(found))
+        hint = (
+            " (schema_mode='merge' adds new columns, and fills missing ones with nulls)"
+            if not may_lack and (columns_lack or columns_more)
+            else ""
+        )
+        raise SchemaMismatch("the DataFrame does not fit the table: " + "; ".join(found) + hint)
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the target's columns, in its order. Raises `SchemaMismatch` for values that don't fit."""
-    columns = []
-    for field in target:
-        try:
-            column = batch.column(field.name).cast(field.type, safe=True)
-        except pa.ArrowException as error:
-            raise SchemaMismatch(f"column {field.name!r} ({field.type}) of the table: {error}") from error
-        null = next(_nulls(column, field, field.name), None)
-        if null is not None:
-            raise SchemaMismatch(f"column {null!r} of the table allows no null, and the DataFrame has one there")
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    """The same rows with the target's columns, in its order; a column that is missing is null.
+
+    Raises `SchemaMismatch` for values that don't fit.
+    """
+    return pa.RecordBatch.from_arrays([_column(batch, field) for field in target], schema=target)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    place = batch.schema.get_field_index(field.name)
+    try:
+        if place < 0:
+            column = pa.nulls(batch.num_rows, field.type)
+        else:
+            column = batch.column(place)
+            if column.type != field.type:
+                column = column.cast(field.type, safe=True)
+    except pa.ArrowException as error:
+        raise SchemaMismatch(f"column {field.name!r} ({field.type}) of the table: {error}") from error
+    null = next(_nulls(column, field, field.name), None) if _requires(field) else None
+    if null is not None:
+        raise SchemaMismatch(f"column {null!r} of the table allows no null, and the DataFrame has one there")
+    return column
+
+
+def _requires(field: pa.Field) -> bool:
+    """Whether the field, or one inside it, allows no null."""
+    kind = field.type
+    if not field.nullable:
+        return True
+    inner = [kind.item_field] if types.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
+    return any(_requires(one) for one in inner)
 
 
 def _fields(source: pa.Schema | pa.StructType, target: pa.Schema | pa.StructType, above: str) -> Iterator[str]:

@@ -1,0 +1,156 @@
+"""The options of `format("committerd")`: texts, by names whose case and underscores do not matter."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from committerd_batch.app_marks import checked
+from committerd_batch.committing import Queue
+from committerd_batch.target import Mode, SchemaMode, Target
+from committerd_client.headers import App
+from committerd_client.sync import SyncCommitClient
+from committerd_common.uris import dataset_name
+
+_OF_SPARK = ("path", "queryname", "checkpointlocation")
+"""Options that Spark adds itself."""
+_NAMES = (
+    "uri", "bootstrap_servers", "dataset", "topic_prefix", "mode", "keys", "op_column", "order_by", "schema_mode",
+    "app_id", "app_version", "target_rows_per_file", "enable_stable_row_ids", "enable_v2_manifest_paths",
+    "data_storage_version", "timeout", "attempts",
+)  # fmt: skip
+_SERVERS = "kafka.bootstrap.servers"
+"""The name that Spark's own Kafka source gives the servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options as Spark hands them over; it may be pickled, and compared."""
+
+    given: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> Options:
+        """Raises `ValueError` for a name that is none."""
+        made = Options(tuple(sorted((name, str(value)) for name, value in options.items())))
+        known = {_plain(name): name for name in _NAMES}
+        for name, _ in made.given:
+            if name.lower() in (*_OF_SPARK, _SERVERS) or name.lower().startswith(("storage.", "kafka.")):
+                continue
+            if _plain(name) not in known:
+                near = difflib.get_close_matches(_plain(name), known, n=1)
+                hint = f" (did you mean {known[near[0]]!r}?)" if near else ""
+                raise ValueError(
+                    f"format('committerd') has no option {name!r}{hint}; it has {', '.join(_NAMES)}, storage.NAME for "
+                    "pylance's storage options, and kafka.NAME for those of the Kafka client"
+                )
+        return made
+
+    def mode(self, *, overwrite: bool) -> Mode:
+        """`overwrite`: whether Spark's own save mode or output mode replaces the rows."""
+        mode = Mode(self._text("mode") or ("overwrite" if overwrite else "append"))
+        if overwrite and mode is not Mode.OVERWRITE:
+            raise ValueError(
+                f"Spark's mode is overwrite (or complete) and option 'mode' is {mode.value!r}: take append"
+            )
+        self.target.check(mode)
+        return mode
+
+    @property
+    def target(self) -> Target:
+        """The table. Raises `ValueError` for invalid options."""
+        uri = self._text("uri") or self._text("path")
+        if not uri:
+            raise ValueError("there is no table: give its URI, as in .save('s3://lake/events.lance')")
+        rows = self._text("target_rows_per_file")
+        return Target(
+            uri=uri,
+            storage_options=self._prefixed("storage.") or None,
+            keys=self._list("keys"),
+            op_column=self._text("op_column"),
+            order_by=self._list("order_by"),
+            schema_mode=SchemaMode(self._text("schema_mode") or "strict"),
+            target_rows_per_file=None if rows is None else int(rows),
+            enable_stable_row_ids=self._flag("enable_stable_row_ids"),
+            enable_v2_manifest_paths=self._flag("enable_v2_manifest_paths"),
+            data_storage_version=self._text("data_storage_version"),
+        )
+
+    @property
+    def queue(self) -> Queue:
+        """The table's queue. Raises `ValueError` for invalid options."""
+        servers = self._text("bootstrap_servers") or self._prefixed("").get(_SERVERS)
+        if not servers:
+            raise ValueError("there is no Kafka: give option 'bootstrap_servers', as in 'broker1:9092,broker2:9092'")
+        kafka = {name.replace(".", "_"): _value(text) for name, text in self._prefixed("kafka.").items()}
+        kafka.pop("bootstrap_servers", None)
+        timeout = self._text("timeout")
+        return Queue(
+            bootstrap_servers=tuple(one.strip() for one in servers.split(",")),
+            dataset=self._text("dataset") or dataset_name(self.target.uri),
+            topic_prefix=self._text("topic_prefix") or "",
+            producer=self._text("app_id") or "spark",
+            timeout=300.0 if timeout is None else float(timeout),
+            attempts=int(self._text("attempts") or 10),
+            kafka_options=kafka or None,
+        )
+
+    @property
+    def app_id(self) -> str | None:
+        """The app id of a stream: the option's, or the query's name. Raises `AppIdMissing` for an invalid one."""
+        found = self._text("app_id") or self._text("queryname")
+        return None if found is None else checked(found)
+
+    @property
+    def app(self) -> App | None:
+        """The unit of work of a job; None if it has none. Raises `ValueError` if a half of it is missing."""
+        app_id, version = self._text("app_id"), self._text("app_version")
+        if (app_id is None) != (version is None):
+            raise ValueError("app_id and app_version belong together: give both or none")
+        return None if app_id is None or version is None else App(checked(app_id), int(version))
+
+    def _text(self, name: str) -> str | None:
+        return next((value for key, value in self.given if _plain(key) == _plain(name)), None)
+
+    def _flag(self, name: str) -> bool | None:
+        text = self._text(name)
+        if text is not None and text.lower() not in ("true", "false"):
+            raise ValueError(f"option {name!r} is true or false, not {text!r}")
+        return None if text is None else text.lower() == "true"
+
+    def _list(self, name: str) -> tuple[str, ...]:
+        """Names with commas between them, or a JSON list."""
+        text = (self._text(name) or "").strip()
+        if text.startswith("["):
+            return tuple(str(one) for one in json.loads(text))
+        return tuple(one.strip() for one in text.split(",") if one.strip())
+
+    def _prefixed(self, prefix: str) -> dict[str, str]:
+        return {key[len(prefix) :]: value for key, value in self.given if key.lower().startswith(prefix)}
+
+
+@cache
+def client_of(options: Options) -> SyncCommitClient:
+    """The client of this process for these options: Spark runs the commits of a stream in one process."""
+    return options.queue.client(options.target)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _value(text: str) -> Any:
+    """A number or flag where the text is one: kafka-python wants them."""
+    for kind in _KINDS:
+        try:
+            return kind(text)
+        except (ValueError, KeyError):
+            continue
+    return text
+
+
+_KINDS: tuple[Callable[[str], Any], ...] = (int, float, {"true": True, "false": False, "none": None}.__getitem__)
