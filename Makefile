@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories oracle hostile spark-chaos spark-versions turns brokers takeover outage bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions turns brokers takeover outage bench check lint format protos docs lock clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -40,6 +40,9 @@ simulate: basics ## The committer in virtual time; `make simulate SEEDS=0-4999`,
 
 histories: basics ## Random histories, committed by pylance and by us; `make histories FIRST=1 COUNT=500`
 	LANCE_LOG=error .venv/bin/python -m tests.conformance.histories --first $(or $(FIRST),1) --count $(or $(COUNT),200)
+
+rows: basics ## Random histories of changes to the same rows and compactions; `make rows FIRST=0 COUNT=2000`
+	LANCE_LOG=error .venv/bin/python -m tests.rowlevel --first $(or $(FIRST),0) --count $(or $(COUNT),2000)
 
 oracle: basics ## Random changes and damage, held against pylance; `make oracle SEEDS=0-999 KIND=changes`
 	LANCE_LOG=error .venv/bin/python -m tests.oracle $(or $(KIND),changes) $(or $(SEEDS),0-299)

@@ -232,6 +232,12 @@ class Telemetry:
             "Transactions changed so that they apply on top of what was committed since their read version.",
             operation=OPERATIONS,
         )
+        self.followed_rows = metrics.count(
+            "committerd_followed_rows_total",
+            "Rows that were followed to where a Rewrite moved them, so that a Delete or an Update passed the Rewrite, "
+            "or the Rewrite passed it.",
+            operation=OPERATIONS,
+        )
         self.commit_attempts = metrics.count(
             "committerd_commit_attempts_total", "Puts of a manifest, first tries and retries."
         )

@@ -208,6 +208,11 @@ ANSWERS = Row(
             unit="ops",
         ),
         Panel(title="Rebases", queries=[by_label("committerd_rebases_total", "operation")], unit="ops"),
+        Panel(
+            title="Rows followed through compactions",
+            queries=[by_label("committerd_followed_rows_total", "operation")],
+            unit="ops",
+        ),
         Panel(title="Dead letters", queries=[by_label("committerd_dead_letters_total", "reason")], unit="ops"),
         Panel(title="Internal errors", queries=[by_label("committerd_internal_errors_total", "stage")], unit="ops"),
         Panel(title="Duplicates", queries=[by_label("committerd_duplicates_total", "reason")], unit="ops"),

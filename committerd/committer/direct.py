@@ -86,6 +86,7 @@ async def commit(
         committed = DirectOutcome(
             status=Status.COMMITTED,
             version=prepared.version,
+            message=prepared.note,
             reserved=prepared.reserved,
             checked=prepared.found.checked,
         )

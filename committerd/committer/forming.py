@@ -597,7 +597,10 @@ class Former:
         else:
             together = transactions[0]
         reserved = (0, 0) if is_shared else reserved_range(head.manifest.outline if head.manifest else None, together)
-        members = [member_of(one, shared=is_shared, reserved=reserved) for one in forming.requests]
+        members = [
+            member_of(one, shared=is_shared, reserved=reserved, note=judged_one.note)
+            for one, judged_one in zip(forming.requests, forming.judged, strict=True)
+        ]
         if is_shared:
             stored = with_members(together, members, forming.refusals, uuid=uuid, topic_id=topic_id)
         else:
@@ -609,6 +612,8 @@ class Former:
         rebased = any(checked.verdict is Verdict.REBASABLE for checked in conflicts)
         if rebased and isinstance(judged, Judged):
             self.telemetry.rebases.add(operation=request.operation)
+            if judged.followed is not None:
+                self.telemetry.followed_rows.add(judged.followed.rows, operation=request.operation)
         for checked in conflicts:
             if checked.theirs is not None:
                 self.telemetry.conflicts.add(

@@ -115,11 +115,11 @@ def _fragments(transaction: Transaction) -> int:
     )
 
 
-def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0, 0)) -> Member:
+def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0, 0), note: str = "") -> Member:
     """The entry in `committerd.members` of a request that the version commits.
 
     `reserved` is (first fragment id, count), for ReserveFragments. `shared` says that the version has several members;
-    then the entry keeps the request's operation and its transaction properties.
+    then the entry keeps the request's operation and its transaction properties. `note` says what a rebase changed.
     """
     app = request.envelope.app
     member = Member(
@@ -131,6 +131,7 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
         traceparent=request.envelope.traceparent,
         reserved_first=reserved[0],
         reserved_count=reserved[1],
+        note=short(note),
     )
     if app is not None:
         member.app_id, member.app_version, member.app_run = app.app_id, app.version, app.run

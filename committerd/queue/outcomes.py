@@ -153,6 +153,7 @@ def committed(member: Member, settled: Settled, position: Position, timings: Tim
     outcome.version = settled.version
     outcome.read_version = member.read_version
     outcome.operation = member.operation or settled.operation
+    outcome.message = member.note
     outcome.transactions = len(settled.members)
     outcome.reserved_first = member.reserved_first
     outcome.reserved_count = member.reserved_count

@@ -28,6 +28,7 @@ from committerd.errors import (
 )
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
 from committerd.lance.conflicts.grid import FOLLOWING, NOTHING_FOUND, Checked, Comparison, Verdict, compared, reason
+from committerd.lance.conflicts.rules import not_followed
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -387,7 +388,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
         files=rebased.files,
         found=since.found,
         followed=rebased.followed,
-        note=rebased.note,
+        note=rebased.note or str(rebased.followed or ""),
         create=case.options.create,
     )
 
@@ -675,6 +676,9 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
         f"this {case.operation.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
         f"{deciding.rule}: {reason(deciding.rule)})"
     )
+    theirs = next((theirs for version, theirs in since.theirs if version == deciding.version), None)
+    if deciding.rule in FOLLOWING and theirs is not None:
+        problem += f". Rows can't be followed here: {not_followed(since.ours, theirs)}"
     if blind:
         problem += ". Its read version is gone, so its changes can't be separated from those of others"
     advice = f"Read version {latest} and do the work again" if retryable else "It can't be committed"

@@ -69,6 +69,8 @@ class Prepared:
     """The rows that those of `files` hold that are deletion files, by key."""
     copies: Sequence[Copy]
     found: Comparison
+    note: str
+    """What the rebase changed, for people; empty if there is nothing to say."""
     reserved: tuple[int, int]
     """First fragment id and count that a ReserveFragments gets; (0, 0) for other operations."""
     committed: Committed
@@ -210,6 +212,7 @@ async def build_version(
         deletion_vectors=judged.deletion_vectors,
         copies=judged.copies,
         found=judged.found,
+        note=judged.note,
         reserved=reserved_range(latest.outline if latest else None, transaction),
         committed=committed_by(file, before=latest.outline if latest else None),
         before=latest.outline if latest else None,

@@ -107,7 +107,7 @@ class Outcome(_message.Message):
     reason: _builtins.str
     """Stable snake case; empty for a plain COMMITTED."""
     message: _builtins.str
-    """For people."""
+    """For people; where COMMITTED, what a rebase changed, and mostly empty."""
     conflicting_version: _builtins.int
     """The committed version that this one could not pass; 0 = none."""
     conflicting_operation: _builtins.str
@@ -226,6 +226,7 @@ class Member(_message.Message):
     RESERVED_FIRST_FIELD_NUMBER: _builtins.int
     RESERVED_COUNT_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     uuid: _builtins.str
     producer: _builtins.str
@@ -242,6 +243,8 @@ class Member(_message.Message):
     reserved_count: _builtins.int
     operation: _builtins.str
     """As staged; only in a version of several (a version of one has its own). Empty in older versions, which held Appends."""
+    note: _builtins.str
+    """For people, as the outcome's message: what a rebase changed; at most 300 characters. Empty for most."""
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """transaction_properties as staged; only in a version of several (a version of one has them in its own)."""
@@ -262,10 +265,11 @@ class Member(_message.Message):
         reserved_first: _builtins.int = ...,
         reserved_count: _builtins.int = ...,
         operation: _builtins.str = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "app_run", b"app_run", "app_version", b"app_version", "offset", b"offset", "operation", b"operation", "outcome_partition", b"outcome_partition", "producer", b"producer", "properties", b"properties", "read_version", b"read_version", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "traceparent", b"traceparent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "app_run", b"app_run", "app_version", b"app_version", "note", b"note", "offset", b"offset", "operation", b"operation", "outcome_partition", b"outcome_partition", "producer", b"producer", "properties", b"properties", "read_version", b"read_version", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "traceparent", b"traceparent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

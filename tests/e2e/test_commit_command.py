@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 
+from committerd_client import staging
 from committerd_common.messages import Transaction
 from harness.lance_table import LanceTable
 
@@ -37,6 +40,25 @@ def _commit(table: LanceTable, *staged: Transaction | bytes, words: tuple[str, .
     said: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode == 0) is all(one["outcome"] in ("committed", "duplicate") for one in said), done.stderr
     return said
+
+
+def test_rows_are_followed_through_a_compaction_and_the_outcome_says_how_many(tmp_path: Path) -> None:
+    table = LanceTable(str(tmp_path / "table.lance"))
+    lance.write_dataset(pa.table({"id": range(40)}), table.uri, max_rows_per_file=10)
+    staged = [staging.delete(table.open(), where).transaction for where in ("id in (3, 17)", "id = 5")]
+    done = staging.compact_files(table.open())
+    _commit(table, staging.reserve_fragments(table.open(), done.ids_needed).transaction)
+    _commit(table, done.rewrite([4]).transaction)
+    (followed,) = _commit(table, staged[0], words=("--explain",))
+    assert followed["message"] == "2 rows were followed to where version 3 moved them"
+    assert any(line.startswith("version 3 rewrite: mov -> rebasable:") for line in followed["checked"])
+    table.open().optimize.compact_files(materialize_deletions_threshold=0.0)
+    (refused,) = _commit(table, staged[1])
+    assert (refused["outcome"], refused["reason"]) == ("retryable", "conflict")
+    assert "its writer does not say that rows keep their order" in refused["message"]
+    (trusted,) = _commit(table, staged[1], words=("--trust-rewrites", "all"))
+    assert trusted["message"].startswith("1 rows were followed to where version 3, ")
+    assert sorted(table.ids()) == sorted(table.ids_in_4()) == [one for one in range(40) if one not in (3, 5, 17)]
 
 
 def _told(said: list[dict[str, Any]]) -> list[tuple[str, int, str]]:

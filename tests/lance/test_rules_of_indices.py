@@ -122,6 +122,11 @@ class TestRewrites:
         made.index_details.type_url = "/lance.table.NGramIndexDetails"
         assert verdict(create_index(made), rewrite(0), indices=reuse) is R
 
+    def test_of_an_index_that_a_new_one_replaces(self) -> None:
+        for old, wanted in ((7, R), (8, C)):
+            made = create_index(index(1, fragments=[5]), removed=(index(7, fragments=[5]),))
+            assert verdict(made, rewrite(0, rewritten=(old,))) is wanted
+
     def test_a_reuse_entry_of_another_rewrite_says_nothing(self) -> None:
         reuse = (index(7), samples.reuse_index(8, ([2], [5]), version=7))
         assert verdict(create_index(index(1, fragments=[0])), rewrite(0), indices=reuse) is B

@@ -76,6 +76,8 @@ class Footprint:
     """Where a Rewrite put its rows, for each of `groups`."""
     trusts_rewrites: bool = False
     """Whether rows of ours are followed through Rewrites whose writers don't say that rows keep their order."""
+    rewritten_indices: frozenset[bytes] = frozenset()
+    """The uuids of the indices in whose place a Rewrite puts others, with the new addresses."""
     defers_indices: bool = False
     """Whether it is a Rewrite that leaves indices to be remapped through a fragment reuse index."""
     reuse_version: int | None = None
@@ -137,6 +139,7 @@ def size_of(touched: Footprint) -> int:
         + len(touched.removed)
         + len(touched.fields_modified)
         + len(touched.schema_fields)
+        + len(touched.rewritten_indices)
         + len(touched.metadata_fields)
         + sum(map(len, touched.groups))
         + sum(map(len, touched.replaced.values()))

@@ -13,6 +13,7 @@ from pyroaring import FrozenBitMap
 
 from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
+from committerd.lance.format.kind import Kind
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, covers_any
 
 
@@ -58,43 +59,45 @@ def frg(ours: Footprint, theirs: Footprint) -> Verdict:
 def mov(ours: Footprint, theirs: Footprint) -> Verdict:
     """Delete or Update over Rewrite: rebase by following the rows to the new fragments; retry where that can't be done.
 
-    Rows can be followed if it is known where the Rewrite put them (`MovedGroup.doubt`), and if ours changes no columns
-    in place. Whether somebody else deleted one of them shows when they are followed. This rule is committerd's own:
-    Lance retries (transaction.md, Rewrite; conflict_resolver.rs, check_delete_txn).
+    `not_followed` says where it can't. Whether somebody else deleted one of the rows shows when they are followed. This
+    rule is committerd's own: Lance retries (transaction.md, Rewrite; conflict_resolver.rs, check_delete_txn).
     """
-    shared = ours.fragments & theirs.fragments
-    if not shared:
+    if not ours.fragments & theirs.fragments:
         return Verdict.COMPATIBLE
-    if ours.files_read is None or ours.fields_modified or not shared <= ours.files_read.keys():
-        return Verdict.RETRYABLE
-    if any(ours.files[fragment] != ours.files_read[fragment] for fragment in shared - ours.removed):
-        return Verdict.RETRYABLE
-    known = all(
-        group.isdisjoint(shared) or not moves.doubt(trusts_all=ours.trusts_rewrites)
-        for group, moves in zip(theirs.groups, theirs.moves, strict=True)
-    )
-    return Verdict.REBASABLE if known else Verdict.RETRYABLE
+    return Verdict.RETRYABLE if not_followed(ours, theirs) else Verdict.REBASABLE
 
 
 def lat(ours: Footprint, theirs: Footprint) -> Verdict:
     """Rewrite over Delete or Update: rebase by deleting their rows in the new fragments; retry where that can't be
     done.
 
-    Rows can be followed under the conditions of `mov`. This rule is committerd's own: Lance retries (transaction.md,
-    Rewrite; conflict_resolver.rs, check_rewrite_txn).
+    `not_followed` says where it can't. This rule is committerd's own: Lance retries (transaction.md, Rewrite;
+    conflict_resolver.rs, check_rewrite_txn).
     """
+    return mov(ours, theirs)
+
+
+def not_followed(ours: Footprint, theirs: Footprint) -> str:
+    """Why rows of a Rewrite, one of the two, can't be followed from its old fragments to its new ones; empty = they can.
+
+    The other one must do no more than delete rows there, and it must be known where the Rewrite put them
+    (`MovedGroup.doubt`).
+    """
+    rewrite, change = (theirs, ours) if theirs.kind is Kind.REWRITE else (ours, theirs)
     shared = ours.fragments & theirs.fragments
-    if not shared:
-        return Verdict.COMPATIBLE
     if ours.files_read is None:
-        return Verdict.RETRYABLE
-    if any(theirs.files[fragment] != ours.files_read.get(fragment) for fragment in shared - theirs.removed):
-        return Verdict.RETRYABLE
-    known = all(
-        group.isdisjoint(shared) or not moves.doubt(trusts_all=ours.trusts_rewrites)
-        for group, moves in zip(ours.groups, ours.moves, strict=True)
+        return "its read version is gone, so it is not known which rows it changes"
+    if missing := sorted(shared - ours.files_read.keys()):
+        return f"its read version does not have fragment {missing[0]}"
+    changed = sorted(one for one in shared - change.removed if change.files[one] != ours.files_read[one])
+    if changed or change.fields_modified:
+        return f"the {change.kind} changes columns in place, in fragment {min(changed or shared)}"
+    doubts = (
+        moves.doubt(trusts_all=ours.trusts_rewrites)
+        for group, moves in zip(rewrite.groups, rewrite.moves, strict=True)
+        if not group.isdisjoint(shared)
     )
-    return Verdict.REBASABLE if known else Verdict.RETRYABLE
+    return next((f"it is not known where the rewrite put the rows: {doubt}" for doubt in doubts if doubt), "")
 
 
 def row(ours: Footprint, theirs: Footprint) -> Verdict:
@@ -246,7 +249,7 @@ def idx(ours: Footprint, theirs: Footprint) -> Verdict:
 
 def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over Rewrite: rebase when the index covers a fragment that is gone; retry when nothing of what it
-    covers is left, or it does not say what it covers.
+    covers is left, it does not say what it covers, or the Rewrite has rewritten an index that ours replaces.
 
     Readers take fragments that are gone for not covered (Lance: transaction.rs, build_manifest, Rewrite without a
     remapped index); `create_index.rebase_indices` says what is left. There is no conflict when the Rewrite added a
@@ -262,6 +265,8 @@ def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
         index for index in ours.new_indices if not _is_followed(index, theirs) and _may_cover(index, theirs.fragments)
     ]
     if any(index.fragments is None for index in concerned) or (concerned and theirs.reuse_version is not None):
+        return Verdict.RETRYABLE
+    if any(index.uuid in theirs.rewritten_indices for index in ours.removed_indices):
         return Verdict.RETRYABLE
     return Verdict.REBASABLE if concerned else Verdict.COMPATIBLE
 

@@ -99,6 +99,7 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
         groups=groups,
         fragments=frozenset().union(*groups),
         moves=moved_groups(transaction, staged=staged),
+        rewritten_indices=frozenset(one.old_id.uuid for one in transaction.rewrite.rewritten_indices),
     )
 
 
