@@ -348,8 +348,11 @@ def change_further(history: History) -> None:
     assert values == {id: row.value for id, row in history.rows.items()}
 
 
-async def run(seed: int, folder: Path, versions: Pylances) -> Told:
-    """Play one history. Raises `AssertionError` where a table or a verdict is wrong."""
+async def run(seed: int, folder: Path, versions: Pylances, *, thorough: bool = True) -> Told:
+    """Play one history. Raises `AssertionError` where a table or a verdict is wrong.
+
+    `thorough`: let pylance change the table further.
+    """
     history = History(seed, folder)
     for _ in range(history.rng.randint(1, 3)):
         waiting = [await history.stage() for _ in range(history.rng.randint(2, 4))]
@@ -357,6 +360,8 @@ async def run(seed: int, folder: Path, versions: Pylances) -> Told:
         for one in waiting:
             await history.commit(one)
     check_readers(history, versions)
+    if not thorough:
+        return history.told
     change_further(history)
     check_readers(history, replace(versions, old=None))  # 4.0.0 can't use all indices that 14.0.2 has optimized
     return history.told

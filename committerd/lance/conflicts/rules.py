@@ -78,7 +78,7 @@ def lat(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def not_followed(ours: Footprint, theirs: Footprint) -> str:
-    """Why rows of a Rewrite, one of the two, can't be followed from its old fragments to its new ones; empty = they can.
+    """Why rows can't be followed through the Rewrite, which is one of the two; empty if they can.
 
     The other one must do no more than delete rows there, and it must be known where the Rewrite put them
     (`MovedGroup.doubt`).
