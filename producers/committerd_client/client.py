@@ -30,7 +30,7 @@ from committerd_client.diagnosis import Diagnosis
 from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
-from committerd_client.in_flight import InFlightLimit, Submission, Submissions, closed, timed_out, withdrawn
+from committerd_client.in_flight import Arrivals, InFlightLimit, Submission, Submissions, closed, timed_out, withdrawn
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
 from committerd_client.place import Place, checked_uri, place_of
@@ -40,7 +40,6 @@ from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
 from committerd_common.backports import UTC, Self, Unpack, add_note
-from committerd_common.messages import Outcome
 from committerd_common.uris import queue_name
 
 _log = logging.getLogger(__name__)
@@ -127,6 +126,11 @@ class CommitClient(TableCalls):
         self._channel: Channel | None = None
         self._open = self._closed = False
 
+    def __repr__(self) -> str:
+        state = "open" if self._open else "closed" if self._closed else "not started"
+        connection = self._connection
+        return f"<CommitClient of {connection.dataset} at {', '.join(connection.bootstrap_servers)}, {state}>"
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -140,8 +144,9 @@ class CommitClient(TableCalls):
         """Connect. Raises `KafkaUnavailable` if no broker responds or the dataset's topics don't exist in time."""
         if self._channel is not None:
             raise RuntimeError("a client is started once: make another one")
-        quieten_kafka(self._connection.client_id)
-        channel = self._channel = Channel(self._connection, self)
+        servers = ", ".join(self._connection.bootstrap_servers)
+        quieten_kafka(self._connection.client_id, servers)
+        channel = self._channel = Channel(self._connection, Arrivals(self._room, self._submissions))
         with recent_warnings() as heard:
             try:
                 partition = await channel.open()
@@ -150,7 +155,6 @@ class CommitClient(TableCalls):
                 channel.abandon()
                 if not isinstance(error, Exception) or isinstance(error, ClientError):
                     raise
-                servers = ", ".join(self._connection.bootstrap_servers)
                 raise KafkaUnavailable(f"Kafka at {servers} can't be used: {error!r}{heard}") from error
         self._partition, self._started_at = partition, datetime.now(UTC)
         self._headers = constant_headers(
@@ -435,22 +439,6 @@ class CommitClient(TableCalls):
             trouble=trouble,
             found=self._diagnosis.finding(submission.offset),
         )
-
-    # Listener of the channel
-
-    def acknowledged(self, submission: Submission, offset: int | None) -> None:
-        """Kafka has acknowledged the record."""
-        self._room.give_back(submission.size)
-        self._submissions.staged(submission, offset)
-
-    def failed(self, submission: Submission, error: ClientError) -> None:
-        """The sender has given the record up."""
-        self._room.give_back(submission.size)
-        submission.settle(error)
-
-    def answered(self, outcome: Outcome) -> None:
-        """Take an outcome from this client's partition; it may be for another client."""
-        self._submissions.answered(outcome)
 
 
 def _until(seconds: float | None) -> float | None:

@@ -27,6 +27,7 @@ from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, Kaf
 from committerd_client.connection import Connection, connect
 from committerd_client.place import Place
 from committerd_client.queue_status import Cause, Observed, QueueStatus, era_of, explain, table_position
+from committerd_client.quiet import quieten_kafka
 
 _LOOK_SECONDS = 4.0
 """The check begins this long before the end of a timeout, or at half of a shorter timeout."""
@@ -91,8 +92,15 @@ class Diagnosis:
     def status(self) -> QueueStatus:
         """Check now, and wait for the result, some seconds at most."""
         facts = self._observed()
-        self._ask(facts)
+        quieten_kafka(self._connection.client_id, facts.servers)
+        asking = threading.Thread(target=self._ask, args=(facts,), name=self._thread_name, daemon=True)
+        asking.start()
+        asking.join()
         return facts.status()
+
+    @property
+    def _thread_name(self) -> str:
+        return f"{self._connection.client_id}-diagnosis"
 
     def _observed(self) -> Observed:
         before, connection = self._facts, self._connection
@@ -120,9 +128,8 @@ class Diagnosis:
             if tell is not None:
                 tell()
 
-        name = f"{self._connection.client_id}-diagnosis"
         with contextlib.suppress(RuntimeError):  # no more threads can be started: the message is shorter
-            threading.Thread(target=ask, args=(self._observed(),), name=name, daemon=True).start()
+            threading.Thread(target=ask, args=(self._observed(),), name=self._thread_name, daemon=True).start()
 
     def _ask(self, facts: Observed) -> None:
         try:

@@ -53,8 +53,14 @@ class Staged:
     then has the first re-execution brought up to date before it sends it, if that re-execution took long.
     """
 
+    def __repr__(self) -> str:
+        # Not the whole message, which may have thousands of lines.
+        transaction = self.transaction
+        operation = transaction.WhichOneof("operation") or "no operation"
+        return f"<{type(self).__name__} {operation} {transaction.uuid}, read version {transaction.read_version}>"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StagedChange(Staged):
     """A change of rows, with the numbers of rows that it inserts, updates and deletes."""
 
@@ -67,6 +73,10 @@ class StagedChange(Staged):
     def changes(self) -> bool:
         """Whether it changes any row. If not, the new version would equal the one before."""
         return bool(self.inserted or self.updated or self.deleted)
+
+    def __repr__(self) -> str:
+        rows = f"{self.inserted} rows inserted, {self.updated} updated, {self.deleted} deleted"
+        return f"{Staged.__repr__(self)[:-1]}, {rows}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -297,3 +297,24 @@ class InFlightLimit:
                 self._take(size)
                 future.set_result(None)
             self._waiting.popleft()
+
+
+class Arrivals:
+    """Takes what arrives from Kafka: acknowledgements, failures and outcomes. Called in the event loop."""
+
+    def __init__(self, room: InFlightLimit, submissions: Submissions) -> None:
+        self._room, self._submissions = room, submissions
+
+    def acknowledged(self, submission: Submission, offset: int | None) -> None:
+        """Kafka has acknowledged the record."""
+        self._room.give_back(submission.size)
+        self._submissions.staged(submission, offset)
+
+    def failed(self, submission: Submission, error: ClientError) -> None:
+        """The sender has given the record up."""
+        self._room.give_back(submission.size)
+        submission.settle(error)
+
+    def answered(self, outcome: Outcome) -> None:
+        """Take an outcome from this client's partition; it may be for another client."""
+        self._submissions.answered(outcome)

@@ -190,7 +190,11 @@ def explain(facts: Observed, offset: int | None) -> Cause | None:
     if not facts.kafka_responds:
         return Cause("kafka", _kafka_is_away(facts))
     if facts.topic_exists is False:
-        return Cause("no_topic", f"Topic {facts.topic} is gone: it was deleted while the client was open.")
+        text = (
+            f"There is no topic {facts.topic}. The committer makes the topics of its dataset when it first starts: "
+            "start it, or check dataset and topic_prefix. If the topic was there before, it was deleted"
+        )
+        return Cause("no_topic", f"{text}.")
     refused, table = refusal(facts), _table_is_missing(facts)
     if facts.members == 0:
         text = (

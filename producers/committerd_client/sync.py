@@ -119,6 +119,10 @@ class SyncCommitClient:
         self._closed = False
         _clients.add(self)
 
+    def __repr__(self) -> str:
+        running = self._running
+        return f"<Sync{repr(self._make() if running is None else running.client)[1:]}"
+
     def __enter__(self) -> Self:
         self.start()
         return self

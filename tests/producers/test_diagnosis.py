@@ -47,7 +47,7 @@ AHEAD, BEHIND, OTHER = TablePosition(101, HERE, 1), TablePosition(3, HERE, 1), T
             "Kafka at broker1:9092 does not answer (no broker).",
         ),
         ({"kafka_responds": False}, None, "kafka", "does not answer."),
-        ({"topic_exists": False}, 7, "no_topic", "Topic events.staged is gone"),
+        ({"topic_exists": False}, 7, "no_topic", "There is no topic events.staged. The committer makes"),
         ({"members": 0}, 7, "no_committer", "No committer runs: consumer group committerd.events has no member"),
         ({"members": 0, "table_exists": False}, 7, "no_committer", "There is no table at /data/events.lance"),
         ({"table_exists": False}, 7, "no_table", "There is no table at /data/events.lance: records wait"),

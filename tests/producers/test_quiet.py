@@ -1,4 +1,4 @@
-"""While Kafka is away the client repeats no line of kafka-python; the application's own logging is unaffected."""
+"""kafka-python's errors about what is normal stay out of the log; the application's own logging is unaffected."""
 
 from __future__ import annotations
 
@@ -10,30 +10,60 @@ import pytest
 from committerd.dev.parts import free_port
 from committerd_client import CommitClient, KafkaUnavailable, quiet
 from committerd_client.quiet import quieten_kafka
+from tests.producers.answering import answering, append
 
 
-def _say(times: int, *, thread: str) -> None:
+def _say(times: int, *, thread: str, level: int = logging.WARNING) -> None:
     logger = logging.getLogger("kafka.net.manager")
 
     def say() -> None:
         for number in range(times):
-            logger.warning("<Connection %s>: connecting to broker-1:9092 failed", number)
+            logger.log(level, "<Connection %s>: connecting to broker-1:9092 failed", number)
 
     one = threading.Thread(target=say, name=thread)
     one.start()
     one.join()
 
 
-def test_a_line_of_the_clients_threads_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
-    quieten_kafka("quiet-test-1")
-    quieten_kafka("quiet-test-1")
-    _say(50, thread="kafka-io-quiet-test-1-staged")
-    assert len(caplog.records) == 1
+def test_lines_of_the_clients_threads_become_one_warning_with_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    quieten_kafka("quiet-test-1", "broker-1:9092")
+    quieten_kafka("quiet-test-1", "broker-1:9092")
+    _say(50, thread="kafka-io-quiet-test-1-staged", level=logging.ERROR)
+    _say(50, thread="quiet-test-1-reader", level=logging.ERROR)
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert line.getMessage().startswith("Kafka at broker-1:9092: <Connection 0>: connecting to")
+
+
+@pytest.mark.kafka
+@pytest.mark.pylance
+async def test_an_ordinary_life_of_a_client_logs_nothing(
+    servers: str, dataset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with answering(servers, dataset):
+        for _ in range(3):
+            async with CommitClient(servers, dataset=dataset, client_id="quiet-test-6") as client:
+                await client.commit(append())
+                assert (await client.status()).kafka_responds
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and _of_client(one)] == []
+
+
+async def test_a_broker_that_is_not_there_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    client = CommitClient(f"127.0.0.1:{free_port()}", dataset="events", connect_timeout=1, client_id="quiet-test-7")
+    with pytest.raises(KafkaUnavailable, match="ECONNREFUSED"):
+        await client.start()
+    assert (await client.status()).why == "kafka"
+    (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert line.levelname == "WARNING"
+
+
+def _of_client(record: logging.LogRecord) -> bool:
+    return "quiet-test-6" in (record.threadName or "") or record.name.startswith("committerd_client")
 
 
 @pytest.mark.parametrize("name", ["the-applications-consumer", "quiet-test-2-etl", "of-quiet-test-2-staged"])
 def test_an_applications_own_kafka_clients_are_left_alone(caplog: pytest.LogCaptureFixture, name: str) -> None:
-    quieten_kafka("quiet-test-2")
+    quieten_kafka("quiet-test-2", "broker-2:9092")
     _say(50, thread=f"kafka-io-{name}")
     assert len(caplog.records) == 50
 
@@ -55,13 +85,13 @@ async def test_every_thread_of_a_client_that_can_not_connect_is_known() -> None:
     looking.join()
     of_client = {name for name in found if "quiet-test-5" in name}
     assert of_client
-    assert of_client <= quiet._threads, of_client - quiet._threads
+    assert of_client <= quiet._threads.keys(), of_client - quiet._threads.keys()
 
 
 def test_handlers_and_levels_stay_as_the_application_set_them() -> None:
     loggers = [logging.getLogger(), logging.getLogger("kafka"), logging.getLogger("kafka.net.manager")]
     before = [(logger.level, logger.handlers[:], logger.propagate, logger.disabled) for logger in loggers]
-    quieten_kafka("quiet-test-3")
+    quieten_kafka("quiet-test-3", "broker-3:9092")
     assert [(logger.level, logger.handlers[:], logger.propagate, logger.disabled) for logger in loggers] == before
 
 

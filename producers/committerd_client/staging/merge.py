@@ -40,7 +40,7 @@ _UPDATE_FIELDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StagedMerge(StagedChange):
     """A merge, with the numbers of rows that it inserts, updates and deletes."""
 
