@@ -54,7 +54,7 @@ def main() -> None:
     stream = source(spark, arguments).writeStream.option("checkpointLocation", arguments.checkpoint)
     if arguments.available_now:
         stream = stream.trigger(availableNow=True)
-    query = stream.foreachBatch(writer).start()  # type: ignore[arg-type]  # PySpark ignores the return value
+    query = stream.foreachBatch(writer).start()
     print("running", flush=True)
     query.awaitTermination()
     print("all rows are in the table", flush=True)

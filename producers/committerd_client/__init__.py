@@ -1,21 +1,20 @@
-"""Client of committerd: commit to a Lance table through its queue, and get the outcome of each transaction.
+"""Client of committerd: change a Lance table through its queue, and get the outcome of each change.
 
-    import lance
-    from committerd_client import CommitClient, staging
+    from committerd_client import SyncCommitClient
 
-    dataset = lance.dataset(dataset_uri)
-    fragments = lance.fragment.write_fragments(data, dataset, mode="append")
-    async with CommitClient("broker:9092", dataset="events", dataset_uri=dataset_uri) as client:
-        result = await client.commit(staging.append(fragments, dataset=dataset))
-    print(result.version)
+    with SyncCommitClient("broker:9092", dataset_uri="s3://bucket/events.lance") as client:
+        print(client.append([{"id": 1, "name": "Ann"}], create=True))
 
-`errors` lists every error and what to do next. `staging` (needs pylance, extra `lance`) turns uncommitted results of
-pylance into transactions.
+`CommitClient` is the same for asyncio. `errors` lists every error and what to do next. `staging` turns uncommitted
+results of pylance into transactions, for those who write files themselves. Both need pylance (extra `lance`); a client
+that commits transactions of others does not.
 """
 
 from __future__ import annotations
 
+from committerd_client import errors as errors
 from committerd_client.client import CommitClient
+from committerd_client.data import Data
 from committerd_client.errors import (
     ClientClosed,
     ClientError,
@@ -39,7 +38,8 @@ from committerd_client.errors import (
     UnsupportedTransaction,
 )
 from committerd_client.handle import CommitHandle
-from committerd_client.headers import App, Staged
+from committerd_client.headers import App, Staged, StagedChange
+from committerd_client.options import CommitOptions
 from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import Reexecution
 from committerd_client.results import CommitResult, CommitStatus, CompactionResult, WriteResult
@@ -55,10 +55,12 @@ __all__ = [
     "CommitConflict",
     "CommitHandle",
     "CommitManyFailed",
+    "CommitOptions",
     "CommitResult",
     "CommitStatus",
     "CommitTimeout",
     "CompactionResult",
+    "Data",
     "Expired",
     "InFlightFull",
     "IncompatibleConflict",
@@ -70,6 +72,7 @@ __all__ = [
     "Reexecution",
     "RetryableConflict",
     "Staged",
+    "StagedChange",
     "StagingError",
     "SubmitFailed",
     "SyncCommitClient",
@@ -81,3 +84,8 @@ __all__ = [
     "UnsupportedTransaction",
     "WriteResult",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion shows: the modules below are internal, except for these two."""
+    return [*__all__, "errors", "staging"]

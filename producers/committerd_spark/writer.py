@@ -118,7 +118,8 @@ class LanceBatchWriter:
         self._topic = f"{topic_prefix}{self._queue.dataset}"
         self._client: SyncCommitClient | None = self._queue.client(self._target)  # checks the arguments
 
-    def __call__(self, df: DataFrame, batch_id: int, *, name: str | None = None) -> CommitResult | None:
+    # A `CommitResult`, or None. It is Any because `foreachBatch` is typed for functions that return None.
+    def __call__(self, df: DataFrame, batch_id: int, *, name: str | None = None) -> Any:
         """Commit one micro-batch, for `foreachBatch`; returns when it is in the table.
 
         A batch that was committed before is never committed again (DUPLICATE). Returns None if the batch had no rows

@@ -73,12 +73,9 @@ def here(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Cal
     def meant(text: str) -> str:
         for printed, real in (
             ("localhost:9092", kafka.bootstrap_servers),
-            ("/tmp/events.lance", str(tmp_path / "events.lance")),
+            ("/tmp/events.lance", str(tmp_path / f"{dataset}.lance")),  # the queue's name follows from it
             ("/tmp/numbers", str(tmp_path / "numbers")),
-            ('dataset="events"', f'dataset="{dataset}"'),
             ("__NAME=events", f"__NAME={dataset}"),
-            # The name follows from the URI: the test's own name has to be given.
-            ('app_id="numbers"', f'app_id="numbers", dataset="{dataset}"'),
         ):
             text = text.replace(printed, real)
         return text
@@ -114,12 +111,13 @@ def test_what_is_installed_has_all_that_the_programs_import(title: str, needed: 
 @pytest.mark.kafka
 @pytest.mark.pylance
 def test_the_first_commit_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
-    """Pasted into the interactive interpreter before the committer has made its topics, and once more."""
+    """Pasted into the interactive interpreter before the committer has made its topics; then the programs of docs/."""
     (first,) = _blocks(_section("First commit"), "python")
-    printed = [_run(here(first), interactive=True) for _ in range(2)]
-    assert "version 2" in printed[0]
-    assert "table_exists" in printed[1]
-    assert "id: [[1,2,3],[1,2,3]]" in printed[1]
+    added, merged, state = _run(here(first), interactive=True)
+    assert added == "WriteResult(version=1, num_inserted_rows=2, num_updated_rows=0, num_deleted_rows=0, attempts=1)"
+    assert merged == "WriteResult(version=2, num_inserted_rows=1, num_updated_rows=1, num_deleted_rows=0, attempts=1)"
+    assert re.search(r"1 committer runs .* the table is at version 2\.", state)
+    assert _names(here) == {1: "Ann", 2: "Rob", 3: "Cid"}
     for program in _blocks(CLIENT, "python"):
         *_, last = _run(here(program))
         assert re.search(r"version[ =]\d+", last), last
@@ -139,10 +137,15 @@ def test_the_first_stream_works_as_it_is_printed(committer: Daemon, here: Callab
     (stream,) = _blocks(_section("First stream"), "python")
     _run(here(commit), interactive=True)
     assert "5 rows" in _run(here(stream), interactive=True)
-    Path(here("/tmp/numbers"), "2.json").write_text('{"id": 12}\n')
+    Path(here("/tmp/numbers"), "2.json").write_text('{"id": 12, "name": "Fay"}\n')
     assert "6 rows" in _run(here(stream), interactive=True)
-    found = lance.dataset(here("/tmp/events.lance")).to_table()["id"].to_pylist()
-    assert sorted(found) == [1, 2, 3, 10, 11, 12]
+    assert _names(here) == {1: "Ann", 2: "Rob", 3: "Cid", 10: "Dot", 11: "Eve", 12: "Fay"}
+
+
+def _names(here: Callable[[str], str]) -> dict[int, str]:
+    rows = lance.dataset(here("/tmp/events.lance")).to_table().to_pylist()
+    assert len(rows) == len({row["id"] for row in rows})
+    return {row["id"]: row["name"] for row in rows}
 
 
 def test_every_program_on_a_page_is_run() -> None:

@@ -49,7 +49,7 @@ def main() -> None:
     for _ in range(2):
         source = spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(str(incoming))
         query = source.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-        query.trigger(availableNow=True).foreachBatch(writer).start().awaitTermination()  # type: ignore[arg-type]  # PySpark ignores the result
+        query.trigger(availableNow=True).foreachBatch(writer).start().awaitTermination()
     spark.stop()
     ids = sorted(lance.dataset(uri).to_table(columns=["id"]).column("id").to_pylist())
     print(json.dumps({"pyspark": pyspark.__version__, "ids": ids}))
