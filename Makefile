@@ -77,6 +77,7 @@ check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python scripts/generate_helm_schema.py --check
 	.venv/bin/python scripts/generate_helm_readme.py --check
 	.venv/bin/python scripts/generate_dashboard.py --check
+	.venv/bin/python scripts/generate_wire_vectors.py --check
 	.venv/bin/python scripts/lock_image.py --check
 
 lint: basics ## Format, ruff, mypy and the layers
@@ -92,11 +93,12 @@ format: basics ## Format the code and fix what ruff can fix
 protos: basics ## Generate producers/committerd_common/*_pb2.py from protos/
 	.venv/bin/python scripts/generate_protos.py
 
-docs: basics ## Generate docs/metrics.md, the chart's schema and README, and the dashboard from the code
+docs: basics ## Generate docs/metrics.md, docs/wire-vectors.json, the chart's schema and README, and the dashboard from the code
 	.venv/bin/python scripts/generate_metrics_table.py
 	.venv/bin/python scripts/generate_helm_schema.py
 	.venv/bin/python scripts/generate_helm_readme.py
 	.venv/bin/python scripts/generate_dashboard.py
+	.venv/bin/python scripts/generate_wire_vectors.py
 
 lock: basics ## Lock what the image installs, by version and hash, in deploy/requirements/
 	.venv/bin/python scripts/lock_image.py

@@ -179,7 +179,10 @@ def test_the_layers_hold() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["generate_protos.py", "generate_metrics_table.py", "generate_helm_schema.py", "generate_helm_readme.py"],
+    [
+        *("generate_protos.py", "generate_metrics_table.py", "generate_helm_schema.py", "generate_helm_readme.py"),
+        "generate_wire_vectors.py",
+    ],
 )
 def test_generated_files_are_those_of_their_sources(script: str) -> None:
     check(sys.executable, f"scripts/{script}", "--check")
