@@ -23,7 +23,10 @@ from harness.kafka import KafkaBroker, RunningKafka
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(ROOT / name for name in ("deploy/README.md", "helm/committerd/README.md", "producers/README.md")),
+    *(
+        ROOT / name
+        for name in ("deploy/README.md", "helm/committerd/README.md", "producers/README.md", "examples/java/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
