@@ -66,17 +66,18 @@ def verdicts(results: Results) -> dict[str, str]:
 
 def of_backlog(rate: float) -> Results:
     results = Results()
+    results.note("backlog", "a bare loop, durable", "limit", rate=(10_000, "transactions/s"))
     results.note("backlog", "durable", "committerd", rate=(rate, "transactions/s"))
     return results
 
 
-BACKLOG = "backlog of 100,000 staged appends, durable: >= 8,000/s"
+BACKLOG = "backlog of 100,000 staged appends, durable: >= 0.7x a bare loop"
 
 
 def test_a_bar_is_met_or_it_is_said_that_it_is_not() -> None:
-    assert verdicts(of_backlog(8000))[BACKLOG] == "met"
-    assert verdicts(of_backlog(7999))[BACKLOG] == "NOT MET"
-    assert not bars.met(bars.judge_all(of_backlog(7999), plan.full(None)))
+    assert verdicts(of_backlog(7000))[BACKLOG] == "met"
+    assert verdicts(of_backlog(6999))[BACKLOG] == "NOT MET"
+    assert not bars.met(bars.judge_all(of_backlog(6999), plan.full(None)))
 
 
 def test_a_bar_that_was_not_measured_stays_in_the_table() -> None:

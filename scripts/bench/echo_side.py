@@ -1,20 +1,14 @@
-"""An echo through Kafka, by two processes: the lower limit of a response that waits for one conditional write.
+"""An echo through Kafka, by two processes: the lower limit of a response that comes through two topics.
 
-Both sides use kafka-python, as committerd and its clients do. Between them is only the store's conditional write;
-nothing is decoded, judged or built.
+Both sides use kafka-python, as committerd and its clients do. Nothing is decoded, judged, built or written.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-import anyio
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-
-from committerd.stores.local import LocalStore
-from committerd.stores.port import Created
 
 _WARMING = 20
 """Echoes before the first one that is timed."""
@@ -69,20 +63,9 @@ class Asker(_End):
 
 
 class OutcomeMaker(_End):
-    """Sends each record back once a new file is in the store."""
+    """Sends each record back."""
 
-    def __init__(self, *, servers: str, sends: str, takes: str, folder: Path, durable: bool) -> None:
-        super().__init__(servers=servers, sends=sends, takes=takes)
-        self._store = LocalStore(folder, durable=durable)
-
-    def answer(self, body: bytes, times: int) -> None:
-        """Echo this many records, and those that are not timed. `body`: the content of each file."""
-
-        async def serve() -> None:
-            for number in range(_WARMING + times):
-                record = self.take()  # nothing else runs in this loop
-                answer = await self._store.put_if_absent(f"echo/{number}", body)
-                assert isinstance(answer, Created)
-                self.send(record)
-
-        anyio.run(serve)
+    def answer(self, times: int) -> None:
+        """Echo this many records, and those that are not timed."""
+        for _ in range(_WARMING + times):
+            self.send(self.take())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -94,3 +95,39 @@ class Alone:
         """The peak memory of this process, in bytes."""
         gc.collect()
         return peak_memory_bytes()
+
+
+class Late:
+    """A writer that read its version long ago."""
+
+    def __init__(self, *, pool: Pool, uri: str, read_version: int) -> None:
+        self._pool, self._uri, self._read_version = pool, uri, read_version
+
+    def commit(self, *, operation: str, times: int) -> list[float]:
+        """Return how many seconds each commit or refusal took. `operation`: append, delete or update."""
+        taken = []
+        for number in range(times):
+            table: Any = lance.dataset(self._uri)
+            table.count_rows()
+            work = self._work(operation, self._pool.count - 2 - number)
+            began = time.perf_counter()
+            with contextlib.suppress(OSError, RuntimeError):  # refused
+                lance.LanceDataset.commit(table, work, read_version=self._read_version)
+            taken.append(time.perf_counter() - began)
+        return taken
+
+    def _work(self, operation: str, number: int) -> Any:
+        one = self._pool.for_pylance(number)
+        match operation:
+            case "append":
+                return lance.LanceOperation.Append([one])
+            case "delete":
+                return lance.LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=[0], predicate="true")
+            case _:
+                return lance.LanceOperation.Update(
+                    removed_fragment_ids=[0],
+                    updated_fragments=[],
+                    new_fragments=[one],
+                    fields_modified=[],
+                    fields_for_preserving_frag_bitmap=[],
+                )

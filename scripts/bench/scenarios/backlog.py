@@ -4,6 +4,9 @@ The time is from the daemon's first read of the queue (its log line `start.done`
 moment when the outcomes topic has an outcome for each record, checked every 50 ms. Nobody reads the outcomes meanwhile.
 The time to start the process and to join the group is noted separately. Afterwards the scenario reads every outcome:
 each is COMMITTED, and each uuid has one. pylance checks that every file is in the table once.
+
+The limit, in the same run and on the same topic, is a bare loop (`scripts.bench.bare_side`): read, parse, join the
+fragments, put. It judges nothing and publishes nothing, and runs when the daemon has ended.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -21,10 +25,12 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from committerd_common.messages import Outcome, Status
 from harness.daemon import Daemon
 from harness.places import StorePlace
+from scripts.bench.bare_side import BareLoop
 from scripts.bench.bench import Bench, dataset_of, mode
 from scripts.bench.pool import WrongTable, require_once
 
 NAME = "backlog"
+BARE = "a bare loop"
 _LOOK_SECONDS = 0.05
 _TIMEOUT_SECONDS = 600.0
 
@@ -51,7 +57,25 @@ def run(bench: Bench) -> None:
             rate = count / (ended - began)
             figures = {"rate": (rate, "transactions/s"), "starting": (began - started, "s")}
             bench.results.note(NAME, mode(durable), "committerd", **figures)
-            bench.tell(f"{NAME}: {mode(durable)}: {rate:.0f} transactions/s, after {began - started:.1f} s of starting")
+            bare = count / _bare(bench, daemon, Path(uri), count, durable=durable)
+            bench.results.note(NAME, bare_case(durable), "limit", rate=(bare, "transactions/s"))
+            told = f"{rate:.0f} transactions/s, after {began - started:.1f} s of starting; {BARE} {bare:.0f}"
+            bench.tell(f"{NAME}: {mode(durable)}: {told}")
+
+
+def bare_case(durable: bool) -> str:
+    """The name of the bare loop's case in the results."""
+    return f"{BARE}, {mode(durable)}"
+
+
+def _bare(bench: Bench, daemon: Daemon, folder: Path, count: int, *, durable: bool) -> float:
+    """Return the seconds that the bare loop takes."""
+    worker = bench.workers(1)[0]
+    topic = f"{dataset_of(daemon)}.staged"
+    worker.make(BareLoop, servers=bench.kafka, topic=topic, folder=folder, durable=durable)
+    seconds = float(worker.call("catch_up", count=count))
+    worker.call("close")
+    return seconds
 
 
 def _stage(bench: Bench, daemon: Daemon, records: Iterable[bytes]) -> None:

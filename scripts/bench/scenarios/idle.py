@@ -5,9 +5,9 @@ adds 60 ms to every response (`scripts.bench.proxied_s3`).
 
 The same run measures one hop through the same Kafka: kafka-python's `send` with `acks=all` to a topic of one partition,
 until a consumer that waits in another thread has the record, which is as large as a staged Append. It also measures the
-same store's conditional write of a body as large as the local table's manifest. The bar is two hops and 1.2 such
-writes. Locally there is also an echo: two hops and one such write by processes that do nothing else
-(`scripts.bench.echo_side`).
+same store's conditional write of a body as large as the local table's manifest. On S3 the bar is two hops and 1.2 such
+writes. Locally it is 1.5 times an echo: a record there and back through two topics, by two processes that do nothing
+else (`scripts.bench.echo_side`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from scripts.bench.written import Written
 
 NAME = "idle"
 HOP = "one Kafka hop"
+ECHO = "an echo through two topics"
 S3_MILLISECONDS = 60
 S3 = f"on S3, {S3_MILLISECONDS} ms added"
 _HOPS_WARMING = 300
@@ -46,6 +47,7 @@ def run(bench: Bench) -> None:
         record = bench.pool.staged(0).SerializeToString()
         hops = kafka_hops(bench.kafka, [record] * plan.idle_commits)
         bench.results.note_latencies(NAME, HOP, "limit", hops)
+        bench.results.note_latencies(NAME, ECHO, "limit", _echoes(bench))
         size = max(_measure_locally(bench, durable=durable) for durable in (True, False))
     for _ in range(plan.runs):
         with bench.s3.adding(S3_MILLISECONDS):
@@ -64,7 +66,6 @@ def _measure_locally(bench: Bench, *, durable: bool) -> int:
     _measure_commits(bench, StorePlace(uri), case, times, durable=durable)
     size = newest_manifest(uri).stat().st_size
     note(NAME, write(case), "limit", conditional_writes.locally(Path(uri), size, times, durable=durable))
-    note(NAME, f"echo, {case}", "limit", _echoes(bench, Path(uri), size, durable=durable))
     _tell(bench, case)
     return size
 
@@ -92,23 +93,21 @@ def _measure_commits(bench: Bench, place: StorePlace, case: str, times: int, *, 
 
 
 def _tell(bench: Bench, case: str) -> None:
-    beside = (("a hop", HOP), ("a write", write(case)), ("an echo", f"echo, {case}"))
+    beside = (("a hop", HOP), ("a write", write(case)), ("an echo", ECHO))
     ours = bench.results.value(NAME, case, "committerd", "p50")
     limits = [(what, bench.results.value(NAME, name, "limit", "p50")) for what, name in beside]
     told = ", ".join(f"{what} {seconds * 1000:.2f} ms" for what, seconds in limits if seconds is not None)
     bench.tell(f"{NAME}: {case}: {(ours or 0) * 1000:.2f} ms; {told}")
 
 
-def _echoes(bench: Bench, folder: Path, size: int, *, durable: bool) -> list[float]:
-    """Return how many seconds each record takes there and back, with a file of this many bytes written between."""
+def _echoes(bench: Bench) -> list[float]:
+    """Return how many seconds each record takes there and back."""
     asker, outcome_maker = bench.workers(2)
     record, times = bench.pool.staged(0).SerializeToString(), bench.plan.idle_commits
     with _new_topics(bench.kafka, "asked", "answered") as (asked, answered):
         asker.make(Asker, servers=bench.kafka, sends=asked, takes=answered)
-        outcome_maker.make(
-            OutcomeMaker, servers=bench.kafka, sends=answered, takes=asked, folder=folder / "_echo", durable=durable
-        )
-        outcome_maker.start("answer", body=secrets.token_bytes(size), times=times)
+        outcome_maker.make(OutcomeMaker, servers=bench.kafka, sends=answered, takes=asked)
+        outcome_maker.start("answer", times=times)
         taken: list[float] = asker.call("ask", record=record, times=times)
         outcome_maker.result()
         for worker in (asker, outcome_maker):

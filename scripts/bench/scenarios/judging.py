@@ -4,10 +4,15 @@ The versions are committed in process to a local table. Only `judge` is timed: w
 was committed since, how it has to change. Every read of the store meanwhile is counted. Judged are an Append, a Delete
 and an upsert (Update); each has the version before the 1,000 as its read version. Whether it is refused does not matter
 here.
+
+pylance, on the same table and afterwards: `LanceDataset.commit` of the same work on a dataset object at the latest
+version. It has no step of its own for judging, so the figure includes what follows if the commit is not refused: the
+manifest, which is small.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 import uuid
 from pathlib import Path
@@ -20,9 +25,11 @@ from committerd_common.messages import Transaction
 from scripts.bench.bench import Bench
 from scripts.bench.committerd_side import OneTable
 from scripts.bench.pool import Pool
+from scripts.bench.pylance_side import Late
 
 NAME = "judge"
 OPERATIONS = ("append", "delete", "update")
+_PYLANCE_TIMES = 5
 _READ_VERSION = 2
 """It has one fragment: the Delete and the upsert are of its row."""
 
@@ -55,7 +62,9 @@ class CountingStore(LocalStore):
 
 def run(bench: Bench) -> None:
     """Commit the versions, then judge each kind again and again."""
-    anyio.run(_run, bench, bench.new_table())
+    uri = bench.new_table()
+    anyio.run(_run, bench, uri)
+    _measure_pylance(bench, uri)
 
 
 async def _run(bench: Bench, uri: str) -> None:
@@ -79,6 +88,16 @@ async def _run(bench: Bench, uri: str) -> None:
         told = [bench.results.value(NAME, operation, "committerd", name) or 0 for name in ("seconds", "reads")]
         name = type(verdict).__name__.lower()
         bench.tell(f"{NAME}: {operation} is {name} in {told[0] * 1000:.2f} ms with {told[1]:.0f} reads of the store")
+
+
+def _measure_pylance(bench: Bench, uri: str) -> None:
+    worker = bench.workers(1)[0]
+    for operation in OPERATIONS:
+        worker.make(Late, pool=bench.pool, uri=uri, read_version=_READ_VERSION)
+        taken = worker.call("commit", operation=operation, times=_PYLANCE_TIMES)
+        for seconds in taken:
+            bench.results.note(NAME, operation, "pylance", seconds=(seconds, "s"))
+        bench.tell(f"{NAME}: pylance commits or refuses {operation} in {statistics.median(taken) * 1000:.1f} ms")
 
 
 def _transaction(pool: Pool, operation: str) -> Transaction:
