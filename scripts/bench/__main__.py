@@ -33,6 +33,7 @@ _NAMES = (
     "idle",
     "backlog",
     "judge",
+    "following",
     "memory",
     "limits",
 )

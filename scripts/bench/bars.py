@@ -13,6 +13,7 @@ from scripts.bench.results import Results, Side
 from scripts.bench.scenarios import (
     backlog,
     bursts,
+    following,
     fragments,
     idle,
     judging,
@@ -190,6 +191,12 @@ def _idle(case: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
     return judge
 
 
+def _following(value: _Values, _: Plan) -> tuple[str, bool]:
+    seconds = value("committerd", following.CASE, "seconds")
+    reads = value.most("committerd", following.CASE, "reads")
+    return f"{_ms(seconds)}, {reads:.0f} reads", seconds <= 0.020 and reads <= following.DELETED
+
+
 def _backlog(durable: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
     def judge(value: _Values, _: Plan) -> tuple[str, bool]:
         rate, bare = value("committerd", mode(durable), "rate"), value("limit", backlog.bare_case(durable), "rate")
@@ -341,6 +348,12 @@ _BARS = (
             _judging(operation),
         )
         for operation in judging.OPERATIONS
+    ),
+    _Bar(
+        "following",
+        f"judge and rebase {following.CASE} of 1,000 fragments",
+        f"<= 20 ms, {following.DELETED} reads",
+        _following,
     ),
     *(
         _Bar("backlog", f"backlog of 100,000 staged appends, {mode(d)}", ">= 0.7x a bare loop", _backlog(d))

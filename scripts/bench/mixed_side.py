@@ -14,7 +14,8 @@ os.environ.setdefault("LANCE_LOG", "error")
 import lance
 
 from committerd_client import CommitClient, Reexecution, staging
-from scripts.bench.pool import Pool, rows
+from committerd_client.staging.keys import name_keys
+from scripts.bench.pool import APPENDED_ID, Pool, rows
 
 ROUND = ("append", "append", "upsert", "append", "append", "delete", "append", "append", "config", "append")
 KEYS_EACH = 100
@@ -155,6 +156,7 @@ class Queued:
         """`writers`: the operations of each."""
         self._pool, self._steps = pool, writers
         self._tables: list[Any] = [lance.dataset(uri, storage_options=storage_options) for _ in writers]
+        self._keys = staging.keys_of(self._tables[0], "id", rows([APPENDED_ID], 0))
         self._runner = asyncio.Runner()
         self._client = CommitClient(servers, dataset=dataset, dataset_uri=uri, storage_options=storage_options)
         self._runner.run(self._client.start())
@@ -183,6 +185,7 @@ class Queued:
             began = time.monotonic()
             if step.kind == "append":
                 staged = self._pool.staged(step.file)
+                name_keys(staged, self._keys)
                 result = await self._client.commit(staged, timeout=300)
             else:
                 execute = self._execution(step, table)

@@ -57,6 +57,8 @@ class Plan:
     backlog: int = 100_000
     judged_versions: int = 1000
     judged_times: int = 50
+    followed_fragments: int = 1000
+    """Fragments that each compaction rewrites."""
     memory_fragments: int = 100_000
     memory_appends: int = 10
     limit_puts: int = 1000
@@ -108,6 +110,7 @@ def quick(runs: int | None) -> Plan:
         backlog=2000,
         judged_versions=50,
         judged_times=5,
+        followed_fragments=50,
         memory_fragments=1000,
         memory_appends=3,
         limit_puts=50,
@@ -138,6 +141,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,
+        "following": 10 + plan.followed_fragments / 100,
         "memory": 2 * start + plan.memory_appends * plan.memory_fragments * per_fragment,
         "limits": start + plan.limit_puts / 100 + plan.limit_records / 10_000,
     }

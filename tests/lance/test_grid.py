@@ -177,6 +177,21 @@ def test_the_page_about_conflicts_has_the_table_and_every_rule() -> None:
             assert cell.__name__ in signs or f"\n| `{cell.__name__}` | {reason(cell.__name__)} |\n" in page
 
 
+def test_the_page_explains_every_rule_that_lets_more_pass_than_lance() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "conflicts.md").read_text()
+    section = page.partition("## Where committerd lets more pass")[2].partition("\n\nA Delete that")[0]
+    explained = set()
+    for line in section.splitlines():
+        if line.startswith("| ") and " over " in line and "ours over theirs" not in line:
+            pairs, name = line.split(" | ")[:2]
+            for pair in pairs.strip("| ").split(", "):
+                ours, theirs = map(Kind, pair.split(" over "))
+                assert f"`{rule(ours, theirs).__name__}`" == name
+                explained.add((ours, theirs))
+    own = {"row", "upd", "mov", "lat", "key", "ixr"}
+    assert explained == {(o, t) for o in Kind for t in Kind if rule(o, t).__name__ in own}
+
+
 def test_a_version_without_transaction_is_retried() -> None:
     checked = check(ours_of(sample(Kind.APPEND, 0)), 6, Unreadable.NO_TRANSACTION)
     assert (checked.verdict, checked.rule, checked.theirs) == (Verdict.RETRYABLE, "no_transaction", None)

@@ -8,6 +8,7 @@ from scripts.bench.bench import Bench
 from scripts.bench.scenarios import (
     backlog,
     bursts,
+    following,
     fragments,
     idle,
     judging,
@@ -33,6 +34,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "idle": idle.run,
     "backlog": backlog.run,
     "judge": judging.run,
+    "following": following.run,
     "memory": memory.run,
     "limits": limits.run,
 }
