@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions turns brokers takeover outage bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage bench check lint format protos docs lock clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -55,6 +55,9 @@ spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Ka
 
 spark-versions: basics ## The tests of Spark on 3.5, 4.0, 4.1, 4.2 and 4.3; `make spark-versions ARGS="3.5.9 -- -k stream"`
 	.venv/bin/python -m scripts.spark_versions $(ARGS)
+
+ray-daft: basics ## The tests of the writers for Ray and Daft, with kills of drivers and workers; `make ray-daft ARGS="-k killed"`
+	.venv/bin/python -m scripts.ray_daft $(ARGS)
 
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
 	.venv/bin/python -m scripts.turns $(ARGS)

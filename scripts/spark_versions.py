@@ -1,7 +1,7 @@
 """The tests of Spark on several of its versions: the oldest that `foreachBatch` supports, and each one of Spark 4.
 
-uv fetches each PySpark once, into the cache of built parts; the other packages are those of `.venv`. Arguments are
-versions, and after `--` those of pytest.
+uv fetches each PySpark once; the other packages are those of `.venv`. Arguments are versions, and after `--` those of
+pytest.
 
     python -m scripts.spark_versions                         all versions
     python -m scripts.spark_versions 3.5.9 -- -k stream      one version, some tests
@@ -10,16 +10,21 @@ versions, and after `--` those of pytest.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from harness import cache_folder
+from scripts.beside import installed, pytest_with
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
+VERSIONS = {
+    "3.5.9": "py4j==0.10.9.7",
+    "4.0.5": "py4j==0.10.9.9",
+    "4.1.4": "py4j==0.10.9.9",
+    "4.2.1": "py4j==0.10.9.9",
+    "4.3.0": "py4j==0.10.9.9",
+}
+"""The py4j that each wants."""
 TESTS = (
     "tests/spark/test_changes.py",
     "tests/spark/test_datasource.py",
@@ -39,32 +44,15 @@ def main(arguments: list[str]) -> int:
     said, failed = [], False
     for version in versions:
         print(f"Spark {version}", flush=True)
-        started = time.monotonic()
+        folder = installed(f"pyspark-{version}", [f"pyspark=={version}", VERSIONS[version]], size="430 MB")
         old = version.startswith("3.")
         tests = [one for one in TESTS if not (old and one.endswith("test_datasource.py"))]
-        command = [sys.executable, "-m", "pytest", "-q", "--show-capture=no", *(_OLD if old else []), *tests, *chosen]
-        path = os.pathsep.join(filter(None, [str(_pyspark(version)), os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(command, env=os.environ | {"LANCE_LOG": "error", "PYTHONPATH": path}, check=False)
-        failed |= done.returncode != 0
-        result = "passed" if done.returncode == 0 else "FAILED"
-        said.append(f"Spark {version}: {result} in {time.monotonic() - started:.0f} s")
+        started = time.monotonic()
+        passed = pytest_with(folder, [*(_OLD if old else []), *tests, *chosen])
+        failed |= not passed
+        said.append(f"Spark {version}: {'passed' if passed else 'FAILED'} in {time.monotonic() - started:.0f} s")
     print("\n".join(said))
     return int(failed)
-
-
-def _pyspark(version: str) -> Path:
-    """The folder that holds this version of PySpark, to be put before the one of `.venv`."""
-    folder = cache_folder() / f"pyspark-{version}"
-    if not folder.exists():
-        print(f"==> PySpark {version} into {folder} (about 430 MB to download, once)", flush=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".pyspark-", dir=folder.parent) as scratch:
-            made = Path(scratch, "made")
-            command = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(made)]
-            environment = os.environ | {"UV_CACHE_DIR": str(cache_folder() / "uv")}
-            subprocess.run([sys.executable, "-m", *command, f"pyspark=={version}"], env=environment, check=True)
-            made.rename(folder)
-    return folder
 
 
 if __name__ == "__main__":

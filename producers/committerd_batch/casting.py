@@ -41,6 +41,11 @@ def check(source: pa.Schema, target: pa.Schema, *, may_lack: bool = False) -> No
         raise SchemaMismatch("the DataFrame does not fit the table: " + "; ".join(found) + hint)
 
 
+def plain(schema: pa.Schema) -> pa.Schema:
+    """The schema with the storage types of extension types, such as tensors: a table is made of these."""
+    return pa.schema([pa.field(one.name, _storage(one.type), one.nullable) for one in schema])
+
+
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """The same rows with the target's columns, in its order; a column that is missing is null.
 
@@ -56,6 +61,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
             column = pa.nulls(batch.num_rows, field.type)
         else:
             column = batch.column(place)
+            if isinstance(column, pa.ExtensionArray) and column.type != field.type:
+                column = column.storage
             if column.type != field.type:
                 column = column.cast(field.type, safe=True)
     except pa.ArrowException as error:
@@ -64,6 +71,10 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if null is not None:
         raise SchemaMismatch(f"column {null!r} of the table allows no null, and the DataFrame has one there")
     return column
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _requires(field: pa.Field) -> bool:
@@ -96,6 +107,8 @@ def _types(source: pa.DataType, target: pa.DataType, name: str) -> Iterator[str]
     elif types.is_map(source) and types.is_map(target):
         yield from _types(source.key_type, target.key_type, f"{name}.key")
         yield from _types(source.item_type, target.item_type, f"{name}.value")
+    elif types.is_fixed_size_list(source) and source.list_size == getattr(target, "list_size", source.list_size):
+        yield from _types(pa.list_(source.value_type), target, name)
     elif _is_list(source) and (_is_list(target) or types.is_fixed_size_list(target)):
         yield from _types(source.value_type, target.value_type, f"{name}[]")
     elif not (source.equals(target) or types.is_null(source) or _lossless(source, target)):

@@ -69,9 +69,14 @@ class TaskResult:
         return None if self.refused is None else _REFUSALS[self.refused[0]](self.refused[1])
 
     @property
+    def files(self) -> list[dict[str, Any]]:
+        """pylance's JSON of each data file that the task has written."""
+        return [file for one in self.fragments for file in json.loads(one)["files"]]
+
+    @property
     def file_names(self) -> list[str]:
-        """Names of the data files that the task has written."""
-        return [file["path"] for one in self.fragments for file in json.loads(one)["files"]]
+        """Names of these files."""
+        return [file["path"] for file in self.files]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,11 @@ ALLOWED = {
     "committerd_common": {"exceptiongroup", "google", "numpy", "pyroaring", "typing_extensions"},
     "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
     "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
+    "committerd_daft": {"committerd_batch", "committerd_client", "committerd_common", "daft", "pyarrow"},
+    "committerd_ray": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "ray"},
     "committerd_spark": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "pyspark"},
 }
-"""Besides itself and the standard library. numpy, pyroaring, pylance (lance) and pyspark come with extras."""
+"""Besides itself and the standard library. Some come with extras: numpy, pyroaring, pylance (lance), the engines."""
 
 
 @pytest.mark.parametrize("package", ALLOWED)

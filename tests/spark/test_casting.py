@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from committerd_batch.casting import check, conform
+from committerd_batch.casting import check, conform, plain
 from committerd_batch.errors import SchemaMismatch
 
 pytestmark = pytest.mark.spark
@@ -57,6 +57,8 @@ def cast(values: list[Any], source: pa.DataType, target: pa.DataType | pa.Field)
         ([None, None], pa.null(), pa.string()),
         ([[1.0, 2.0], None], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
         ([[1], [], None], pa.list_(pa.int32()), pa.large_list(pa.int64())),
+        ([[1.0, 2.0], None], pa.list_(pa.float32(), 2), pa.list_(pa.float64(), 2)),
+        ([[1.0, 2.0]], pa.list_(pa.float32(), 2), pa.list_(pa.float32())),
         ([[NOON]], pa.list_(pa.timestamp("us", "Europe/Berlin")), pa.list_(pa.timestamp("us", "UTC"))),
         ([[("k", 1)]], pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
         ([[("k", [1])]], pa.map_(pa.string(), pa.list_(pa.int32())), pa.map_(pa.string(), pa.list_(pa.int64()))),
@@ -75,6 +77,14 @@ def test_fields_of_a_struct_are_found_by_name_at_any_depth() -> None:
     )
     made = cast([[{"a": 1, "b": {"x": "one", "y": 0.5}}, None], None], source, target)
     assert made.to_pylist() == [[{"b": {"y": 0.5, "x": "one"}, "a": 1}, None], None]
+
+
+def test_an_extension_type_goes_in_as_what_it_stores() -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
+    tensor = pa.ExtensionArray.from_storage(kind, pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2)))
+    batch = pa.record_batch([tensor], names=["c"])
+    assert plain(batch.schema).field("c").type == pa.list_(pa.float32(), 2)
+    assert conform(batch, plain(batch.schema)).to_pylist() == [{"c": [1.0, 2.0]}]
 
 
 def test_the_order_of_columns_does_not_matter() -> None:
@@ -106,6 +116,7 @@ def test_the_order_of_columns_does_not_matter() -> None:
         (pa.timestamp("us"), pa.timestamp("us", "UTC")),
         (pa.timestamp("us", "UTC"), pa.timestamp("us")),
         (pa.list_(pa.float64()), pa.list_(pa.float32(), 2)),
+        (pa.list_(pa.float32(), 3), pa.list_(pa.float32(), 2)),
         (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32())),
         (pa.struct([("a", pa.int64())]), pa.list_(pa.int64())),
     ],

@@ -1,0 +1,114 @@
+"""One write of a distributed engine that is no stream: planned here, written by tasks, committed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import pyarrow as pa
+
+from committerd_batch.app_marks import checked
+from committerd_batch.casting import plain
+from committerd_batch.committing import (
+    BatchCommit,
+    BatchLog,
+    Queue,
+    add_new_columns,
+    before_writing,
+)
+from committerd_batch.target import Mode, Plan, SchemaMode, Target
+from committerd_batch.tasks import TaskResult
+from committerd_client.headers import App
+from committerd_client.results import CommitResult
+from committerd_common.backports import Required
+from committerd_common.uris import dataset_name
+
+
+class JobOptions(TypedDict, total=False):
+    """The arguments of a write, as in `committerd_spark.LanceBatchWriter`."""
+
+    bootstrap_servers: Required[str | Sequence[str]]
+    dataset: str | None
+    topic_prefix: str
+    mode: Literal["append", "overwrite", "upsert", "delete", "cdc"]
+    keys: str | Sequence[str]
+    op_column: str | None
+    order_by: str | Sequence[str]
+    schema_mode: Literal["strict", "merge"]
+    app_id: str | None
+    """With `app_version`: identifies a run of a job that may be repeated, such as the job's name and the number of the
+    day. A version at or below the one in the table is not written again."""
+    app_version: int | None
+    storage_options: Mapping[str, str] | None
+    target_rows_per_file: int | None
+    schema: pa.Schema | None
+    enable_stable_row_ids: bool | None
+    enable_v2_manifest_paths: bool | None
+    data_storage_version: str | None
+    timeout: float | None
+    attempts: int
+    kafka_options: Mapping[str, Any] | None
+
+
+class Job:
+    """The driver's side of one write; tasks get `plan.task`. it connects anew for the commit, and may be pickled."""
+
+    def __init__(self, uri: str, given: pa.Schema, options: JobOptions, *, engine: str) -> None:
+        """Plan the write of rows with the schema `given`. `engine`: its name in logs, and to Kafka.
+
+        Raises `ValueError` for invalid arguments, and before any file is written: `KafkaUnavailable`, `SchemaMismatch`,
+        `AppIdInUse`.
+        """
+        app_id, version = options.get("app_id"), options.get("app_version")
+        if (app_id is None) != (version is None):
+            raise ValueError("app_id and app_version belong together: give both or none")
+        self._app = None if app_id is None or version is None else App(checked(app_id), version)
+        mode, target = Mode(options.get("mode", "append")), _target(uri, options)
+        target.check(mode)
+        servers = options["bootstrap_servers"]
+        self._queue = Queue(
+            bootstrap_servers=servers if isinstance(servers, str) else tuple(servers),
+            dataset=options.get("dataset") or dataset_name(uri),
+            topic_prefix=options.get("topic_prefix", ""),
+            producer=app_id or engine,
+            timeout=options.get("timeout", 300.0),
+            attempts=options.get("attempts", 10),
+            kafka_options=options.get("kafka_options"),
+        )
+        self._log = BatchLog(f"{engine} into {uri}" if self._app is None else f"batch {version} of {app_id}")
+        client = self._queue.client(target)
+        try:
+            dataset, self.there = before_writing(client, target, self._app)
+            """The result of a unit that is in the table already: then there is nothing to write."""
+            if self.there is not None:
+                self._log.done(self.there)
+            rows = plain(given)
+            self.plan: Plan = target.plan(rows, mode, add_new_columns(client, target, rows, mode, dataset=dataset))
+        finally:
+            client.close()
+
+    def finish(self, results: Sequence[TaskResult]) -> CommitResult | None:
+        """Commit the files of all tasks as one transaction; None if they change nothing."""
+        with self._queue.client(self.plan.target) as client:
+            return BatchCommit(client, self._queue, self.plan, self._log).run(results, self._app)
+
+
+def _target(uri: str, options: JobOptions) -> Target:
+    storage = options.get("storage_options")
+    return Target(
+        uri=uri,
+        storage_options=None if storage is None else dict(storage),
+        keys=_names(options.get("keys", ())),
+        op_column=options.get("op_column"),
+        order_by=_names(options.get("order_by", ())),
+        schema_mode=SchemaMode(options.get("schema_mode", "strict")),
+        target_rows_per_file=options.get("target_rows_per_file"),
+        schema=options.get("schema"),
+        enable_stable_row_ids=options.get("enable_stable_row_ids"),
+        enable_v2_manifest_paths=options.get("enable_v2_manifest_paths"),
+        data_storage_version=options.get("data_storage_version"),
+    )
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -1,0 +1,21 @@
+"""Tests with Ray and Daft, which `.venv` lacks (350 MB): `make ray-daft` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from harness.kafka import KafkaBroker, RunningKafka
+from tests.spark.queue import Queue
+
+collect_ignore_glob = [] if find_spec("ray") and find_spec("daft") else ["test_*.py"]
+
+
+@pytest.fixture
+def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Queue]:
+    """A table that does not exist yet, and the committer of its queue."""
+    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path) as made:
+        yield made
