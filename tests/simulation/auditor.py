@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from committerd.errors import CorruptTable, RequestError
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.lance.versions.fragments import live_rows
 from committerd.queue.outcomes import REASON_KEY, Settled, decode_settled
 from committerd.queue.port import Acknowledged, Publication, Record
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position
@@ -459,6 +460,12 @@ class Auditor:
                 gone = set(transaction.delete.deleted_fragment_ids)
                 there = before.file.manifest.fragments if before else []
                 wanted = [file.path for fragment in there if fragment.id not in gone for file in fragment.files]
+            case "rewrite":
+                groups = transaction.rewrite.groups
+                old = {one.id for group in groups for one in group.old_fragments}
+                there = [one for one in before.file.manifest.fragments if one.id not in old] if before else []
+                there += [one for group in groups for one in group.new_fragments if live_rows(one)]
+                wanted = [file.path for one in sorted(there, key=lambda one: one.id) for file in one.files]
             case "restore":
                 wanted = self.versions[transaction.restore.version].paths
             case _:

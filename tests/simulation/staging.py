@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from committerd_common.messages import DataFragment, Field, Transaction
+from committerd_common.own_properties import IN_ORDER, ROWS
 
 Header = tuple[str, bytes]
 
@@ -64,6 +65,16 @@ def delete(uuid: UUID, fragment_id: int, *, read_version: int) -> Transaction:
     transaction = Transaction(uuid=str(uuid), read_version=read_version)
     transaction.delete.deleted_fragment_ids.append(fragment_id)
     transaction.delete.predicate = "true"
+    return transaction
+
+
+def rewrite(uuid: UUID, old: Sequence[DataFragment], path: str, fragment_id: int, *, read_version: int) -> Transaction:
+    """Copies fragments without deleted rows into one, in order."""
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.transaction_properties[ROWS] = IN_ORDER
+    (new,) = fragments([path])
+    new.id, new.physical_rows = fragment_id, sum(one.physical_rows for one in old)
+    transaction.rewrite.groups.add(old_fragments=old, new_fragments=[new])
     return transaction
 
 
