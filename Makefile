@@ -71,7 +71,7 @@ takeover: setup ## 100 takeovers under load: 50 after a clean stop, 50 after kil
 outage: setup ## Kafka is away for five minutes under load, in each way; `make outage ARGS="--seconds 30 --how killed"`
 	LANCE_LOG=error .venv/bin/python -m scripts.outage $(ARGS)
 
-bench: setup ## Benchmarks side by side with pylance, 25 minutes; `make bench ARGS="--only fragments"`
+bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS="--only fragments"`
 	.venv/bin/python -m scripts.bench $(ARGS)
 
 check: lint ## Lint, and whether generated files are those of their sources

@@ -30,6 +30,7 @@ _NAMES = (
     "bursts",
     "upserts",
     "staging",
+    "start",
     "idle",
     "backlog",
     "judge",

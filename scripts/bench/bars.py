@@ -22,6 +22,7 @@ from scripts.bench.scenarios import (
     no_coalescing,
     s3,
     staging,
+    start,
     upserts,
     writers,
 )
@@ -271,6 +272,14 @@ def _staging(size: int, indexed: bool) -> Callable[[_Values, Plan], tuple[str, b
     return judge
 
 
+def _start(case: str, most: float) -> Callable[[_Values, Plan], tuple[str, bool]]:
+    def judge(value: _Values, _: Plan) -> tuple[str, bool]:
+        seconds, peak = value("committerd", case, "seconds"), value.most("committerd", case, "peak")
+        return f"{seconds:.2f} s, {peak / 2**20:.0f} MiB", seconds <= most and peak <= 512 * 2**20
+
+    return judge
+
+
 def _memory(case: str) -> Callable[[_Values, Plan], tuple[str, bool]]:
     def judge(value: _Values, _: Plan) -> tuple[str, bool]:
         ours, theirs = value("committerd", case, "peak"), value("pylance", memory.PROCESS, "peak")
@@ -334,6 +343,15 @@ _BARS = (
         )
         for size in (300, 3000, 30_000)
         for indexed in (False, True)
+    ),
+    *(
+        _Bar(
+            "start",
+            f"process start to active, 10,000 versions, 10 million records, {case}",
+            f"<= {most:g} s, RSS <= 512 MiB",
+            _start(case, most),
+        )
+        for case, most in ((start.LOCAL, 2), (start.S3, 4))
     ),
     *(
         _Bar("idle", f"submit to outcome when idle, {case}", "<= 1.5x an echo through two topics", _idle_local(case))

@@ -105,14 +105,16 @@ class Bench:
             self._s3 = self._stack.enter_context(ProxiedS3())
         return self._s3
 
-    def daemon(self, place: StorePlace, *, durable: bool, **settings: str) -> Daemon:
-        """`committerd run` for a table, not started; its log is removed at the end of the run."""
+    def daemon(self, place: StorePlace, *, durable: bool, kafka: str | None = None, **settings: str) -> Daemon:
+        """`committerd run` for a table, not started; its log is removed at the end of the run. `kafka`: None = the
+        Kafka of all scenarios.
+        """
         name = f"bench-{secrets.token_hex(4)}"
         self._datasets.append(name)
         return Daemon(
             name=name,
             uri=place.uri,
-            kafka=self.kafka,
+            kafka=kafka or self.kafka,
             settings={**place.settings, "STORE__DURABLE": str(durable).lower(), **settings},
             log=self.folder / f"{name}.log",
         )

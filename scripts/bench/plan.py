@@ -52,6 +52,10 @@ class Plan:
     staging: Mapping[int, int] = field(default_factory=lambda: {300: 5, 3000: 3, 30_000: 3})
     """Fragments in the table -> how often each helper is called."""
 
+    start_versions: int = 10_000
+    start_members: int = 1000
+    """Records that each version commits."""
+
     idle_commits: int = 200
     idle_s3_commits: int = 50
     backlog: int = 100_000
@@ -105,6 +109,8 @@ def quick(runs: int | None) -> Plan:
         upsert_clients=2,
         upserts_each=3,
         staging={300: 2},
+        start_versions=300,
+        start_members=100,
         idle_commits=20,
         idle_s3_commits=5,
         backlog=2000,
@@ -138,6 +144,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         + plan.burst_behind * 10,
         "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20),
         "staging": 30 + sum(10 + 0.012 * size for size in plan.staging) * 2,
+        "start": 60 + plan.start_versions * plan.start_members * 1.2e-5 + runs * 60,
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,

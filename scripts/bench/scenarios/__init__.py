@@ -18,6 +18,7 @@ from scripts.bench.scenarios import (
     no_coalescing,
     s3,
     staging,
+    start,
     upserts,
     writers,
 )
@@ -31,6 +32,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "bursts": bursts.run,
     "upserts": upserts.run,
     "staging": staging.run,
+    "start": start.run,
     "idle": idle.run,
     "backlog": backlog.run,
     "judge": judging.run,
