@@ -66,6 +66,12 @@ STORE_FAULTS = ("throttled", "timeout", "connection", "server_error", "truncated
 DEAD_LETTER_REASONS = tuple(dict.fromkeys((*INVALID_REASONS, *UNSUPPORTED_REASONS)))
 CAUSES = (*REFUSAL_CAUSES, UnsupportedTable.code, CorruptTable.code)
 
+MAINTENANCE_STEPS = ("rewrite", "index", "cleanup")
+MAINTENANCE_FILES = ("before", "after")
+MAINTENANCE_REASONS = ("manifest", "version", "unnamed", "temporary")
+MAINTENANCE_SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+"""Buckets up to the length of a task of several gigabytes."""
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Buckets from the duration of a local put up to a caller's timeout."""
 TRANSACTIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -170,6 +176,68 @@ class _Catalogue:
         last = name.removesuffix("_total").rsplit("_", 1)[-1]
         unit = last if last in ("seconds", "bytes") else ""
         self.descriptions.append(Description(name=name, kind=kind, unit=unit, labels=labels, meaning=meaning))
+
+
+class MaintenanceTelemetry:
+    """The metrics of `committerd maintain`, and those of its process (`process_*`)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        metrics = _Catalogue(registry)
+        self.rewritten_bytes = metrics.count(
+            "committerd_maintenance_rewritten_bytes_total",
+            "Bytes of data files that tasks have read (`before`) and written (`after`).",
+            files=MAINTENANCE_FILES,
+        )
+        self.rewritten_fragments = metrics.count(
+            "committerd_maintenance_rewritten_fragments_total",
+            "Fragments that were replaced (`before`) and those that replaced them (`after`).",
+            files=MAINTENANCE_FILES,
+        )
+        self.removed_files = metrics.count(
+            "committerd_maintenance_removed_files_total",
+            "Files that were deleted, by why: `manifest` of a version, named by such a `version` alone, `unnamed` by "
+            "any version or waiting record, or `temporary`.",
+            why=MAINTENANCE_REASONS,
+        )
+        self.removed_bytes = metrics.count(
+            "committerd_maintenance_removed_bytes_total", "Bytes of the files that were deleted."
+        )
+        self.seconds = metrics.spread(
+            "committerd_maintenance_step_seconds",
+            "Time of one step: rewriting the fragments of one commit, optimizing indices, one cleanup.",
+            MAINTENANCE_SECONDS,
+            step=MAINTENANCE_STEPS,
+        )
+        self.failures = metrics.count(
+            "committerd_maintenance_failures_total", "Steps that failed; they are tried again.", step=MAINTENANCE_STEPS
+        )
+        self.succeeded = metrics.level(
+            "committerd_maintenance_succeeded_timestamp_seconds",
+            "When a step last ended well, whether or not there was something to do (Unix time).",
+            step=MAINTENANCE_STEPS,
+        )
+        self.fragments = metrics.level("committerd_maintenance_fragments", "Fragments of the table.")
+        self.fragments_wanted = metrics.level(
+            "committerd_maintenance_fragments_wanted", "Most fragments that it should have (maintain.fragments_max)."
+        )
+        self.unindexed_rows = metrics.level(
+            "committerd_maintenance_unindexed_rows", "Rows that the index which lacks most does not cover."
+        )
+        self.waiting_tasks = metrics.level(
+            "committerd_maintenance_waiting_tasks", "Tasks that could be done now, beyond those of the next commit."
+        )
+        self.versions = metrics.level(
+            "committerd_maintenance_versions", "Versions of the table after the last cleanup."
+        )
+        self.stored = metrics.level(
+            "committerd_maintenance_stored_bytes", "Size of all files of the table after the last cleanup."
+        )
+        self.unneeded = metrics.level(
+            "committerd_maintenance_unneeded_bytes",
+            "Size of the files that no version and no waiting record names, after the last cleanup.",
+        )
+        self.descriptions: Sequence[Description] = tuple(metrics.descriptions)
+        ProcessCollector(registry=registry)
 
 
 class Telemetry:

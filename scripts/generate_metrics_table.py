@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
-from committerd.telemetry import OTHER, Description, Telemetry
+from committerd.telemetry import OTHER, Description, MaintenanceTelemetry, Telemetry
 from scripts.generated import ROOT, check_wanted, keep
 
 PAGE = ROOT / "docs" / "metrics.md"
@@ -17,6 +17,8 @@ INTRODUCTION = f"""# Metrics
 Served on `/metrics`, in Prometheus' text format or OpenMetrics. Names and labels are an API: they
 change only with a note in the changelog. Labels take the values listed below, or `{OTHER}`; none
 of them comes from a record. `process_*` (memory, CPU, file descriptors) stand beside them on Linux.
+`committerd maintain` serves the metrics that begin with `committerd_maintenance_`, and a committer the
+others.
 
 This page is generated from `committerd/telemetry.py` (`make docs`).
 """
@@ -40,7 +42,11 @@ def page(metrics: Sequence[Description]) -> str:
 
 
 def main() -> int:
-    check, text = check_wanted(__doc__), page(Telemetry(CollectorRegistry()).descriptions)
+    descriptions = (
+        *Telemetry(CollectorRegistry()).descriptions,
+        *MaintenanceTelemetry(CollectorRegistry()).descriptions,
+    )
+    check, text = check_wanted(__doc__), page(descriptions)
     return keep(PAGE, text, check=check, source="committerd/telemetry.py says")
 
 

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from committerd.concurrency import for_each
@@ -84,9 +85,9 @@ class Found:
     def bytes(self) -> int:
         return sum(file.size for file, _ in self.files)
 
-    def count(self, *reasons: Why) -> tuple[int, int]:
-        """Number and bytes of the files that go for these reasons."""
-        sizes = [file.size for file, why in self.files if why in reasons]
+    def count(self, reason: Why) -> tuple[int, int]:
+        """Number and bytes of the files that go for this reason."""
+        sizes = [file.size for file, why in self.files if why is reason]
         return len(sizes), sum(sizes)
 
 
@@ -154,8 +155,17 @@ class Cleaning:
         position = decode_position(latest.outline.table_metadata) if latest is not None else None
         return (await waiting(self._topic, self._table.store, position))[0].indices
 
-    async def clean(self, found: Found, *, may_go_on: Callable[[], bool] = lambda: True) -> Cleaned:
-        """Delete what `look` has just found. `may_go_on`: asked before each step."""
+    async def clean(
+        self,
+        found: Found,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
+        summary: Mapping[str, int] = MappingProxyType({}),
+    ) -> Cleaned:
+        """Delete what `look` has just found.
+
+        `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows.
+        """
         cleaned = Cleaned()
         left = list(found.files)
         started_ms, number = self._now_ms(), 0
@@ -178,7 +188,7 @@ class Cleaning:
             cleaned.add(step)
             await self._table.store.put(report.done_key(written.key), b"")
         if not left:
-            await self._finish(found, cleaned)
+            await self._finish(found, cleaned, summary)
         return cleaned
 
     async def _files(self) -> list[File]:
@@ -264,7 +274,7 @@ class Cleaning:
         rest = [file.key for file, why in files if why is not Why.MANIFEST]
         await for_each(rest, self._table.store.delete)
 
-    async def _finish(self, found: Found, cleaned: Cleaned) -> None:
+    async def _finish(self, found: Found, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
         store, now_ms = self._table.store, self._now_ms()
         keys = await store.list(report.FOLDER)
         for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left
@@ -272,8 +282,10 @@ class Cleaning:
         for key in report.outdated(keys, now_ms=now_ms):
             await store.delete(key)
         summary = {
+            **figures,
             "time_ms": now_ms,
             "version": found.latest,
+            "versions": len(found.choice.kept),
             "versions_removed": cleaned.versions,
             "files_removed": cleaned.files,
             "bytes_removed": cleaned.bytes,

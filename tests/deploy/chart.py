@@ -50,6 +50,8 @@ class Rendered:
                 yield where, one
             elif one["kind"] in ("Deployment", "Job"):
                 yield where, one["spec"]["template"]
+            elif one["kind"] == "CronJob":
+                yield where, one["spec"]["jobTemplate"]["spec"]["template"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import promql_parser
 from prometheus_client import CollectorRegistry
 from promql_parser import BinaryExpr, Call, Expr, VectorSelector
 
-from committerd.telemetry import Telemetry
+from committerd.telemetry import MaintenanceTelemetry, Telemetry
 
 _SETS = {"and", "or", "unless"}
 _COMPARISONS = {"==", "!=", ">", "<", ">=", "<="}
@@ -48,9 +48,10 @@ def metrics(expr: str) -> set[str]:
 
 
 def known_metrics() -> set[str]:
-    """All series names that a committer serves, with those of its histograms, and of its process that we use."""
+    """All series names of committers and of maintenance, with those of histograms, and of processes that we use."""
     names = set(_OF_PROCESSES)
-    for metric in Telemetry(CollectorRegistry()).descriptions:
+    committers, maintenance = Telemetry(CollectorRegistry()), MaintenanceTelemetry(CollectorRegistry())
+    for metric in (*committers.descriptions, *maintenance.descriptions):
         suffixes = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         names.update(metric.name + suffix for suffix in suffixes)
     return names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from lance.fragment import write_fragments
 
 from committerd_client import staging
 from committerd_common.messages import Status
-from harness.scene import Scene
+from harness.daemon import Daemon
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import Scene, until
 from tests.commands.running import printed, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -113,6 +116,34 @@ def test_people_read_what_would_be_done_and_what_was_done(indexed: Scene) -> Non
     assert "50 fragments became 2" in done
     assert "There is nothing to do." in printed(indexed, "maintain", "--dry-run", **SMALL)
     assert Path(indexed.table.uri, "data").is_dir()
+
+
+def test_a_process_of_its_own_goes_on_until_it_is_told_to_end(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
+    scene.table.create(rows=10)
+    scene.started()
+    scene.append(20)
+    maintainer = Daemon(
+        name=scene.name,
+        uri=scene.table.uri,
+        kafka=kafka.bootstrap_servers,
+        settings={"MAINTAIN__INTERVAL_SECONDS": "0.2", "MAINTAIN__CLEANUP_SECONDS": "1"},
+        log=scene.folder / "maintain.log",
+        command=(sys.executable, "-m", "committerd", "maintain"),
+    )
+    with maintainer:
+        until(lambda: len(scene.table.open().get_fragments()) < 10, seconds=60)
+        scene.append(20)
+        until(lambda: maintainer.metric("committerd_maintenance_rewritten_fragments_total", files="before") >= 40)
+        until(lambda: maintainer.metric("committerd_maintenance_stored_bytes") > 0)
+        assert maintainer.metric("committerd_maintenance_fragments_wanted") == 1000
+        assert maintainer.ready()[0]
+        maintainer.stop()
+    assert maintainer.code == 0
+    scene.audit(range(50))
+    assert sorted(scene.table.ids_in_4()) == sorted(scene.table.ids())
+    found = json.loads(printed(scene, "status", "--json"))["table"]
+    assert (found["maintenance"]["versions"], found["maintenance"]["unneeded_bytes"]) <= (found["versions_in_all"], 0)
+    assert "maintenance:" in printed(scene, "status")
 
 
 def test_a_missing_table_and_wrong_hours_are_said_so(scene: Scene) -> None:

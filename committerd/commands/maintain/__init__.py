@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 
 import anyio
 import click
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.maintain.lance_options import storage_options
 from committerd.commands.maintain.rewriting import Rewriting
@@ -19,6 +21,7 @@ from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.daemon import logs
+from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of, writer_options
@@ -26,9 +29,11 @@ from committerd.maintenance.cleaning import Cleaning, Policy
 from committerd.settings.load import Settings
 from committerd.settings.maintain import MaintainSettings
 from committerd.table.versions import Table
+from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import CommitClient
 
 _HOUR_MS = 3_600_000
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -44,13 +49,15 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
     those of group `maintain`; `committerd run --help` lists them. SIGTERM ends the process after the tasks that run. It
     may be killed at any moment, and run twice.
 
+    Port 9464 (http.port) serves /metrics, unless the process is to end by itself.
+
     Needs pylance: pip install 'committerd[lance]'.
     """
     if find_spec("lance") is None:
         raise SettingsError("`committerd maintain` needs pylance: pip install 'committerd[lance]'")
     configured = settings()
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
-    shown = Shown(as_json=as_json)
+    shown = Shown(as_json=as_json, logged=not once and not dry_run)
     if not once and not dry_run:
         logs.configure(configured.log.level, configured.log.format)
     good = anyio.run(_main, configured, shown, once, dry_run)
@@ -58,6 +65,8 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
 
 
 async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -> bool:
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
+    registry = CollectorRegistry()
     async with stores_of(configured) as stores, AsyncExitStack() as stack:
         table = Table(stores.open(configured.dataset.uri))
         if (once or dry_run) and await table.latest_version() is None:
@@ -79,13 +88,19 @@ async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -
             ),
             configured.maintain,
             shown,
+            telemetry=MaintenanceTelemetry(registry),
             wall_clock=wall_clock,
             stop=stop,
         )
         if dry_run:
             return await rounds.say()
         await stack.enter_async_context(client)
-        return await rounds.once() if once else await rounds.forever()
+        if once:
+            return await rounds.once()
+        health = Health(live=lambda: (), ready=lambda: (True, rounds.doing))
+        address = await stack.enter_async_context(serve(configured.http, registry, health))
+        _log.info("http.listening", extra={"url": address.url})
+        return await rounds.forever()
 
 
 def policy_of(settings: MaintainSettings) -> Policy:

@@ -12,6 +12,7 @@ from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.shown import Shown
 from committerd.maintenance.cleaning import Cleaning
 from committerd.settings.maintain import MaintainSettings
+from committerd.telemetry import MaintenanceTelemetry
 from committerd_client.maintenance.plan import Group
 
 _GROUPS_MAX = 1_000_000
@@ -51,6 +52,7 @@ class Rounds:
         settings: MaintainSettings,
         shown: Shown,
         *,
+        telemetry: MaintenanceTelemetry,
         wall_clock: Callable[[], datetime],
         stop: Stop,
     ) -> None:
@@ -58,9 +60,13 @@ class Rounds:
         self._cleaning = cleaning
         self._settings = settings
         self._shown = shown
+        self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._stop = stop
         self._clean_at = 0.0
+        self.doing = "it has just started"
+        """What it does now, or did last, for people."""
+        telemetry.fragments_wanted.set(settings.fragments_max)
 
     async def say(self) -> bool:
         """Say what there is to do, and do nothing."""
@@ -92,7 +98,10 @@ class Rounds:
 
         async def rewrite() -> None:
             nonlocal waiting
-            _, plan = await self._rewriting.look(tasks=self._settings.tasks_max)
+            state, plan = await self._rewriting.look(tasks=self._settings.tasks_max)
+            self._telemetry.fragments.set(len(state.fragments))
+            self._telemetry.unindexed_rows.set(state.unindexed_rows)
+            self._telemetry.waiting_tasks.set(plan.waiting)
             waiting = plan.waiting
             if plan.groups:
                 await self._rewrite(plan.groups)
@@ -112,16 +121,27 @@ class Rounds:
         """Whether the step succeeded, or was left out because the process is to end."""
         if self._stop.wanted:
             return True
+        self.doing = f"step {step}"
         try:
-            await work()
+            with self._telemetry.seconds.timed(step=step):
+                await work()
         except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
             self._shown.failed(step, error)
+            self._telemetry.failures.add(step=step)
+            self.doing = f"step {step} failed: {error}"
             return False
+        self._telemetry.succeeded.set(self._wall_clock().timestamp(), step=step)
         return True
 
     async def _rewrite(self, groups: tuple[Group, ...]) -> None:
         self._shown.begins(groups)
-        self._shown.rewritten(await self._rewriting.rewrite(groups))
+        done = await self._rewriting.rewrite(groups)
+        self._shown.rewritten(done)
+        if done is not None:
+            self._telemetry.rewritten_bytes.add(done.bytes_read, files="before")
+            self._telemetry.rewritten_bytes.add(done.bytes_written, files="after")
+            self._telemetry.rewritten_fragments.add(done.fragments_before, files="before")
+            self._telemetry.rewritten_fragments.add(done.fragments_after, files="after")
 
     async def _index(self) -> None:
         _, plan = await self._rewriting.look(tasks=1)
@@ -133,6 +153,14 @@ class Rounds:
                 self._shown.indexed(index, await self._rewriting.index(index))
 
     async def _clean(self) -> None:
+        state, _ = await self._rewriting.look(tasks=1)
+        figures = {"fragments": len(state.fragments), "unindexed_rows": state.unindexed_rows}
         found = await self._cleaning.look()
-        cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted)
+        cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=figures)
         self._shown.cleaned(found, cleaned)
+        for why, count in cleaned.by_reason.items():
+            self._telemetry.removed_files.add(count, why=why)
+        self._telemetry.removed_bytes.add(cleaned.bytes)
+        self._telemetry.versions.set(len(found.choice.kept))
+        self._telemetry.stored.set(found.bytes_in_all - cleaned.bytes)
+        self._telemetry.unneeded.set(found.unneeded_bytes)

@@ -30,10 +30,12 @@ _REASONS = {
 
 
 class Shown:
-    """Prints each step when it is done: with `as_json` one JSON object in a line, else a line of text."""
+    """Reports each step when it is done: as a log line, as one JSON object in a line, or as a line of text."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, logged: bool) -> None:
+        """`logged`: by the log, whatever `as_json` says."""
         self._as_json = as_json
+        self._logged = logged
 
     def plan(self, state: TableState, plan: Plan, settings: MaintainSettings) -> None:
         """The state of the table, and what would be done."""
@@ -78,30 +80,27 @@ class Shown:
 
     def begins(self, groups: Sequence[Group]) -> None:
         """Some fragments are about to be rewritten."""
-        if not self._as_json:
+        if not self._as_json and not self._logged:
             count, read = sum(len(one.fragments) for one in groups), sum(one.bytes for one in groups)
             click.echo(f"rewriting {count} fragments of {size(read)} ...", err=True)
 
     def rewritten(self, done: Rewritten | None) -> None:
         """They have been rewritten; None: others have changed all of them."""
-        if self._as_json:
-            self._json("rewritten", **(asdict(done) if done is not None else {"version": None}))
-        elif done is None:
-            click.echo("nothing was rewritten: others have changed these fragments")
-        else:
-            click.echo(
-                f"version {done.version}: {done.fragments_before} fragments became {done.fragments_after}, "
-                f"{size(done.bytes_read)} became {size(done.bytes_written)}, in {done.seconds:.1f} s"
-            )
+        if done is None:
+            self._say("rewritten", {"version": None}, "nothing was rewritten: others have changed these fragments")
+            return
+        self._say(
+            "rewritten",
+            asdict(done),
+            f"version {done.version}: {done.fragments_before} fragments became {done.fragments_after}, "
+            f"{size(done.bytes_read)} became {size(done.bytes_written)}, in {done.seconds:.1f} s",
+        )
 
     def indexed(self, index: IndexState, version: int | None) -> None:
-        """An index has been optimized."""
-        if self._as_json:
-            self._json("indexed", index=index.name, unindexed_rows=index.unindexed_rows, version=version)
-        elif version is not None:
-            click.echo(
-                f"version {version}: index {plain(index.name)} has the {index.unindexed_rows} rows that it lacked"
-            )
+        """An index has been optimized; `version` None: others have done it."""
+        facts = {"index": index.name, "unindexed_rows": index.unindexed_rows, "version": version}
+        done = f"version {version}: index {plain(index.name)} has the {index.unindexed_rows} rows that it lacked"
+        self._say("indexed", facts, done if version is not None else f"index {plain(index.name)}: others did it")
 
     def cleanup(self, found: Found) -> None:
         """What would be deleted."""
@@ -129,22 +128,32 @@ class Shown:
 
     def deletes(self, deletion: Mapping[str, Any]) -> None:
         """A file is about to be deleted."""
-        _log.info("maintain.deletes", extra=dict(deletion))
+        if self._logged:
+            _log.info("maintain.deletes", extra=dict(deletion))
+        elif self._as_json:
+            self._json("deletes", **deletion)
 
     def cleaned(self, found: Found, cleaned: Cleaned) -> None:
         """Old versions and files have been deleted."""
-        if self._as_json:
-            self._json("cleaned", **asdict(cleaned), unneeded_bytes=found.unneeded_bytes)
-        elif cleaned.files:
-            click.echo(f"deleted {cleaned.versions} versions, {cleaned.files} files of {size(cleaned.bytes)}")
+        text = f"deleted {cleaned.versions} versions, {cleaned.files} files of {size(cleaned.bytes)}"
+        self._say("cleaned", {**asdict(cleaned), "unneeded_bytes": found.unneeded_bytes}, text)
 
     def failed(self, step: str, error: Exception) -> None:
         """A step has failed; it is tried again."""
-        _log.warning("maintain.failed", extra={"step": step, "error": plain(str(error))})
-        if self._as_json:
+        if self._logged:
+            _log.warning("maintain.failed", extra={"step": step, "error": str(error)})
+        elif self._as_json:
             self._json("failed", step=step, error=str(error))
         else:
             click.echo(f"{step} failed: {plain(str(error))}", err=True)
+
+    def _say(self, event: str, facts: Mapping[str, Any], text: str) -> None:
+        if self._logged:
+            _log.info("maintain.done", extra={"step": event, **facts})
+        elif self._as_json:
+            self._json(event, **facts)
+        else:
+            click.echo(text)
 
     def _json(self, event: str, **facts: Any) -> None:
         click.echo(json.dumps({"event": event, **facts}))

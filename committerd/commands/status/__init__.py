@@ -134,6 +134,8 @@ def _table_json(table: TableState) -> dict[str, Any]:
             for (status, reason), count in table.outcomes().items()
         ],
         "growth": growth,
+        "versions_in_all": table.versions_in_all,
+        "maintenance": table.maintenance,
     }
 
 
@@ -158,6 +160,7 @@ def _queue_json(found: _Status, queue: QueueState) -> dict[str, Any]:
         "log_start": queue.bounds[0] if queue.bounds else None,
         "log_end": queue.bounds[1] if queue.bounds else None,
         "acknowledged": queue.acknowledged.offset if queue.acknowledged else None,
+        "oldest_read_version": queue.oldest_read_version,
         "pending": queue.pending(position) if found.table is not None else None,
         "held_back": queue.held_back,
         "open_transactions": [asdict(one) for one in queue.transactions],
@@ -226,11 +229,24 @@ def _table_fields(table: TableState, now_ms: int) -> list[tuple[str, str]]:
                 f"{size(growth['data_bytes'])} in {growth['versions']} versions and {duration(growth['milliseconds'])}",
             )
         )
+    fields.append(("maintenance", _maintenance(table, now_ms)))
     if position is None:
         return [*fields, ("position", f"none in the last {len(table.versions)} versions")]
     ahead = f", and {len(position.settled)} settled ahead" if position.settled else ""
     where = f"{position.topic} (id {position.topic_id}), era {position.era}"
     return [*fields, ("position", f"next offset {position.next_offset}{ahead} of {where}")]
+
+
+def _maintenance(table: TableState, now_ms: int) -> str:
+    last = table.maintenance
+    if last is None:
+        return f"none yet; {table.versions_in_all} versions"
+    ago = duration(max(now_ms - last["time_ms"], 0))
+    return (
+        f"{ago} ago: {last.get('fragments', 0)} fragments, {last.get('unindexed_rows', 0)} unindexed rows, "
+        f"{size(last.get('bytes_in_all', 0))} of files, {size(last.get('unneeded_bytes', 0))} that nothing needs; "
+        f"{table.versions_in_all} versions now"
+    )
 
 
 def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:

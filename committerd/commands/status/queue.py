@@ -14,9 +14,12 @@ from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position
 from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
-from committerd_common.messages import Outcome
+from committerd_common.messages import DecodeError, Outcome, Transaction
 
 Response = TypeVar("Response")
+
+
+_UNREAD_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -37,6 +40,8 @@ class QueueState:
     """Open Kafka transactions, if they hold records back."""
     oldest: Record | None = None
     """The first record that the position has not passed; None if there is none."""
+    oldest_read_version: int | None = None
+    """The lowest read version of the first 10,000 records that the position has not passed; None if none has one."""
     refusal: RefusedToRun | None = None
     """Why a committer would refuse to run; None if it would run."""
     problems: list[str] = field(default_factory=list)
@@ -95,7 +100,7 @@ class QueueState:
         except RefusedToRun as error:
             self.refusal = error
             return
-        self.oldest = await self._response_to(self._first_unread(start, log_end))
+        await self._response_to(self._look_at_unread(start, log_end))
 
     @property
     def held_back(self) -> int:
@@ -110,14 +115,22 @@ class QueueState:
             return self.bounds[1] - self.bounds[0]
         return self.bounds[1] - position.next_offset - len(position.settled)
 
-    async def _first_unread(self, position: Position, log_end: int) -> Record | None:
+    async def _look_at_unread(self, position: Position, log_end: int) -> None:
+        """Find the oldest of the records that the position has not passed, and their lowest read version."""
         bounds = {0: (position.next_offset, log_end)}
+        looked_at = 0
         async with aclosing(self.operator.stream(self.operator.topics.staged, bounds)) as batches:
             async for batch in batches:
                 for _, record in batch:
-                    if not position.passes(record.offset):
-                        return record
-        return None
+                    if position.passes(record.offset):
+                        continue
+                    self.oldest = self.oldest or record
+                    read_at = _read_version(record)
+                    if read_at and (self.oldest_read_version is None or read_at < self.oldest_read_version):
+                        self.oldest_read_version = read_at
+                    looked_at += 1
+                if looked_at >= _UNREAD_MAX:
+                    return
 
     async def _response_to(self, request: Awaitable[Response]) -> Response | None:
         try:
@@ -127,3 +140,11 @@ class QueueState:
         except CommitterError as error:
             self.problems.append(str(error))
         return None
+
+
+def _read_version(record: Record) -> int:
+    """The read version of a record; 0 if it has none, or can't be decoded here."""
+    try:
+        return int(Transaction.FromString(record.value).read_version)
+    except DecodeError:
+        return 0

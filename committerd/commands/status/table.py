@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, RefusedToRun
+from committerd.maintenance.report import LATEST
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Position, decode_position, highest
 from committerd.table.versions import Table
@@ -45,6 +47,10 @@ class TableState:
 
     uri: str
     versions: Sequence[VersionState]
+    versions_in_all: int = 0
+    """Number of versions that the table has."""
+    maintenance: Mapping[str, int] | None = None
+    """The figures of the last run of `committerd maintain`; None if there was none."""
     damaged: Sequence[str] = ()
     """Old versions that can't be read, a sentence each; committers leave them out."""
 
@@ -68,7 +74,8 @@ async def look_at_table(table: Table, newest: int) -> TableState:
     """
     found: dict[int, VersionState] = {}
     damaged: dict[int, str] = {}
-    versions = (await table.versions())[-newest:]
+    every = await table.versions()
+    versions = every[-newest:]
 
     async def read(version: int) -> None:
         try:
@@ -85,8 +92,21 @@ async def look_at_table(table: Table, newest: int) -> TableState:
     return TableState(
         uri=table.uri,
         versions=[found[version] for version in sorted(found, reverse=True)],
+        versions_in_all=len(every),
+        maintenance=await _maintenance(table),
         damaged=[damaged[version] for version in sorted(damaged)],
     )
+
+
+async def _maintenance(table: Table) -> Mapping[str, int] | None:
+    body = await table.store.get(LATEST)
+    try:
+        found = json.loads(body) if body is not None else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("time_ms"), int):
+        return None
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState | None:

@@ -71,6 +71,29 @@ committerd/dataset: {{ include "committerd.member" . }}
 {{- end -}}
 {{- end }}
 
+{{/* Whether a dataset's table is maintained: `true`, or nothing. From (dict "root" $ "dataset" $dataset). */}}
+{{- define "committerd.maintained" -}}
+{{- $own := default dict .dataset.maintenance -}}
+{{- if (ternary (get $own "enabled") .root.Values.maintenance.enabled (hasKey $own "enabled")) }}true{{ end -}}
+{{- end }}
+
+{{/* Labels that select the Pods that maintain one dataset. */}}
+{{- define "committerd.maintenanceLabels" -}}
+{{ include "committerd.selectorLabels" .root }}
+app.kubernetes.io/component: maintenance
+committerd/dataset: {{ include "committerd.member" . }}
+{{- end }}
+
+{{- define "committerd.maintenanceImage" -}}
+{{- $own := .Values.maintenance.image -}}
+{{- $repository := default (printf "%s-maintain" .Values.image.repository) $own.repository -}}
+{{- if $own.digest -}}
+{{- printf "%s@%s" $repository $own.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default (default .Chart.AppVersion .Values.image.tag) $own.tag) -}}
+{{- end -}}
+{{- end }}
+
 {{- define "committerd.image" -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}

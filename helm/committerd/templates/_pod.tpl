@@ -8,7 +8,7 @@
 {{ toYaml .Values.networkPolicy.egress }}
 {{- end }}
 
-{{/* What all Pods have in common, from (dict "root" $ "dataset" $dataset). */}}
+{{/* What all Pods have in common, from (dict "root" $ "dataset" $dataset). `temporary`: the size of /tmp. */}}
 {{- define "committerd.podCommon" -}}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -33,17 +33,18 @@ priorityClassName: {{ . }}
 volumes:
   - name: tmp
     emptyDir:
-      sizeLimit: 64Mi
+      sizeLimit: {{ .temporary | default "64Mi" }}
   {{- with concat .root.Values.extraVolumes (default list .dataset.extraVolumes) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
 {{/*
-What all containers have in common. `over` and `extra`: more settings and variables, as for "committerd.env".
+What all containers have in common. `over` and `extra`: more settings and variables, as for "committerd.env". `image`:
+another image than the committers'.
 */}}
 {{- define "committerd.containerCommon" -}}
-image: {{ include "committerd.image" .root | quote }}
+image: {{ .image | default (include "committerd.image" .root) | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
   {{- toYaml .root.Values.securityContext | nindent 2 }}
@@ -59,4 +60,50 @@ volumeMounts:
   {{- with concat .root.Values.extraVolumeMounts (default list .dataset.extraVolumeMounts) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+
+{{/* The template of a Pod that maintains a dataset. */}}
+{{- define "committerd.maintenancePod" -}}
+{{- $values := .root.Values.maintenance -}}
+{{- $once := eq $values.kind "CronJob" -}}
+{{- $labels := omit (include "committerd.labels" .root | fromYaml) "helm.sh/chart" "app.kubernetes.io/managed-by" -}}
+{{- $own := mergeOverwrite (dict) .root.Values.podLabels (default dict .dataset.podLabels) -}}
+{{- $annotations := mergeOverwrite (dict) .root.Values.podAnnotations (default dict .dataset.podAnnotations) -}}
+metadata:
+  labels:
+    {{- mergeOverwrite (dict) $labels $own (include "committerd.maintenanceLabels" . | fromYaml) | toYaml | nindent 4 }}
+  annotations:
+    {{- toYaml (set $annotations "committerd/dataset" .dataset.name) | nindent 4 }}
+spec:
+  serviceAccountName: {{ .dataset.serviceAccountName | default (include "committerd.serviceAccountName" .root) }}
+  terminationGracePeriodSeconds: {{ int $values.terminationGracePeriodSeconds }}
+  {{- if $once }}
+  restartPolicy: Never
+  {{- end }}
+  {{- include "committerd.podCommon" . | trim | nindent 2 }}
+  {{- with .dataset.affinity | default .root.Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .root.Values.initContainers }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: maintenance
+      command: {{ ternary "[committerd, maintain, --once]" "[committerd, maintain]" $once }}
+      {{- include "committerd.containerCommon" . | nindent 6 }}
+      {{- if not $once }}
+      ports:
+        - name: metrics
+          containerPort: {{ (include "committerd.settings" . | fromJson).http.port | int }}
+      startupProbe:
+        httpGet: {path: /livez, port: metrics}
+        {{- toYaml .root.Values.startupProbe | nindent 8 }}
+      livenessProbe:
+        httpGet: {path: /livez, port: metrics}
+        {{- toYaml .root.Values.livenessProbe | nindent 8 }}
+      {{- end }}
+      resources:
+        {{- toYaml $values.resources | nindent 8 }}
 {{- end }}
