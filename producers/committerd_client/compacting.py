@@ -26,6 +26,7 @@ from committerd_client.staging.compaction import (
     Compacted,
     Execute,
     Groups,
+    Remap,
     compact_files,
     compact_files_again,
     execute_here,
@@ -33,6 +34,7 @@ from committerd_client.staging.compaction import (
 )
 from committerd_client.staging.indices import optimize_indices
 from committerd_client.staging.operations import reserve_fragments
+from committerd_client.staging.remapping import remapped_indices
 
 if TYPE_CHECKING:
     import lance
@@ -63,6 +65,7 @@ async def compact(
     reindex: bool = True,
     groups: Groups | None = None,
     execute: Execute = execute_here,
+    remap: Remap = remapped_indices,
     **options: Any,
 ) -> CompactionResult | None:
     """Rewrite small fragments and those with deleted rows into fewer; None if there is nothing to do.
@@ -70,13 +73,14 @@ async def compact(
     `open_table`: opens the table at its latest version; called in a worker thread, once for each execution. `timeout`,
     `attempts`: for each commit, as in `CommitClient.commit`. `reindex`: afterwards optimize the indices that held
     addresses of moved rows and could not be rewritten, in a transaction of their own; until then queries scan those
-    rows. `groups`: which fragments to rewrite together; None: as pylance plans it. `execute`: executes the tasks, in a
-    worker thread; by default in this process, one after the other. `options`: fields of
+    rows. `groups`: which fragments to rewrite together; None: as pylance plans it. `execute`, `remap`: execute the
+    tasks and rewrite the indices, in a worker thread; by default in this process. `options`: fields of
     `lance.optimize.CompactionOptions`.
 
     Raises the errors of `CommitClient.commit`, and `StagingError` for tables that can't be compacted.
     """
-    work = _Compaction(client, open_table, {**options, "groups": groups, "execute": execute}, timeout)
+    chosen = {**options, "groups": groups, "execute": execute}
+    work = _Compaction(client, open_table, chosen, remap=remap, timeout=timeout)
     first = await work.execute()
     if first is None:
         return None
@@ -110,9 +114,12 @@ class _Compaction:
         client: Commits,
         open_table: Callable[[], lance.LanceDataset],
         options: dict[str, Any],
+        *,
+        remap: Remap,
         timeout: Timeout,
     ) -> None:
-        self._client, self._open, self._options, self._timeout = client, open_table, options, timeout
+        self._client, self._open, self._options = client, open_table, options
+        self._remap, self._timeout = remap, timeout
         self._ids: list[int] = []
         """Reserved fragment ids that no version uses yet. After a refused Rewrite the next one uses them."""
         self.done: Compacted
@@ -138,7 +145,8 @@ class _Compaction:
             reservation = reserve_fragments(dataset, needed + _SPARE_IDS)
             result: CommitResult = await self._client.commit(reservation, timeout=self._timeout)
             self._ids = list(result.reserved or ())
-        self.done = await to_thread.run_sync(with_remapped_indices, dataset, self.done, self._ids)
+        remapped = partial(with_remapped_indices, dataset, self.done, self._ids, remap=self._remap)
+        self.done = await to_thread.run_sync(remapped)
         return self.done.rewrite(self._ids)
 
 

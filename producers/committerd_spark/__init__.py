@@ -28,6 +28,7 @@ from committerd_spark.errors import (
     TableChanged,
     TableMissing,
 )
+from committerd_spark.maintenance import Maintained, maintain
 from committerd_spark.writer import LanceBatchWriter
 
 if find_spec("pyspark.sql.datasource") is not None:  # Spark 4
@@ -40,10 +41,12 @@ __all__ = [
     "ConnectUnsupported",
     "InvalidKeys",
     "LanceBatchWriter",
+    "Maintained",
     "PackageMissing",
     "SchemaMismatch",
     "SecondWrite",
     "SparkWriteError",
     "TableChanged",
     "TableMissing",
+    "maintain",
 ]

@@ -149,17 +149,23 @@ def compact_files_again(
     return replace(fresh, groups=every, reindex=_stale_indices(dataset, table, every))
 
 
-def with_remapped_indices(dataset: lance.LanceDataset, done: Compacted, reserved: Sequence[int]) -> Compacted:
+Remap = Callable[["lance.LanceDataset", Sequence[str], Sequence[int]], tuple[RewrittenIndex, ...]]
+"""Rewrites indices as `staging.remapping.remapped_indices` does, here or on another machine."""
+
+
+def with_remapped_indices(
+    dataset: lance.LanceDataset, done: Compacted, reserved: Sequence[int], *, remap: Remap = remapped_indices
+) -> Compacted:
     """Rewrite the indices in `done.reindex` for the new fragments, as pylance does when it commits a compaction.
 
-    `dataset`: open at `done.read_version`. `reserved`: the ids that `rewrite` will be given. Reads and writes each of
-    the indices as a whole; on the way it lies in a temporary folder of this machine. Kinds of indices that can't be
-    rewritten stay in `reindex`.
+    `dataset`: open at `done.read_version`. `reserved`: the ids that `rewrite` will be given. `remap`: does the work, by
+    default in this process. Reads and writes each of the indices as a whole; on the way it lies in a temporary folder
+    of the machine. Kinds of indices that can't be rewritten stay in `reindex`.
     """
     if not done.reindex:
         return done
     names = {UUID(str(one.uuid)): index.name for index in dataset.describe_indices() for one in index.segments}
-    indices = remapped_indices(dataset, [group.result for group in done.groups], reserved[: done.ids_needed])
+    indices = remap(dataset, [group.result for group in done.groups], reserved[: done.ids_needed])
     kept = {names[UUID(bytes=one.old_id.uuid)] for one in indices}
     return replace(done, indices=indices, reindex=tuple(name for name in done.reindex if name not in kept))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def remapped_indices(
-    dataset: lance.LanceDataset, results: Iterable[str], reserved: Sequence[int]
+    dataset: lance.LanceDataset, results: Sequence[str], reserved: Sequence[int]
 ) -> tuple[RewrittenIndex, ...]:
     """Rewrite the indices that cover the rewritten fragments; their new files are in the table's folder then.
 

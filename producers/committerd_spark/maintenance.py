@@ -1,0 +1,203 @@
+"""Keeps a table fit for reading with the executors of Spark, for tables that outgrow one machine.
+
+    from committerd_spark import maintain
+
+    maintain(spark, "s3://lake/events.lance", bootstrap_servers="broker:9092")
+
+The plan is that of `committerd maintain`, made from the manifest. Each task runs on an executor, which reads the old
+fragments and writes the new ones; indices are rewritten and optimized on executors too. The driver stages one
+transaction for all tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from committerd_client import CommitClient
+from committerd_client.compacting import compact
+from committerd_client.errors import RetryableConflict
+from committerd_client.headers import Staged
+from committerd_client.maintenance.plan import Limits, Pace, Targets, plan
+from committerd_client.maintenance.table import read_state
+from committerd_client.results import CompactionResult
+from committerd_client.staging.remapping import RewrittenIndex
+from committerd_common.messages import Transaction
+from committerd_common.uris import dataset_name
+
+if TYPE_CHECKING:
+    import lance
+    from lance.optimize import CompactionTask, RewriteResult
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+_ANY_PACE = Pace(bytes_per_second=1e15, fragments_per_second=1e9)
+"""The limit of a task is its bytes: nothing is known about the executors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintained:
+    """What one call has done."""
+
+    compaction: CompactionResult | None
+    """None if there was nothing to rewrite."""
+    optimized: tuple[str, ...]
+    """Names of the indices that were optimized."""
+    waiting: int
+    """Number of tasks that could be done by another call."""
+
+
+def maintain(
+    spark: SparkSession,
+    uri: str,
+    *,
+    bootstrap_servers: str | Sequence[str],
+    dataset: str | None = None,
+    topic_prefix: str = "",
+    storage_options: Mapping[str, str] | None = None,
+    targets: Targets | None = None,
+    limits: Limits | None = None,
+    timeout: float | None = 600.0,
+    kafka_options: Mapping[str, Any] | None = None,
+) -> Maintained:
+    """Rewrite small fragments and those with deleted rows, and optimize indices; returns when it is in the table.
+
+    `uri`, `dataset`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`. `targets`: the state
+    to aim for. `limits`: bytes of a task, and most tasks, by default 1,000; all of them are one commit. `timeout`:
+    seconds for each commit. Old versions and files are deleted by `committerd maintain`, not here.
+
+    Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
+    """
+    work = _Work(spark, uri, None if storage_options is None else dict(storage_options))
+    client = partial(
+        CommitClient,
+        bootstrap_servers,
+        dataset=dataset or dataset_name(uri),
+        topic_prefix=topic_prefix,
+        dataset_uri=uri,
+        storage_options=storage_options,
+        producer="spark-maintain",
+        timeout=timeout,
+        client_id="committerd-spark",
+        kafka_options=kafka_options,
+    )
+
+    async def run() -> Maintained:
+        async with client() as opened:
+            return await _maintain(opened, work, targets or Targets(), limits or Limits(tasks=1000))
+
+    # A notebook's own thread has an event loop already.
+    with ThreadPoolExecutor(1, thread_name_prefix="committerd-maintain") as pool:
+        return pool.submit(lambda: asyncio.run(run())).result()
+
+
+async def _maintain(client: CommitClient, work: _Work, targets: Targets, limits: Limits) -> Maintained:
+    state = await asyncio.to_thread(lambda: read_state(work.open()))
+    wanted = plan(state, targets, limits, _ANY_PACE)
+    done = None
+    if wanted.groups:
+        done = await compact(
+            client,
+            work.open,
+            groups=[one.fragments for one in wanted.groups],
+            execute=work.execute,
+            remap=work.remap,
+            target_rows_per_fragment=targets.rows_per_fragment,
+            max_bytes_per_file=targets.bytes_per_fragment,
+        )
+        state = await asyncio.to_thread(lambda: read_state(work.open()))
+    optimized = []
+    for index in plan(state, targets, limits, _ANY_PACE).indices:
+        merged = index.segments if index.segments > targets.segments else None
+        if await _optimize_index(client, partial(work.optimize, index.name, merged)):
+            optimized.append(index.name)
+    return Maintained(compaction=done, optimized=tuple(optimized), waiting=wanted.waiting)
+
+
+async def _optimize_index(client: CommitClient, optimized: Callable[[], Staged | None]) -> bool:
+    """Whether the index was optimized; False if there was nothing to do, or if others have changed it meanwhile."""
+    staged = await asyncio.to_thread(optimized)
+    if staged is None:
+        return False
+    try:
+        await client.commit(staged, reexecute=lambda _: optimized())
+    except RetryableConflict:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work on executors. Its methods block, and run on the driver."""
+
+    spark: SparkSession
+    uri: str
+    storage_options: dict[str, str] | None
+
+    def open(self, version: int | None = None) -> lance.LanceDataset:
+        return _open(self.uri, self.storage_options, version)
+
+    def execute(self, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+        """Execute each task on an executor."""
+        from lance.optimize import RewriteResult
+
+        kind: Any = RewriteResult  # its stub lacks `from_json`
+        given: Sequence[Any] = tasks
+        run = partial(_execute, self.uri, self.storage_options, dataset.version)
+        return [kind.from_json(one) for one in self._on_executors(run, [task.json() for task in given])]
+
+    def remap(
+        self, dataset: lance.LanceDataset, results: Sequence[str], reserved: Sequence[int]
+    ) -> tuple[RewrittenIndex, ...]:
+        """Rewrite the indices on one executor."""
+        run = partial(_remap, self.uri, self.storage_options, dataset.version)
+        (found,) = self._on_executors(run, [(list(results), list(reserved))])
+        return tuple(RewrittenIndex.FromString(one) for one in found)
+
+    def optimize(self, name: str, merged: int | None) -> Staged | None:
+        """Optimize an index on one executor; None if there is nothing to do."""
+        (found,) = self._on_executors(partial(_optimize, self.uri, self.storage_options, merged), [name])
+        if found is None:
+            return None
+        return Staged(transaction=Transaction.FromString(found[0]), read_uuid=found[1])
+
+    def _on_executors(self, run: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+        """Call `run` for each item, in a task of its own."""
+        return self.spark.sparkContext.parallelize(items, max(len(items), 1)).map(run).collect() if items else []
+
+
+def _open(uri: str, storage_options: dict[str, str] | None, version: int | None) -> lance.LanceDataset:
+    import lance
+
+    return lance.dataset(uri, version=version, storage_options=storage_options)
+
+
+def _execute(uri: str, storage_options: dict[str, str] | None, version: int, task: str) -> str:
+    from lance.optimize import CompactionTask
+
+    kind: Any = CompactionTask  # its stub lacks `from_json`
+    return str(kind.from_json(task).execute(_open(uri, storage_options, version)).json())
+
+
+def _remap(
+    uri: str, storage_options: dict[str, str] | None, version: int, given: tuple[list[str], list[int]]
+) -> list[bytes]:
+    from committerd_client.staging.remapping import remapped_indices
+
+    found = remapped_indices(_open(uri, storage_options, version), *given)
+    return [one.SerializeToString() for one in found]
+
+
+def _optimize(
+    uri: str, storage_options: dict[str, str] | None, merged: int | None, name: str
+) -> tuple[bytes, str | None] | None:
+    from committerd_client import staging
+
+    options: dict[str, Any] = {} if merged is None else {"num_indices_to_merge": merged}
+    staged = staging.optimize_indices(_open(uri, storage_options, None), [name], **options)
+    return None if staged is None else (staged.transaction.SerializeToString(), staged.read_uuid)

@@ -1,0 +1,47 @@
+"""`committerd_spark.maintain`: the plan's tasks run on executors, and one commit replaces all fragments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from committerd_client import SyncCommitClient, staging
+from committerd_client.maintenance.plan import Limits, Targets
+from committerd_spark import maintain
+from tests.spark.queue import Queue
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance]
+
+TARGETS = Targets(rows_per_fragment=1000, fragments=10, unindexed_rows=10)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_tasks_run_on_executors_and_one_commit_replaces_all_fragments(
+    spark: SparkSession, queue: Queue, stable: bool
+) -> None:
+    rows = pa.table({"id": range(3000), "text": [f"word{one}" for one in range(3000)]})
+    lance.write_dataset(rows, queue.uri, max_rows_per_file=50, enable_stable_row_ids=stable)
+    with SyncCommitClient(queue.kafka, dataset=queue.name, dataset_uri=queue.uri, timeout=200) as client:
+        client.commit(staging.create_index(queue.table(), "id", "BTREE"))
+        client.commit(staging.delete(queue.table(), "id % 100 = 7"))
+    lance.write_dataset(rows.slice(0, 500), queue.uri, mode="append", max_rows_per_file=50)
+    before = queue.versions()
+    options: dict[str, Any] = {"bootstrap_servers": queue.kafka, "targets": TARGETS, "timeout": 200.0}
+    done = maintain(spark, queue.uri, limits=Limits(tasks=100), **options)
+    assert done.compaction is not None
+    assert (done.compaction.fragments_removed, done.compaction.fragments_added) == (70, 4)
+    assert (done.optimized, done.waiting) == (("id_idx",), 0)
+    assert queue.versions() == before + 3  # the ids, the fragments, the index
+    assert len(queue.table().get_fragments()) == 4
+    assert queue.column("id") == sorted([one for one in range(3000) if one % 100 != 7] + [*range(500)])
+    (index,) = queue.table().describe_indices()
+    assert index.num_rows_indexed == queue.table().count_rows()
+    assert [queue.table().count_rows(f"id = {one}") for one in (7, 8, 107, 2999)] == [1, 2, 1, 1]
+    # What is left are remainders; it ends.
+    while maintain(spark, queue.uri, **options).compaction is not None:
+        assert queue.versions() < before + 12
+    assert queue.table().count_rows() == 3470
