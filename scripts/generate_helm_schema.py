@@ -46,6 +46,10 @@ def _value(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
         alternatives = [one for one in found.pop("anyOf") if one != {"type": "null"}]
         assert len(alternatives) == 1, schema
         found = {**alternatives[0], **found}
+    if "$ref" in found:  # one of several words
+        words = definitions[_reference(found)]
+        del found["$ref"]
+        found = {"type": "string", "enum": sorted(words["enum"]), **found}
     if found.get("default", 0) is None:
         del found["default"]
     if found.pop("writeOnly", False):

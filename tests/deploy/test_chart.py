@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from committerd.settings.load import load_settings
-from tests.deploy.chart import CASES, MINIMAL, Chart, Manifest, Rendered, environment, merged
+from tests.deploy.chart import CASES, FOLDER, MINIMAL, Chart, Manifest, Rendered, environment, merged
 
 FULL = next(path for path in CASES if path.name == "full-values.yaml")
 OPERATORS = ("ServiceMonitor", "PrometheusRule")
@@ -352,3 +352,31 @@ def test_a_dataset_more_leaves_the_others_as_they_are(chart: Chart) -> None:
     more = {"datasets": [{"name": "more", "uri": "s3://lake/more.lance"}, *MINIMAL["datasets"]]}
     assert chart.render(merged(MINIMAL, more)).one("Deployment", "rel-committerd-events") == deployment(chart)
     assert deployment(chart, with_dataset(replicas=1))["spec"]["replicas"] == 1
+
+
+def test_maintenance_runs_for_each_dataset_that_wants_it(chart: Chart) -> None:
+    given = FOLDER / "ci" / "maintenance-values.yaml"
+    rendered = chart.render(given)
+    deployment = rendered.one("Deployment", "rel-committerd-events-maintenance")
+    assert {one["metadata"]["name"] for one in rendered.of("Deployment")} == {
+        "rel-committerd-events",
+        "rel-committerd-events-maintenance",
+        "rel-committerd-clicks",
+    }
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["committerd", "maintain"]
+    assert container["image"] == "registry.example.com/committerd-maintain:0.1.0"
+    assert environment(pod)["COMMITTERD_MAINTAIN__HOURS"] == "20-6"
+    assert "COMMITTERD_MAINTAIN__HOURS" not in environment(
+        rendered.one("Deployment", "rel-committerd-events")["spec"]["template"]
+    )
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    budget = rendered.one("PodDisruptionBudget", "rel-committerd-events-maintenance")
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    service = rendered.one("Service", "rel-committerd-maintenance")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (job,) = chart.render(merged(MINIMAL, {"maintenance": {"enabled": True, "kind": "CronJob"}})).of("CronJob")
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["committerd", "maintain", "--once"]
+    assert chart.render(MINIMAL).of("CronJob") == []
