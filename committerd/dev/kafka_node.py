@@ -100,7 +100,8 @@ def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
         )
         try:
             admin.list_topics()
-            return str(admin.describe_cluster()["cluster_id"])
+            # kafka-python's describe_cluster fails on brokers before 3.7.
+            return str(admin._manager.run(admin._get_cluster_metadata, [])["cluster_id"])
         finally:
             admin.close()
     except KafkaError:
