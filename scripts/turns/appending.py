@@ -1,10 +1,10 @@
 """Appends at a steady rate, as a process of its own.
 
-    python -m scripts.turns.appending SERVERS DATASET URI A_SECOND AHEAD TIMEOUT
+    python -m scripts.turns.appending SERVERS DATASET URI A_SECOND AHEAD TIMEOUT NAMES_KEYS
 
 Each brings one row in a file of its own, with a key that no other has. Files are written ahead, so that the rate does
-not hang on them. Prints `ready` when AHEAD of them are there, begins at the first line of its input, ends with the
-input, and prints [first key, count, keys that were not committed] in JSON.
+not hang on them. With NAMES_KEYS 1 each Append names its key. Prints `ready` when AHEAD of them are there, begins at
+the first line of its input, ends with the input, and prints [first key, count, keys that were not committed] in JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from committerd_client import ClientError, CommitClient, staging
+from committerd_client.staging.keys import KeyHashes, key_columns
 
 FIRST_KEY = 1_000_000_000
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("value", pa.int64(), nullable=False)])
@@ -35,8 +36,9 @@ def table(rows: dict[int, int]) -> pa.Table:
 class Appends:
     """One client, with as many Appends in flight as the rate needs."""
 
-    def __init__(self, client: CommitClient, uri: str, *, timeout: float) -> None:
+    def __init__(self, client: CommitClient, uri: str, *, timeout: float, names_keys: bool) -> None:
         self._client, self._uri, self._timeout = client, uri, timeout
+        self._key_columns = key_columns(lance.dataset(uri), "key") if names_keys else None
         self._written: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._next_key = FIRST_KEY
         self._room = asyncio.Event()
@@ -84,14 +86,21 @@ class Appends:
 
     async def _append(self, key: int, fragment: Any) -> None:
         try:
-            await self._client.commit(staging.append([fragment]), timeout=self._timeout)
+            keys = None
+            if self._key_columns is not None:
+                hashes = KeyHashes(self._key_columns, most=1)
+                hashes.add_all(table({key: 0}))
+                keys = hashes.filter()
+            await self._client.commit(staging.append([fragment], keys=keys), timeout=self._timeout)
         except ClientError as error:
             self.failed[key] = str(error)
 
 
-async def _run(servers: str, dataset: str, uri: str, *, a_second: int, ahead: int, timeout: float) -> None:
+async def _run(
+    servers: str, dataset: str, uri: str, *, a_second: int, ahead: int, timeout: float, names_keys: bool
+) -> None:
     async with CommitClient(servers, dataset=dataset, dataset_uri=uri, max_in_flight=50_000) as client:
-        appends, ready = Appends(client, uri, timeout=timeout), asyncio.Event()
+        appends, ready = Appends(client, uri, timeout=timeout, names_keys=names_keys), asyncio.Event()
         writing = asyncio.create_task(appends.write_ahead(ahead, ready))
         await ready.wait()
         print("ready", flush=True)
@@ -108,9 +117,10 @@ async def _run(servers: str, dataset: str, uri: str, *, a_second: int, ahead: in
 
 
 def main() -> None:
-    servers, dataset, uri, a_second, ahead, timeout = sys.argv[1:]
+    servers, dataset, uri, a_second, ahead, timeout, names_keys = sys.argv[1:]
     lance.dataset(uri)  # reports at once that there is no table
-    asyncio.run(_run(servers, dataset, uri, a_second=int(a_second), ahead=int(ahead), timeout=float(timeout)))
+    rate = {"a_second": int(a_second), "ahead": int(ahead)}
+    asyncio.run(_run(servers, dataset, uri, **rate, timeout=float(timeout), names_keys=names_keys == "1"))
 
 
 if __name__ == "__main__":

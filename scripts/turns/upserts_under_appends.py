@@ -35,6 +35,8 @@ class Load:
     upserters: int
     """Tasks that each perform one upsert after the other, on keys of their own."""
     appends_per_second: int
+    names_keys: bool = False
+    """Whether the Appends name their keys, so that the upserts pass them."""
     keys_each: int = 5
     attempts_max: int = 20
     timeout: float = 120.0
@@ -97,7 +99,7 @@ async def run(
         if load.compact_seconds is not None:
             how = (load.compact_seconds, load.compact_rows, load.attempts_max, load.timeout)
             await beside.enter_async_context(_beside("compactions", place, told, *how))
-        rate = (load.appends_per_second, load.ahead, load.timeout)
+        rate = (load.appends_per_second, load.ahead, load.timeout, int(load.names_keys))
         appending = await beside.enter_async_context(_beside("appending", place, told, *rate))
         assert appending.stdout is not None
         assert appending.stdin is not None
