@@ -1,6 +1,6 @@
 """`df.write.format("committerd")` and `df.writeStream.format("committerd")`: Spark 4's Python Data Source API.
 
-    spark.dataSource.register(CommitterdDataSource)     # Spark finds it by itself where the package is installed
+    spark.dataSource.register(CommitterdDataSource)  # only where Spark has not found it by itself
     df.write.format("committerd").mode("append").option("bootstrap_servers", "broker:9092").save(uri)
 
 Spark makes the writer in a process of the driver, which plans the batch; runs `write` in the executors, once for each
