@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from committerd.committer.log_parts import read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
@@ -59,18 +61,21 @@ class OutcomeMaker:
             )
         )
 
-    async def make_again(self, entries: Sequence[Entry], position: Position) -> OutcomeBatch:
-        """Make the outcomes of entries again, from the table alone.
+    async def make_again(self, entries: Sequence[Entry], position: Position) -> AsyncIterator[OutcomeBatch]:
+        """Yield the outcomes of entries (by ascending offset) again, from the table alone, in some batches.
 
         Dead letters need the record, which is read from the log again; those whose record the log has lost are left
-        out.
+        out. A batch has the dead letters of at most `READ_BYTES_MAX` bytes of records.
         """
-        bad = [entry.offset for _, entry in entries if status_of(entry).is_dead_letter]
-        records = {}
-        if bad:
-            records = {r.offset: r for r in await self.queue.read(min(bad), max(bad) + 1) if r.offset in set(bad)}
         self.telemetry.republished_outcomes.add(len(entries))
-        return self.make(entries, position, records=records, first_time=False)
+        bad, made = [entry.offset for _, entry in entries if status_of(entry).is_dead_letter], 0
+        async for records in read_parts(self.queue, bad):
+            end = bisect_right(entries, records[-1].offset, key=lambda one: one[1].offset)
+            some = {record.offset: record for record in records}
+            yield self.make(entries[made:end], position, records=some, first_time=False)
+            made = end
+        if made < len(entries):
+            yield self.make(entries[made:], position, records={}, first_time=False)
 
     def make(
         self,

@@ -19,6 +19,7 @@ from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loaded, Loading, load
+from committerd.committer.log_parts import read_parts
 from committerd.committer.older_history import SettledVersions
 from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import OutcomeBatch
@@ -153,12 +154,14 @@ class Starter:
         entries = await _entries(head.table, settled_versions.between(passed[0], passed[-1]), passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
-            for record in await self.queue.read(chunk[0], chunk[-1] + 1):
-                if record.offset in chunk:
+            async for records in read_parts(self.queue, chunk):
+                for record in records:
                     entries[record.offset] = self._without_version(record, head.marks, position.era)
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
-            batch = await self.outcome_maker.make_again([entries[o] for o in chunk], position)
-            await self.outcome_maker.publish(batch, generation=generation)
+            async for batch in self.outcome_maker.make_again([entries[o] for o in chunk], position):
+                await self.outcome_maker.publish(batch, generation=generation)
+                if batch.letters:
+                    await self.outcome_maker.publisher.drained()  # they may be large: one batch in memory at a time
 
     def _without_version(
         self, record: Record, marks: Mapping[str, AppMark], era: int

@@ -31,7 +31,7 @@ from committerd.kafka.producer import RecordSender
 from committerd.kafka.reader import RangeReader
 from committerd.kafka.topics import prepare_topics, survey_topics
 from committerd.queue.dead_letter import OVERHEAD_BYTES, smaller_letter, smaller_outcome
-from committerd.queue.port import Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
+from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -201,8 +201,8 @@ class KafkaQueue:
     async def done(self, generation: int, records: int, size: int) -> None:
         self._member.assignment.settle(generation, records, size)
 
-    async def read(self, start: int, end: int) -> list[Record]:
-        ask = partial(self._reader.staged, start, end)
+    async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
+        ask = partial(self._reader.staged, start, end, bytes_max)
         return await self._in_thread(self._reader, ask, "reading staged records")
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:

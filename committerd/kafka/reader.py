@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition, errors
@@ -19,7 +19,8 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import Topics, reader_options
 from committerd.kafka.records import to_record
-from committerd.queue.port import Acknowledged, Record
+from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Record
+from committerd.queue.records import record_size
 from committerd.settings.kafka import KafkaSettings
 
 _POLL_MS = 200
@@ -40,11 +41,23 @@ class RangeReader:
         self._admin = admin
         self._one = threading.Lock()
 
-    def staged(self, start: int, end: int) -> list[Record]:
-        """The records of the staged partition in the half-open range that still exist."""
+    def staged(self, start: int, end: int, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
+        """The records of the staged partition in the half-open range that still exist.
+
+        Returns only the first of them if all have more than `bytes_max` bytes, but at least one.
+        """
         first, last = self._admin.bounds([self._staged])[self._staged]
-        ranges = {self._staged: (max(start, first), min(end, last))}
-        return [to_record(found) for found in self._read(ranges)]
+        found: list[Record] = []
+        with (
+            self._one,
+            closing(read_batches(self._options, {self._staged: (max(start, first), min(end, last))})) as some,
+        ):
+            for record in (to_record(one) for batch in some for one in batch):
+                bytes_max -= record_size(record)
+                if found and bytes_max < 0:
+                    break
+                found.append(record)
+        return found
 
     def held_back(self, offset: int) -> Record | None:
         """The first record at or after this offset, even if an open Kafka transaction holds it back; None = none."""

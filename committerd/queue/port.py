@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""Most bytes of records that are read at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdentity:
@@ -148,8 +151,11 @@ class Queue(Protocol):
         """
         ...
 
-    async def read(self, start: int, end: int) -> list[Record]:
-        """The records of the staged partition from `start` up to `end` (exclusive) that still exist."""
+    async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
+        """The records of the staged partition from `start` up to `end` (exclusive) that still exist.
+
+        Returns only the first of them if all have more than `bytes_max` bytes, but at least one.
+        """
         ...
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:

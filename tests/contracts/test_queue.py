@@ -119,8 +119,11 @@ async def test_ranges_are_half_open_and_hold_what_is_still_there(cluster: Cluste
         assert await queue.read(0, 5) == []
         await cluster.stage(TEN)
         assert await queue.bounds() == (0, 10)
-        assert [record.value for record in await queue.read(3, 6)] == [b"3", b"4", b"5"]
+        record, *_ = found = await queue.read(3, 6)
+        assert [one.value for one in found] == [b"3", b"4", b"5"]
         assert [record.offset for record in await queue.read(8, 99)] == [8, 9]
+        assert [record.offset for record in await queue.read(2, 9, bytes_max=3 * record_size(record))] == [2, 3, 4]
+        assert [record.offset for record in await queue.read(2, 9, bytes_max=0)] == [2]
         assert await queue.read(10, 12) == []
         assert await queue.read(5, 5) == []
         await cluster.delete_before(8)

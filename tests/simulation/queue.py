@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +22,7 @@ import anyio
 
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.port import (
+    READ_BYTES_MAX,
     Acknowledged,
     Assigned,
     Fetched,
@@ -337,9 +339,15 @@ class FakeQueue:
             self._outstanding = max(0, self._outstanding - records)
             self.wake()
 
-    async def read(self, start: int, end: int) -> list[Record]:
+    async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         def asked() -> list[Record]:
-            return self._broker.records(start, min(end, self._broker.readable_end))
+            there = self._broker.records(start, min(end, self._broker.readable_end))
+            sizes = accumulate(map(record_size, there))
+            return [
+                one
+                for place, (one, size) in enumerate(zip(there, sizes, strict=True))
+                if not place or size <= bytes_max
+            ]
 
         found: list[Record] = await self._call("read", asked)
         return found
