@@ -298,6 +298,8 @@ def text(given: Transaction) -> str:
     one = Transaction()
     one.CopyFrom(given)
     one.uuid = ""
+    for key in [key for key in one.transaction_properties if key.startswith("committerd.")]:  # for the committer alone
+        del one.transaction_properties[key]
     in_no_order(one)
     names: dict[str, str] = {}
     for message in walk(one):

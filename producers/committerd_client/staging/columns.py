@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.fragments import fragment, lance_schema
+from committerd_client.staging.fragments import at_once, fragment, lance_schema
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.backports import NotRequired
 from committerd_common.messages import DataFragment, Field
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
     from lance.schema import LanceSchema
     from lance.udf import BatchUDF
-
-_AT_ONCE = 8
-"""Fragments whose new columns are computed at the same time."""
 
 Transforms: TypeAlias = (
     "Mapping[str, str] | BatchUDF | Callable[[pa.RecordBatch], pa.RecordBatch] | pa.Field | pa.Schema"
@@ -68,8 +65,8 @@ def add_columns(
         table.refuse_legacy("add_columns")
         given: Any = dict(transforms) if isinstance(transforms, Mapping) else transforms
         # A function of the caller may depend on the order of its calls.
-        at_once = _AT_ONCE if isinstance(given, dict) else 1
-        fragments, fields = _merged(dataset, given, read_columns, batch_size, at_once=at_once)
+        ordered = not isinstance(given, dict)
+        fragments, fields = _merged(dataset, given, read_columns, batch_size, one_by_one=ordered)
     return _merge(table, fragments, fields, uuid=uuid, properties=properties)
 
 
@@ -168,7 +165,7 @@ def _merged(
     read_columns: list[str] | None,
     batch_size: int | None,
     *,
-    at_once: int,
+    one_by_one: bool = False,
 ) -> tuple[list[DataFragment], list[Field]]:
     """Every fragment with a new file for the new columns, and the schema with these columns."""
 
@@ -176,7 +173,7 @@ def _merged(
         made, schema = one.merge_columns(transforms, columns=read_columns, batch_size=batch_size)
         return fragment(made), schema
 
-    with ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(1 if one_by_one else at_once(dataset)) as threads:
         done = list(threads.map(merged, dataset.get_fragments()))
     if not done:
         raise StagingError(
@@ -224,7 +221,7 @@ def _retyped(
         columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
         return pa.RecordBatch.from_arrays(columns, schema=new_schema)
 
-    fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None, at_once=_AT_ONCE)
+    fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None)
     new = {}
     for id, name in temporary.items():
         top = next(one for one in merged if one.parent_id == -1 and one.name == name)

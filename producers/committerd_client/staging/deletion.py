@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from committerd_client.headers import StagedChange
-from committerd_client.staging.fragments import fragment, opened_fragments
+from committerd_client.staging.fragments import at_once, fragment, opened_fragments
 from committerd_client.staging.transactions import read_table
 from committerd_common.messages import DataFragment
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
     from lance.fragment import FragmentMetadata, LanceFragment
-
-_AT_ONCE = 16
-"""Deletion files that are written at once."""
 
 
 def delete(
@@ -90,7 +87,7 @@ def delete_rows(dataset: lance.LanceDataset, rows: RowOffsets, predicate: str) -
     changed: list[DataFragment] = []
     removed: list[int] = []
     opened = opened_fragments(dataset, rows.counts())
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ThreadPoolExecutor(at_once(dataset)) as threads:
         for one, after in zip(opened, threads.map(deleted, opened), strict=True):
             if after is None:
                 removed.append(one.fragment_id)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata, LanceFragment
     from lance.schema import LanceSchema
 
+_AT_ONCE_LOCAL, _AT_ONCE_REMOTE = 4, 16
 _FEW_FRAGMENTS = 100
 """Up to this number pylance is asked for each fragment by id, and does not have to wrap all of them for Python."""
 _FRAGMENT_FIELDS = frozenset(
@@ -43,6 +44,12 @@ _FILE_FIELDS = frozenset(
 )
 _DELETION_FIELDS = frozenset({"read_version", "id", "file_type", "num_deleted_rows", "base_id"})
 _DELETION_TYPES = {"array": DeletionFile.ARROW_ARRAY, "bitmap": DeletionFile.BITMAP}
+
+
+def at_once(dataset: lance.LanceDataset) -> int:
+    """How many fragments to write at once: on a local disk the interpreter is the bound, elsewhere the latency."""
+    scheme, found, _ = dataset.uri.partition("://")
+    return _AT_ONCE_REMOTE if found and not scheme.startswith("file") else _AT_ONCE_LOCAL
 
 
 def opened_fragments(dataset: lance.LanceDataset, ids: Collection[int]) -> list[LanceFragment]:
