@@ -9,19 +9,27 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
-_COMMAND = (sys.executable, "-m", "committerd", "dev")
+_COMMAND = (sys.executable, "-m", "committerd")
 
 
 class Dev:
     """One run with `--json`. As a context manager it is killed at the end, with all that it started."""
 
-    def __init__(self, uri: str | Path, *options: str, cache: Path, environment: dict[str, str] | None = None) -> None:
-        """`cache`: the folder in which Kafka's data is kept. `environment`: more variables."""
+    def __init__(
+        self,
+        uri: str | Path,
+        *options: str,
+        cache: Path,
+        environment: dict[str, str] | None = None,
+        command: Sequence[str] = _COMMAND,
+    ) -> None:
+        """`cache`: the folder in which Kafka's data is kept. `environment`: more variables. `command`: committerd's."""
         self._mark = uuid.uuid4().hex
         bare = {
             name: value
@@ -30,7 +38,7 @@ class Dev:
         }
         self.environment = {**bare, "COMMITTERD_CACHE": str(cache), "DEV_OF": self._mark, **(environment or {})}
         self._process = subprocess.Popen(
-            [*_COMMAND, str(uri), "--json", *options],
+            [*command, "dev", str(uri), "--json", *options],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

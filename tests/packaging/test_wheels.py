@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from committerd.dev.jars import KAFKA, folder_of, jars
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import QUICK
+from tests.dev.running import Dev
 from tests.packaging.environments import (
     CLIENT,
     COMMITTER,
@@ -171,3 +173,41 @@ def test_the_committer_serves_a_table_in_a_bucket(
         done = made.run(*Queue(kafka.bootstrap_servers, dataset, place.uri).arguments(resolution))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["statuses"] == ["COMMITTED", "DUPLICATE"]
+
+
+@pytest.mark.pylance
+def test_with_its_extras_the_committer_brings_a_kafka_and_needs_no_java(
+    client_wheel: Path, committer_wheel: Path, tmp_path: Path
+) -> None:
+    """`pip install committerd[dev,lance]`, on a machine without Java, Maven and Docker."""
+    own, about = project(COMMITTER), project(CLIENT)
+    made = make_environment(
+        tmp_path / "environment",
+        Path(sys.executable),
+        wheels=[client_wheel, committer_wheel],
+        requirements=[
+            *(one for one in own["dependencies"] if not one.startswith("committerd-client")),
+            *own["optional-dependencies"]["dev"],
+            *about["dependencies"],
+            *about["optional-dependencies"]["lance"],
+        ],
+        resolution="highest",
+    )
+    made.check()
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / folder_of(KAFKA).name).symlink_to(jars(KAFKA))
+    command = [str(made.python), "-I", "-m", "committerd"]
+    bare = {"PATH": "/nowhere", "JAVA_HOME": ""}
+    with Dev(tmp_path / "events.lance", cache=cache, environment=bare, command=command) as dev:
+        facts = dev.ready()
+        assert str(made.folder) in facts["kafka"]
+        place = f"{facts['bootstrap_servers']!r}, dataset='events', dataset_uri={facts['uri']!r}"
+        program = (
+            "from committerd_client import SyncCommitClient\n"
+            f"with SyncCommitClient({place}) as client:\n"
+            "    print(client.append([{'id': 1}], create=True).version)"
+        )
+        done = made.run("-c", program)
+        assert done.stdout == "1\n", done.stderr
+        assert dev.stop() == 0
