@@ -21,6 +21,7 @@ from committerd_client.errors import (
     InvalidTransaction,
     NotCommitted,
     RetryableConflict,
+    UnsupportedTransaction,
 )
 from committerd_client.headers import App, Staged
 from committerd_client.reexecution import Reexecution
@@ -140,7 +141,7 @@ class BatchCommit:
             raise
         except NotCommitted as error:
             # A dead letter may be replayed, with its files.
-            if not isinstance(error, InvalidTransaction):
+            if not isinstance(error, InvalidTransaction | UnsupportedTransaction):
                 named = set()
             if app is not None and error.code == AppIdInUse.code:
                 made = app_id_in_use(app.app_id, f"The committer said: {error}", uuid=error.uuid)
