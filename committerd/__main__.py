@@ -16,6 +16,7 @@ from committerd.errors import CommitterError, SettingsError
 _COMMANDS = (
     "run",
     "dev",
+    "append",
     "commit",
     "status",
     "audit",

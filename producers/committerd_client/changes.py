@@ -170,7 +170,9 @@ class Overwrite:
     properties: Mapping[str, str] | None = None
 
     def __call__(self, again: Reexecution | None = None) -> StagedChange:
-        schema, fragments = _written_anew(self.place, self.rows, self.schema, options=self.new_table, files=self.files)
+        schema, fragments = _written_anew(
+            self.place, self.rows, self.schema, new_table=self.new_table, files=self.files
+        )
         version = self.new_table.data_storage_version
         staged = staging.overwrite(fragments, schema, properties=self.properties, data_storage_version=version)
         return _counted(replace(staged, create_options=self.new_table.given()))
@@ -190,25 +192,34 @@ class Create:
     def __call__(self, again: Reexecution | None = None) -> StagedChange:
         schema, fragments = self.schema, list[Any]()
         if self.rows is not None:
-            schema, fragments = _written_anew(self.place, self.rows, schema, options=self.new_table, files=self.files)
+            schema, fragments = _written_anew(self.place, self.rows, schema, new_table=self.new_table, files=self.files)
         return _counted(staging.create(fragments, schema, properties=self.properties, **self.new_table.given()))
 
 
 def _written_anew(
-    place: Place, rows: Rows, schema: pa.Schema | None, *, options: NewTable, files: Files
+    place: Place, rows: Rows, schema: pa.Schema | None, *, new_table: NewTable, files: Files
 ) -> tuple[pa.Schema, list[FragmentMetadata]]:
     """Write files whose fields get ids of their own: (their schema, the fragments)."""
-    schema, batches = rows.read(schema, fill=True)
+    target = schema
+    schema, batches = rows.read(target, fill=True)
     if not schema.names:
         raise StagingError("a table needs columns: give rows, or a pyarrow schema", code="column")
-    return schema, _write(
-        Stream(schema, batches),
-        place.uri,
-        files,
-        mode="overwrite",  # "create" would refuse a folder in which somebody else has just created the table
-        data_storage_version=options.data_storage_version,
-        storage_options=place.options,
-    )
+    options = {"data_storage_version": new_table.data_storage_version, "storage_options": place.options}
+    # "overwrite" would warn of a missing table, and "create" refuses one that exists.
+    mode = "create" if place.find() is None else "overwrite"
+    try:
+        return schema, _write(Stream(schema, batches), place.uri, files, mode=mode, **options)
+    except OSError as error:
+        if mode == "overwrite" or "already exists" not in str(error):
+            raise
+        if not rows.again:  # pylance has read the first of them
+            raise StagingError(
+                f"somebody has just created the table at {place.uri}, and the rows came from a reader, which can't be "
+                "read again: read the rows again and append them",
+                code="schema_differs",
+            ) from error
+    _, batches = rows.read(target, fill=True)
+    return schema, _write(Stream(schema, batches), place.uri, files, mode="overwrite", **options)
 
 
 def _write(stream: Stream, target: Any, files: Files, **options: Any) -> list[FragmentMetadata]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from functools import partial
 from typing import Any
 
 import lance
@@ -17,6 +18,7 @@ from committerd_client.data import rows_of
 from committerd_client.headers import StagedChange
 from committerd_client.place import Place
 from harness.scene import Scene
+from scripts.same_new_keys import twice, with_committerd
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -165,6 +167,12 @@ def test_an_append_that_was_overtaken_is_made_again_and_uses_its_files_as_long_a
     assert (result.attempts, result.num_inserted_rows) == (2, 1)
     assert _rows(scene) == [(1,), (5,)]
     assert table.open().schema == pa.schema([("id", pa.int8())])
+
+
+def test_clients_that_upsert_the_same_new_keys_insert_each_once(scene: Scene) -> None:
+    scene.daemon()
+    client = partial(with_committerd, kafka=scene.topics.servers, name=scene.name)
+    assert twice(scene.table.uri, client) == (0, 300)
 
 
 def _files(staged: Staged) -> list[str]:
