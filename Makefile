@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns maintain-soak brokers takeover outage bench check lint format protos docs lock clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -70,6 +70,9 @@ takeover: setup ## 100 takeovers under load: 50 after a clean stop, 50 after kil
 
 outage: setup ## Kafka is away for five minutes under load, in each way; `make outage ARGS="--seconds 30 --how killed"`
 	LANCE_LOG=error .venv/bin/python -m scripts.outage $(ARGS)
+
+maintain-soak: setup ## Five minutes of writes and reads beside maintenance that is killed; `make maintain-soak ARGS="--seconds 60 --no-kills"`
+	LANCE_LOG=error .venv/bin/python -m scripts.maintenance_soak $(ARGS)
 
 bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS="--only fragments"`
 	.venv/bin/python -m scripts.bench $(ARGS)
