@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns maintain-soak brokers takeover outage bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs lock clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
