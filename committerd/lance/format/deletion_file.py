@@ -71,7 +71,10 @@ def _decode_arrow(body: bytes) -> BitMap:
     column = batch.column(0)
     if column.null_count:
         raise MalformedError(f"{column.null_count} of its row offsets are null")
-    rows = BitMap(array("I", column.to_numpy().tobytes()))
+    values = column.buffers()[1]
+    # Not `to_numpy`, which imports pandas where it is installed: 0.2 s.
+    offsets = memoryview(values)[4 * column.offset : 4 * (column.offset + len(column))] if len(column) else b""
+    rows = BitMap(array("I", bytes(offsets)))
     if len(rows) != len(column):
         raise MalformedError(f"{len(column) - len(rows)} of its row offsets occur more than once")
     return rows
