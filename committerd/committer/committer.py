@@ -218,6 +218,7 @@ class Committer:
             await self._drop_settled_elsewhere(generation, view)
             view.head = view.head.without_what_is_gone()
             self._show_view(view)
+            parts.file_checker.latest = view.head.manifest
             try:
                 if view.head.lacks_keys(marks_max=parts.former.options.app_marks_max):
                     run: Run | None = await self._pipeline.form_keys(view.head)

@@ -3,6 +3,9 @@
 A version may refer only to files that exist, and checking one takes a round trip to the store. So this module checks as
 soon as records arrive, for many records at once, and while the previous version is put. It keeps the result with the
 record and decides nothing: an error or a missing file shows again when the record is judged.
+
+A version with Deletes or Updates may need the deletion files that their fragments have already. These are read too, if
+their content is not known.
 """
 
 from __future__ import annotations
@@ -17,7 +20,14 @@ import anyio.lowlevel
 from committerd.committer.decoding import Decoder
 from committerd.committer.forming import FileCheckTiming, FormingOptions, check_files
 from committerd.committer.intake import Intake, Pending
+from committerd.concurrency import for_each
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.transactions.transaction import named_fragments
+from committerd.queue.rounds import Part, part_of
+from committerd.table.staged_files import Places, read_deletions
 from committerd.table.versions import Table
+from committerd_common.messages import DataFragment
+from committerd_common.request import Request
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +57,8 @@ class FileChecker:
         self._file_check_timing = file_check_timing
         self._wall_clock = wall_clock
         self._on = False
+        self.latest: ManifestFile | None = None
+        """The latest version, as far as the committer knows; None = none is known."""
 
     def switch(self, *, on: bool) -> None:
         """Switch the checks on or off. They are off while there is no table."""
@@ -87,3 +99,19 @@ class FileChecker:
         now_ms = int(self._wall_clock().timestamp() * 1000)
         wanted = [one for one in batch if self._options.verifies(age_ms=now_ms - one.record.timestamp_ms)]
         await check_files(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits)
+        await self._read_deletions(wanted)
+
+    async def _read_deletions(self, records: Sequence[Pending]) -> None:
+        """Read the deletion files that the latest version has for the fragments of which these records delete rows."""
+        latest = self.latest
+        transactions = [one.decoded.transaction for one in records if isinstance(one.decoded, Request)]
+        touched = {id for one in transactions if part_of(one) is Part.ROWS for id in named_fragments(one)}
+        if latest is None or not touched:
+            return
+        places = Places(store=self._table.store, deletion_vectors=self._table.deletion_vectors)
+
+        async def read(fragment: DataFragment) -> None:
+            await read_deletions(places, fragment, staged=False)
+
+        there = latest.part(sorted(touched)).fragments
+        await for_each([one for one in there if not one.deletion_file.HasField("base_id")], read)

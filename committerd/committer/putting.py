@@ -32,7 +32,7 @@ from committerd.table.backoff import Backoff
 from committerd.table.landing import land
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Table, VersionState
-from committerd.table.writing import complete, put_in_turn, write_referenced, write_transaction, write_transactions
+from committerd.table.writing import complete, put_in_turn, write_referenced, write_transaction
 from committerd.telemetry import STARTED_AGAIN, Telemetry
 from committerd_common.paths import data_key
 
@@ -316,10 +316,7 @@ class RunLanding:
         drafts, table = self._left, self._view.table
 
         async def write() -> None:
-            for draft in drafts:
-                await write_referenced(table, draft.prepared)
-            if len(drafts) > 1:
-                await write_transactions(table, [draft.prepared for draft in drafts[:-1]])
+            await write_referenced(table, [draft.prepared for draft in drafts])
 
         known = [draft.identity for draft in drafts]
         if ask or None in known:

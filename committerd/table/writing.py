@@ -13,46 +13,45 @@ from committerd.table.staged_files import missing_file
 from committerd.table.versions import Table
 from committerd_common.paths import transaction_key
 
+_FILES_AT_ONCE = 64
+"""Files to put at the same time. A store with fewer connections queues them."""
 _PARTS_BYTES_MIN = 1024 * 1024
 """Size from which a manifest is put in parts. Joining a smaller one costs next to nothing."""
 
 
 async def write_files(table: Table, prepared: Prepared) -> None:
     """Write all files that the version refers to, with its transaction file. Idempotent."""
-    await write_referenced(table, prepared)
+    await write_referenced(table, [prepared])
     await write_transaction(table, prepared)
 
 
-async def write_referenced(table: Table, prepared: Prepared) -> None:
-    """Write the files without which no reader can read the version. Idempotent.
+async def write_referenced(table: Table, several: Sequence[Prepared]) -> None:
+    """Write the files without which no reader can read these versions, and the transaction files of all but the last.
 
-    Raises `InvalidRequest` (`missing_file`) when the source of a copy is missing.
+    Idempotent. Raises `InvalidRequest` (`missing_file`) when the source of a copy is missing.
     """
-    for copy in prepared.copies:
-        body = await copy.store.get(copy.source)
-        if body is None:
-            raise missing_file([copy.source])
-        await table.store.put(copy.target, body)
+    for prepared in several:
+        for copy in prepared.copies:
+            body = await copy.store.get(copy.source)
+            if body is None:
+                raise missing_file([copy.source])
+            await table.store.put(copy.target, body)
+    objects = [item for prepared in several for item in prepared.files.items()]
+    objects += [(prepared.transaction_key, prepared.transaction_body) for prepared in several[:-1]]
     if isinstance(table.store, TakesSeveral):
-        if prepared.files:
-            await table.store.put_several(list(prepared.files.items()))
+        if objects:
+            await table.store.put_several(objects)
         return
 
     async def write(one: tuple[str, bytes]) -> None:
         await table.store.put(*one)
 
-    await for_each(prepared.files.items(), write)
+    await for_each(objects, write, at_once=_FILES_AT_ONCE)
 
 
 async def write_transaction(table: Table, prepared: Prepared) -> None:
     """Write the transaction file, which the manifest also has inline. Idempotent."""
     await table.store.put(prepared.transaction_key, prepared.transaction_body)
-
-
-async def write_transactions(table: Table, several: Sequence[Prepared]) -> None:
-    """Write the transaction files of several versions in one call; the store must implement `TakesSeveral`."""
-    assert isinstance(table.store, TakesSeveral)
-    await table.store.put_several([(one.transaction_key, one.transaction_body) for one in several])
 
 
 async def complete(table: Table, version: int) -> None:

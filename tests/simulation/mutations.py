@@ -44,7 +44,7 @@ from committerd.queue.race import Found, Race
 from committerd.queue.start import QueueFacts
 from committerd.stores.port import Created, ObjectStore, PutResult
 from committerd.table import prepare as preparing
-from committerd.table import staged_files
+from committerd.table import staged_files, writing
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Table, VersionState
 from committerd.table.writing import put_in_turn
@@ -110,10 +110,13 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaves_transaction_files_of_a_run_to_its_last(patch: pytest.MonkeyPatch) -> None:
-    async def left_out(table: Table, several: Sequence[Prepared]) -> None:
-        await anyio.lowlevel.checkpoint()
+    written = writing.write_referenced
 
-    patch.setattr(putting, "write_transactions", left_out)
+    async def left_out(table: Table, several: Sequence[Prepared]) -> None:
+        for prepared in several:
+            await written(table, [prepared])
+
+    patch.setattr(putting, "write_referenced", left_out)
 
 
 def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:

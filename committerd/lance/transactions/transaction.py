@@ -83,6 +83,11 @@ def new_files(transaction: Transaction) -> StagedFiles:
     return known.new_files(transaction)
 
 
+def named_fragments(transaction: Transaction) -> Sequence[int]:
+    """The ids of the existing fragments that the transaction lists."""
+    return operation_of(transaction).named_fragments(transaction)
+
+
 def index_files(transaction: Transaction) -> Sequence[StagedIndexFile]:
     """The index files that the transaction adds; none if its operation is missing or unknown."""
     known = known_operation(transaction)
