@@ -358,6 +358,8 @@ class RunLanding:
         quick = isinstance(view.table.store, TakesSeveral)
         if quick and view.monotonic() - view.confirmed_at > _QUICK_CONFIRMED_SECONDS:
             await view.confirm()
+            # The process may have slept meanwhile.
+            return await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_ANSWER_AGE_SECONDS_MAX)
         return True
 
     async def _read_back(self, draft: FormedVersion, *, taken: bool) -> Settlement | None:

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.lance.versions.indices import with_coverage
-from tests.conformance import histories
+from tests.conformance import histories, rounds
 from tests.conformance.facts import latest_facts, manifests
 from tests.conformance.histories import Pylances, Result, comparable
 from tests.conformance.operations import GROUPS, Shape, Step
@@ -43,6 +43,14 @@ async def test_we_do_each_operation_as_pylance_does(name: str, tmp_path: Path, v
         if made == 2:
             return
     raise AssertionError(f"no history in which {name} can be done")
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_versions_of_several_members_are_as_good_as_one_for_each(
+    seed: int, tmp_path: Path, versions: Pylances
+) -> None:
+    found = await rounds.run(seed, tmp_path, versions)
+    assert found is None or not found.differences, f"{found.said}: {found.differences}"
 
 
 def test_a_difference_is_seen(tmp_path: Path, versions: Pylances) -> None:

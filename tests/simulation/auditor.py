@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pyroaring import BitMap
+
 from committerd.errors import CorruptTable, RequestError
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from committerd.lance.format.manifest_file import ManifestFile, decode
@@ -18,15 +20,17 @@ from committerd.queue.outcomes import REASON_KEY, Settled, decode_settled
 from committerd.queue.port import Acknowledged, Publication, Record
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position
 from committerd.table.refusals import INTERNAL_ERROR
-from committerd_common.messages import Member, Outcome, Refusal, Transaction
+from committerd_common.messages import DataFragment, Member, Outcome, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
-from committerd_common.paths import DATA, VERSIONS, data_key, parse_manifest_name, transaction_key
+from committerd_common.paths import DATA, VERSIONS, data_key, deletion_key, parse_manifest_name, transaction_key
 from committerd_common.request import AppUnit, Envelope, decode_envelope, decode_transaction
 from tests.simulation.queue import FakeBroker
 from tests.simulation.store import Bucket, Change
 
 Place = tuple[str, int]
 """Topic id and offset."""
+Row = tuple[int, int]
+"""Id of a fragment, and the row's offset in it."""
 _BYTES_MAX = 64 * 1024 * 1024
 _AHEAD_MS_MAX = 5 * 60 * 1000
 _LATE_MS_MAX = 10 * 60_000
@@ -90,6 +94,12 @@ class Auditor:
     """Whether committers have so little memory that they may have forgotten earlier outcomes."""
     may_fail_inside: bool = False
     """Whether a test makes committers fail on records in unforeseen ways."""
+    rows_of: dict[str, set[Row]] = field(default_factory=dict)
+    """The rows that a transaction deletes, by its uuid; of those that delete rows of fragments that they keep."""
+    _moved: dict[Row, Row] = field(default_factory=dict)
+    """Where Rewrites have moved rows."""
+    _keys: dict[int, int] = field(default_factory=dict)
+    """The version that last inserted each key."""
     _uuids: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, tuple[int, Refusal]] = field(default_factory=dict)
     _there: set[int] = field(default_factory=set)
@@ -101,7 +111,7 @@ class Auditor:
     _astray: set[int] = field(default_factory=set)
     """Versions that a committer has created in that table meanwhile."""
     _crossed: set[int] = field(default_factory=set)
-    """Those of them that can't be noticed: sent before the table was swapped, or given up before they arrived."""
+    """Those that can't be noticed: sent before the table was swapped or cleaned up, or given up before they arrived."""
     _made_up: set[int] = field(default_factory=set)
     """Versions of other writers with a position that no version of the queue ever had."""
     beyond: str = ""
@@ -256,6 +266,8 @@ class Auditor:
         if self._swapped and self._strays(name.version, body):
             return
         if name.version != self.latest + 1:
+            if self.bucket.crossing:
+                self._crossed.add(name.version)
             self.fail(f"version {name.version} was made on top of version {self.latest}")
         file = decode(body, len(body))
         settled = decode_settled(file.transaction, version=name.version)
@@ -268,6 +280,8 @@ class Auditor:
                 self._commit(member.uuid, name.version)
         elif settled.ours:
             self._committed(seen)
+            self._changed_rows(seen)
+            self._rewritten(seen)
         elif settled.uuid and self._damaged:
             # A commit outside of the queue looks back to the first unreadable version.
             self._uuids.setdefault(settled.uuid, settled.version)
@@ -277,6 +291,67 @@ class Auditor:
             self._learn_marks(seen)
         self.versions[name.version] = seen
         self._there.add(name.version)
+
+    def live_fragments(self, file: ManifestFile) -> list[tuple[DataFragment, set[int]]]:
+        """The fragments of a version, each with the offsets of its live rows."""
+        found = []
+        for fragment in file.fragments:
+            deleted = BitMap()
+            if fragment.HasField("deletion_file"):
+                body = self.bucket.objects.get(deletion_key(fragment.id, fragment.deletion_file, staged=False))
+                if body is None and not self.verifies_files:
+                    continue
+                if body is None:
+                    self.fail(f"version {file.version}: the deletion file of fragment {fragment.id} is not there")
+                    continue
+                deleted = BitMap.deserialize(body)
+            found.append((fragment, set(range(fragment.physical_rows)) - set(deleted)))
+        return found
+
+    def _live(self, file: ManifestFile) -> set[Row]:
+        return {(one.id, row) for one, rows in self.live_fragments(file) for row in rows}
+
+    def _followed(self, row: Row, file: ManifestFile) -> Row:
+        """Where a version has a row, which Rewrites may have moved."""
+        there = {one.id for one in file.fragments}
+        while row[0] not in there and row in self._moved:
+            row = self._moved[row]
+        return row
+
+    def _rewritten(self, seen: Seen) -> None:
+        transaction = seen.file.transaction
+        for group in transaction.rewrite.groups if transaction is not None else ():
+            places = [(one.id, row) for one in group.new_fragments for row in range(one.physical_rows)]
+            rows = [(one.id, row) for one in group.old_fragments for row in range(one.physical_rows)]
+            self._moved |= dict(zip(rows, places, strict=False))
+
+    def _changed_rows(self, seen: Seen) -> None:
+        """Check a Delete or Update: its members delete live rows, no two the same, and nothing else is deleted."""
+        version, before = seen.settled.version, self.versions.get(seen.settled.version - 1)
+        if before is None or seen.settled.operation not in ("delete", "update") or not self.verifies_files:
+            return
+        live, gone = self._live(before.file), set[Row]()
+        for member in seen.settled.members:
+            asked = self.asked.get((seen.settled.topic_id, member.offset))
+            if asked is None or asked.transaction is None:
+                return
+            delete, update = asked.transaction.delete, asked.transaction.update
+            whole = {*delete.deleted_fragment_ids, *update.removed_fragment_ids}
+            mine = {self._followed(one, before.file) for one in self.rows_of.get(member.uuid, ())} | {
+                (id, row) for id, row in live if id in whole
+            }
+            if mine & gone or not mine <= live:
+                self.fail(f"version {version}: {member.uuid} deletes rows {sorted(mine & gone or mine - live)} again")
+            gone |= mine
+            for key in update.inserted_rows.exact.key_hashes:
+                if self._keys.get(key, 0) > member.read_version:
+                    self.fail(f"version {version}: {member.uuid} inserts key {key}, as version {self._keys[key]} did")
+                self._keys[key] = version
+        # What it adds is checked with the content.
+        there = {one.id for one in before.file.fragments}
+        left = {(id, row) for id, row in self._live(seen.file) if id in there}
+        if left != live - gone:
+            self.fail(f"version {version}: of its rows {sorted(left ^ (live - gone))[:5]} are wrong")
 
     def _handed_down(self, file: ManifestFile, *, ours: bool) -> Position | None:
         """The position that a version carries; None if another writer has made one up."""
@@ -421,6 +496,8 @@ class Auditor:
         if refusal.status == StatusNumber.DUPLICATE:
             mark = self._marks.get(asked.app.app_id) if asked.app else None
             by_app = asked.app is not None and mark is not None and asked.app.version <= mark.version
+            if by_app and mark is not None and position.era == mark.era and mark.offset > refusal.offset:
+                self.fail(f"version {version}: the unit at offset {refusal.offset} was overtaken by a later one")
             # Also of the group that the version itself commits.
             if uuid not in self._uuids and not by_app and not self._in_group(asked, version):
                 self.fail(f"version {version} calls {uuid} a duplicate, and it was never committed")
@@ -456,10 +533,12 @@ class Auditor:
                 wanted = wanted + [path for place in places for path in self._staged_paths(place)]
             case "overwrite":
                 wanted = [file.path for fragment in transaction.overwrite.fragments for file in fragment.files]
-            case "delete":
-                gone = set(transaction.delete.deleted_fragment_ids)
+            case "delete" | "update":
+                gone = {*transaction.delete.deleted_fragment_ids, *transaction.update.removed_fragment_ids}
                 there = before.file.manifest.fragments if before else []
                 wanted = [file.path for fragment in there if fragment.id not in gone for file in fragment.files]
+                places = [(seen.position.topic_id if seen.position else "", m.offset) for m in seen.settled.members]
+                wanted = wanted + [path for place in places for path in self._staged_paths(place)]
             case "rewrite":
                 groups = transaction.rewrite.groups
                 old = {one.id for group in groups for one in group.old_fragments}
@@ -475,8 +554,10 @@ class Auditor:
 
     def _staged_paths(self, place: Place) -> Sequence[str]:
         transaction = self.asked[place].transaction
-        fragments: Iterable[object] = transaction.append.fragments if transaction else ()
-        return [file.path for fragment in fragments for file in getattr(fragment, "files", ())]
+        if transaction is None:
+            return []
+        fragments = [*transaction.append.fragments, *transaction.update.new_fragments]
+        return [file.path for fragment in fragments for file in fragment.files]
 
     def _learn_marks(self, seen: Seen) -> None:
         if not seen.settled.ours:

@@ -82,6 +82,13 @@ def _one_file_of_two_records(world: World) -> None:
     producers.plan = [first for first, _ in pairs] + [second for _, second in pairs]
 
 
+def _rows(world: World) -> None:
+    """After some fragments, Deletes and upserts of their rows, Appends, and units of work among them."""
+    producers = world.producers
+    producers.plan = [producers.plain() for _ in range(6)]
+    producers.only_rows = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
     """The runs that have to notice that a rule is missing."""
@@ -304,7 +311,25 @@ LEFT_OPEN = Hunt(
     )
 )
 
+ROUNDS = Hunt(
+    scenario=Scenario(
+        records=80,
+        seconds=20.0,
+        rates=Rates(latency=0.1, lost=0.005),
+        events={Chaos.crash: 1.0, Chaos.hand_over: 1.0},
+        event_seconds=6.0,
+        foreign_seconds=4.0,
+        settings={"verify_files": "always"},
+    ),
+    prepare=_rows,
+)
+
 HUNTS: Mapping[Mutate, Hunt] = {
+    m.does_not_judge_members_against_each_other: ROUNDS,
+    m.compares_only_the_rows_of_members: ROUNDS,
+    m.records_the_keys_of_the_first_member: ROUNDS,
+    m.writes_the_rows_of_the_last_member: ROUNDS,
+    m.lets_units_of_one_application_overtake_each_other: ROUNDS,
     m.believes_that_a_taken_number_is_foreign: ANYWHERE,
     m.takes_a_lost_answer_for_a_good_one: ANYWHERE,
     m.leaves_transaction_files_to_who_died: OFTEN_DEAD,

@@ -35,12 +35,16 @@ from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import OutcomeUnknown
 from committerd.kafka.held_back import HeldBack
+from committerd.lance.conflicts.key_filter import KeyFilter, KeyUnion
+from committerd.lance.rows.change import RowChange
+from committerd.lance.rows.group import RowGroup
 from committerd.queue import grouping, ledger, position
 from committerd.queue import start as startup
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
 from committerd.queue.race import Found, Race
+from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
 from committerd.stores.port import Created, ObjectStore, PutResult
 from committerd.table import prepare as preparing
@@ -480,6 +484,42 @@ def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forming.FormingOptions, "verifies", lambda self, *, age_ms: False)
+
+
+def does_not_judge_members_against_each_other(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RowGroup, "contradiction", lambda self, change: None)
+
+
+def compares_only_the_rows_of_members(patch: pytest.MonkeyPatch) -> None:
+    """Two members of a version may insert the same key."""
+    patch.setattr(KeyUnion, "may_have_one_of", lambda self, keys: False)
+
+
+def records_the_keys_of_the_first_member(patch: pytest.MonkeyPatch) -> None:
+    add = KeyUnion.add
+
+    def only_once(self: KeyUnion, keys: KeyFilter) -> None:
+        if not self._exact:
+            add(self, keys)
+
+    patch.setattr(KeyUnion, "add", only_once)
+
+
+def writes_the_rows_of_the_last_member(patch: pytest.MonkeyPatch) -> None:
+    """A fragment of which several members delete rows gets the deletion file of the last one."""
+    add = RowGroup.add
+
+    def overwrites(self: RowGroup, change: RowChange) -> None:
+        for fragment_id in change.touched:
+            self._touched.pop(fragment_id, None)
+        add(self, change)
+
+    patch.setattr(RowGroup, "add", overwrites)
+
+
+def lets_units_of_one_application_overtake_each_other(patch: pytest.MonkeyPatch) -> None:
+    takes = Round.takes
+    patch.setattr(Round, "takes", lambda self, part, app_id="": takes(self, part))
 
 
 def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import anyio
+from pyroaring import BitMap
 
 from committerd.queue.port import Record
-from committerd_common.messages import COMMITTED, INVALID, RETRYABLE, Transaction
-from committerd_common.paths import data_key
+from committerd_common.messages import COMMITTED, INVALID, RETRYABLE, DataFragment, DeletionFile, Transaction
+from committerd_common.paths import data_key, deletion_key
 from tests.simulation import staging
 from tests.simulation.process import EPOCH
 from tests.simulation.staging import Header, Staged, headers, new_uuid
@@ -32,6 +33,8 @@ class Producers:
         self.records: list[tuple[Staged, Record]] = []
         self.plan: list[Staged] = []
         """The operations that are staged first; random ones follow."""
+        self.only_rows = False
+        """Whether most of the random ones delete rows of fragments."""
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -44,6 +47,8 @@ class Producers:
             self._with_flaky_file: 8,
             self.overwrite: 3,
             self._delete: 6,
+            self._rows: 30,
+            self._unit_of_rows: 6,
             self._restore: 2,
             self._reserve: 3,
             self._configure: 4,
@@ -63,6 +68,8 @@ class Producers:
         """Write the files, then stage the record; `in_transaction`: in a Kafka transaction, which stays open."""
         for path in staged.files:
             self.world.bucket.put(data_key(path), bytes(100))
+        for key, body in staged.deletions.items():
+            self.world.bucket.put(key, body)
         partition = self.rng.choice((b"0", b"3", b"7", b"99"))
         headers = [*staged.headers, ("outcome-partition", partition)]
         record = self.world.stage(staged.value, headers, in_transaction=in_transaction)
@@ -83,6 +90,8 @@ class Producers:
     def _next(self) -> Staged:
         if self.plan:
             return self.plan.pop(0)
+        if self.only_rows:
+            return self.rng.choices((self._rows, self._unit_of_rows, self._unit, self._append), (14, 2, 2, 2))[0]()
         (kind,) = self.rng.choices(list(self._kinds), list(self._kinds.values()))
         return kind()
 
@@ -159,6 +168,57 @@ class Producers:
         if not there:
             return self._append()
         return self._staged(staging.delete(self._uuid(), self.rng.choice(there), read_version=version))
+
+    def _rows(self) -> Staged:
+        """A Delete of some rows, or an upsert; rarely one whose deletion file is not there, or is not what it says."""
+        made = self.rows(self._read_version(stale=True) or 1)
+        if made is None:
+            return self._append()
+        fate = self.rng.random()
+        if fate < 0.05:
+            return Staged(value=made.value, files=made.files)
+        if fate < 0.1:
+            lies = dict.fromkeys(made.deletions, bytes(BitMap([0, 1, 2, 3, 4, 5, 6, 7]).serialize()))
+            return Staged(value=made.value, files=made.files, deletions=lies)
+        return made
+
+    def _unit_of_rows(self) -> Staged:
+        """A unit of work that deletes rows."""
+        app_id = self.rng.choice(APPS)
+        made = self.rows(self._read_version() or 1)
+        if made is None:
+            return self._unit()
+        self._app_versions[app_id] += 1
+        given = headers(app_id=app_id, app_version=self._app_versions[app_id], app_run="first")
+        return Staged(value=made.value, headers=given, files=made.files, deletions=made.deletions)
+
+    def rows(self, version: int, *, upsert: bool | None = None) -> Staged | None:
+        """A Delete of some rows of this version, or an upsert; None if it has no fragment with many rows."""
+        there = [one for one in self.world.live_fragments(version) if len(one[1]) > 2]
+        if not there:
+            return None
+        fragment, live = self.rng.choice(there)
+        gone = BitMap(self.rng.sample(sorted(live), self.rng.randint(1, 2)))
+        changed = DataFragment()
+        changed.CopyFrom(fragment)
+        deleted = BitMap(range(fragment.physical_rows)) - BitMap(live) | gone
+        changed.deletion_file.CopyFrom(
+            DeletionFile(
+                file_type=DeletionFile.BITMAP,
+                read_version=version,
+                id=self.rng.getrandbits(60),
+                num_deleted_rows=len(deleted),
+            )
+        )
+        uuid, paths, keys = self._uuid(), list[str](), list[int]()
+        if self.rng.random() < 0.5 if upsert is None else upsert:
+            paths, keys = self._paths(1), self.rng.sample(range(40), 2)
+            transaction = staging.upsert(uuid, changed, paths, keys, read_version=version)
+        else:
+            transaction = staging.delete_rows(uuid, changed, read_version=version)
+        self.world.auditor.rows_of[str(uuid)] = {(fragment.id, row) for row in gone}
+        key = deletion_key(fragment.id, changed.deletion_file, staged=True)
+        return Staged(value=transaction.SerializeToString(), files=paths, deletions={key: bytes(deleted.serialize())})
 
     def _restore(self) -> Staged:
         version = self._read_version()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -23,6 +23,8 @@ class Staged:
     value: bytes
     headers: Sequence[Header] = ()
     files: Sequence[str] = field(default=())
+    deletions: Mapping[str, bytes] = field(default_factory=dict)
+    """The deletion files that must exist for it, by key."""
 
 
 def new_uuid(rng: random.Random) -> UUID:
@@ -75,6 +77,26 @@ def rewrite(uuid: UUID, old: Sequence[DataFragment], path: str, fragment_id: int
     (new,) = fragments([path])
     new.id, new.physical_rows = fragment_id, sum(one.physical_rows for one in old)
     transaction.rewrite.groups.add(old_fragments=old, new_fragments=[new])
+    return transaction
+
+
+def delete_rows(uuid: UUID, changed: DataFragment, *, read_version: int) -> Transaction:
+    """Deletes rows of a fragment, `changed`, which is as the transaction leaves it."""
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.delete.updated_fragments.append(changed)
+    transaction.delete.predicate = "n = 1"
+    return transaction
+
+
+def upsert(
+    uuid: UUID, changed: DataFragment, paths: Sequence[str], keys: Sequence[int], *, read_version: int
+) -> Transaction:
+    """Deletes rows of a fragment, adds fragments, and says which keys it inserts."""
+    transaction = Transaction(uuid=str(uuid), read_version=read_version)
+    transaction.update.updated_fragments.append(changed)
+    transaction.update.new_fragments.extend(fragments(paths))
+    transaction.update.inserted_rows.field_ids.append(0)
+    transaction.update.inserted_rows.exact.key_hashes.extend(keys)
     return transaction
 
 

@@ -6,10 +6,15 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import anyio
+
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
 from committerd.stores.port import Created, Exists, PutResult, Tail
 from committerd_common.paths import VERSIONS
 from tests.simulation.faults import Lost, Refused, Weather
+
+_CLEANED_UP_SECONDS = 3600.0
+"""Cleanups keep what is younger than this."""
 
 Change = Literal["created", "replaced", "deleted"]
 Watch = Callable[[Change, str, bytes], None]
@@ -27,7 +32,9 @@ class Bucket:
         self.swaps = 0
         """How often everything was deleted."""
         self.crossing = False
-        """Whether the object being created was sent before the last deletion, or its sender has given up."""
+        """Whether the object being created was sent before the last deletion, or so long ago that a cleanup may have
+        freed its key, or its sender has given up.
+        """
 
     def put(self, key: str, body: bytes) -> None:
         change: Change = "replaced" if key in self.objects else "created"
@@ -102,10 +109,11 @@ class FakeStore:
         await self._read("put", key, lambda: self._bucket.put(key, body))
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        swaps, given_up = self._bucket.swaps, False
+        swaps, sent_at, given_up = self._bucket.swaps, anyio.current_time(), False
 
         def put() -> Created | Exists | StoreUnavailable:
-            self._bucket.crossing = given_up or swaps != self._bucket.swaps
+            late = anyio.current_time() - sent_at > _CLEANED_UP_SECONDS
+            self._bucket.crossing = given_up or late or swaps != self._bucket.swaps
             try:
                 return self._put_if_absent(key, body)
             finally:

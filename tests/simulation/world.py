@@ -27,6 +27,7 @@ from committerd.settings.load import Settings
 from committerd.settings.memory import MemorySettings
 from committerd.settings.store import StoreSettings
 from committerd.telemetry import Telemetry
+from committerd_common.messages import DataFragment
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos, Event
 from tests.simulation.faults import CALM, Rates, Weather
@@ -161,6 +162,11 @@ class World:
     def fragment_ids(self, version: int) -> list[int]:
         seen = self.auditor.versions.get(version)
         return [fragment.id for fragment in seen.file.manifest.fragments] if seen else []
+
+    def live_fragments(self, version: int) -> list[tuple[DataFragment, set[int]]]:
+        """The fragments of a version, each with the offsets of its live rows."""
+        seen = self.auditor.versions.get(version)
+        return [] if seen is None else self.auditor.live_fragments(seen.file)
 
     async def _calm_down(self) -> None:
         """End all faults, and make a table if there is none."""
