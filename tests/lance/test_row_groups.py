@@ -18,6 +18,7 @@ from committerd.lance.rows import group as groups
 from committerd.lance.rows.change import RowChange, Touched, require_rows_moved, row_change
 from committerd.lance.rows.deletions import RowConflict, clash, rows_deleted, without_rows
 from committerd.lance.rows.group import RowGroup, either, rebased
+from committerd.lance.transactions.transaction import named_fragments
 from committerd_common.messages import DataFragment, Transaction
 from tests.lance.operations import append, delete, update
 from tests.lance.samples import fragment, generation, manifest, transaction, with_row_ids
@@ -413,3 +414,7 @@ def made_with(id: int, rows: int, deleted: BitMap, name: str) -> DataFragment:
     if deleted:
         made.deletion_file.id = hash(name) % 2**32
     return made
+
+
+def test_a_transaction_names_the_fragments_that_it_changes_or_removes() -> None:
+    assert list(named_fragments(delete(fragment(1, deleted=3), removed=(2,)))) == [1, 2]
