@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -105,7 +106,7 @@ def _java(kind: Kind, found: Found, folder: Path, *, fresh: bool, say: Say) -> _
     def launch(port: int) -> ChildProcess:
         chosen = kafka_node.settings(port=port, controller_port=free_port(), data=str(data))
         file.write_text(kafka_node.properties(chosen), encoding="utf-8")
-        if not data.exists():
+        if not (data / "meta.properties").exists():  # formatting may have been interrupted
             kafka_node.format_data(program, libs, file)
         log.write_bytes(b"")
         return ChildProcess(kafka_node.server(program, libs, file), log=log, folder=home)
@@ -147,7 +148,9 @@ def _docker(folder: Path, *, fresh: bool) -> _Node:
 def _start(node: _Node, folder: Path) -> tuple[int, ChildProcess]:
     """Start it on the port that it had before, so that what users have pasted stays right, or on another one."""
     remembered = folder / "port.json"
-    before = json.loads(remembered.read_text()) if remembered.exists() else PORT
+    before = PORT
+    with contextlib.suppress(OSError, ValueError):  # the first start, or a crash while it was written
+        before = int(json.loads(remembered.read_text()))
     tail = ""
     for attempt in range(1, _START_ATTEMPTS + 1):
         port = free_port(before, PORT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -128,7 +129,11 @@ def test_fresh_begins_a_new_queue_and_keeps_the_table(cache: Path, tmp_path: Pat
 
 
 def test_a_kafka_that_ends_ends_it_with_the_reason(cache: Path, tmp_path: Path) -> None:
-    with Dev(tmp_path / "events.lance", cache=cache) as dev:
+    uri = str(tmp_path / "events.lance")
+    folder = cache / "dev" / f"events-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+    (folder / "kafka-own" / "data").mkdir(parents=True)  # an earlier run ended while it formatted its data
+    (folder / "port.json").write_text("")
+    with Dev(uri, cache=cache) as dev:
         dev.ready()
         (kafka,) = [process for process in dev.processes() if process.name() == "java"]
         kafka.kill()
