@@ -42,7 +42,7 @@ def note(client: SyncCommitClient, name: str) -> list[str]:
 
 
 def change_rows(client: SyncCommitClient, uri: str, name: str) -> list[int]:
-    """Append three rows and change one; returns the numbers of this program's rows."""
+    """Append three rows, one of them with one call, and change one; returns the numbers of this program's rows."""
     import lance
     import pyarrow as pa
     from lance.fragment import write_fragments
@@ -50,12 +50,13 @@ def change_rows(client: SyncCommitClient, uri: str, name: str) -> list[int]:
     from committerd_client import staging
 
     dataset = lance.dataset(uri)
-    rows = pa.table({"name": [name] * 3, "number": pa.array([1, 2, 3], pa.int64())})
+    rows = pa.table({"name": [name] * 2, "number": pa.array([1, 2], pa.int64())})
     client.commit(staging.append(write_fragments(rows, dataset, mode="append"), dataset=dataset), timeout=90)
 
     def add_ten(_refused: object = None) -> Staged:
         return staging.update(lance.dataset(uri), {"number": "number + 10"}, where=f"name = '{name}' AND number = 2")
 
+    client.append([{"number": 3, "name": name}], timeout=90)
     client.commit(add_ten(), reexecute=add_ten, attempts=10, timeout=90)
     found = lance.dataset(uri).to_table(filter=f"name = '{name}'")
     return sorted(found.column("number").to_pylist())
