@@ -8,7 +8,6 @@ numbers take up to 16 times theirs.)
 
 from __future__ import annotations
 
-import numpy as np
 from google.protobuf.descriptor import Descriptor
 
 from committerd.errors import InvalidRequest
@@ -54,9 +53,13 @@ def _short_messages_max(body: bytes) -> int:
     Each begins with its field's tag and its length, so each has a place of its own where the last byte of such a tag is
     followed by a small byte. A tag or length of more bytes than it needs ends with a zero after a byte above 127.
     """
+    import numpy as np  # loaded when it is needed: it takes a tenth of a second and 10 MiB
+
+    is_tag_end = np.zeros(256, np.bool_)
+    is_tag_end[list(_TAG_ENDS)] = True
     some = np.frombuffer(body, dtype=np.uint8)
     first, second = some[:-1], some[1:]
-    short = _IS_TAG_END[first] & (second < _SHORT_BYTES)
+    short = is_tag_end[first] & (second < _SHORT_BYTES)
     too_long = (first > 127) & (second == 0)
     return int(np.count_nonzero(short | too_long))
 
@@ -121,4 +124,4 @@ def _tag_ends(kind: Descriptor, seen: set[str]) -> set[int]:
     return ends
 
 
-_IS_TAG_END = np.isin(np.arange(256), list(_tag_ends(Transaction.DESCRIPTOR, set())))
+_TAG_ENDS = frozenset(_tag_ends(Transaction.DESCRIPTOR, set()))
