@@ -44,6 +44,7 @@ INVALID_REASONS = (
     "internal_error",
     "invalid",
     "merge_fragments",
+    "metadata_too_large",
     "missing_file",
     "mixed_update_config",
     "named_bytes",

@@ -267,6 +267,10 @@ def _operations(rng: random.Random) -> Iterator[tuple[str, Transaction]]:
     yield "system index on a field", _creating(_reuse_index(rng, fields=[0]))
     yield "all but three ids are reserved", _reserving(2**32 - 3)
     yield "all ids are reserved", _reserving(2**32 - 1)
+    configured = Transaction()
+    for number in range(25_000):
+        configured.update_config.config_updates.update_entries.add(key=f"key-{number}", value="v")
+    yield "25,000 entries of configuration", configured
     nested = Transaction()
     nested.overwrite.schema.extend(_nested(20_000))
     yield "a schema that nests 20,000 structs", nested

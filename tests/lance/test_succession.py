@@ -95,3 +95,12 @@ def test_a_reuse_index_that_no_build_can_apply_is_never_put() -> None:
 def test_a_table_without_columns_is_tried_out_without_an_append() -> None:
     latest = table(manifest(columns=[], max_fragment_id=FRAGMENT_ID_MAX))
     require_next_after(latest, reserving(0))
+
+
+def test_what_makes_every_later_version_slow_is_refused() -> None:
+    staged = transaction(update_config=Transaction.UpdateConfig())
+    for number in range(20_001):
+        staged.update_config.config_updates.update_entries.add(key=str(number), value="v")
+    with pytest.raises(InvalidRequest) as refused:
+        require_next_after(table(manifest(fragment(0), columns=COLUMNS)), staged)
+    assert refused.value.code == "metadata_too_large"

@@ -16,6 +16,7 @@ from committerd.lance.transactions.build import build
 from committerd.lance.transactions.transaction import footprint_of_theirs
 from committerd.lance.versions.draft import Given
 from committerd.lance.versions.invariants import require_sound
+from committerd.lance.versions.metadata import require_little_metadata
 from committerd.lance.versions.next_version import NextVersion
 from committerd_common.messages import DataFile, DataFragment, Field, Manifest, Transaction
 
@@ -31,13 +32,15 @@ def require_next(
     an Append on the version. `reuse` is the content of the fragment reuse index of `made`. An Append changes only
     counters and fragments, which `require_sound` checks, so it is not tried.
 
-    Raises `InvalidRequest` with code `stops_the_table`. If the same fails on `latest`, `made` is not to blame.
+    Raises `InvalidRequest` with code `stops_the_table`. If the same fails on `latest`, `made` is not to blame. Raises
+    `InvalidRequest` with code `metadata_too_large` if `made` would make later versions slow.
     """
     transaction = made.transaction
     assert transaction is not None
     if transaction.WhichOneof("operation") == "append":
         return
     outline, own = built.packed
+    require_little_metadata(latest.outline if latest is not None else None, outline)
     try:
         require_supported(replace(made, fragments=own))
         read_back = decode(bytes(assemble(outline, own, made.index_section, transaction)))
