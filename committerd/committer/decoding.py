@@ -30,7 +30,7 @@ class Decoder:
 
     aliases: tuple[str, ...] = ()
     """Other URIs of the table that a record's header may name."""
-    transaction_bytes_max: int = 16 * 1024 * 1024
+    transaction_bytes_max: int = 8 * 1024 * 1024
     containment: Containment = UNCOUNTED
 
     async def decode(self, pending: Pending, table: Table) -> Request | Refused:

@@ -356,12 +356,12 @@ class Former:
                 pending, is_first=alone, full=full
             ):
                 break
+            if not alone and not forming.has_room(pending):
+                break
             request = await self.decoder.decode(pending, head.table)
             if isinstance(request, Refused):
                 parts.setdefault(round_.refused(), []).append(pending)
                 continue
-            if not forming.has_room(pending) and not alone:
-                break
             if not head.ledger.covers(_read_at(request)):
                 break  # it waits until the versions above its read version are read, and those behind it wait too
             part = part_of(request.transaction, limits.coalesce)

@@ -54,9 +54,11 @@ class Pending:
 
     @property
     def decoded_bytes_max(self) -> int:
-        """The most memory that its transaction takes once decoded; for a claim check known only then."""
+        """The most memory that its transaction takes once decoded. Before that, a claim check may take it all."""
         if isinstance(self.decoded, Request):
             return decoded_bytes_max(self.decoded.size)
+        if self.is_claim and self.decoded is None:
+            return DECODED_BYTES_MAX
         return decoded_bytes_max(len(self.record.value))
 
     @property

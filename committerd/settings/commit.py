@@ -98,7 +98,7 @@ class CommitSettings(SettingsGroup):
         "bases). committerd uses its own credentials there, so the default is none.",
     )
     transaction_bytes_max: int = Field(
-        default=16 * MIB,
+        default=8 * MIB,
         ge=1024,
         description="Most bytes of one staged transaction, inline or by claim check; with more it is INVALID. "
         "Decoded it takes several times as much memory.",

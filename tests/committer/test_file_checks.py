@@ -364,5 +364,5 @@ class TestAStoreThatAnswersAtOnce:
                 timestamp_ms=int(NOW.timestamp() * 1000),
             ),
         )
-        assert await bench.formed() == ([0], ["claim_missing"])
+        assert await bench.formed() == ([0], [])
         assert bench.store.batches == [["data/a.lance"]]
