@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.table.prepare import Prepared
 from committerd_common.request import decode_transaction
 from tests.conformance import cases, reader
+from tests.conformance.cases import Case
 from tests.conformance.commit import commit_alone
 from tests.conformance.facts import in_order, latest_facts, manifests
 
@@ -28,6 +29,12 @@ AS_14: dict[str, dict[tuple[str | int, ...], Any]] = {
     "4.0.0/pair-main-mi_cols_u1-idx_c_btree": {("indices", 1, "fragment_bitmap"): [1, 2, 3, 4]},
 }
 """Where we do what 14.0.2 does, though only the answer of 4.0.0 is recorded; and the facts that differ by that."""
+PARTLY_COVERED = frozenset(
+    f"{version}/pair-main-{case}"
+    for version in ("4.0.0", "14.0.2")
+    for case in ("rewrite_01-idx_id_btree", "rewrite_23-idx_c_btree")
+)
+"""A new index over a compaction of some of its fragments: pylance retries, committerd keeps the rest (`ixr`)."""
 
 
 class Oldest:
@@ -81,11 +88,16 @@ def is_outcome(wanted: str, found: str) -> bool:
     return found == wanted or (wanted == "error" and found in ("invalid", "incompatible"))
 
 
+def answers_of(name: str, case: Case) -> Sequence[Mapping[str, Any]]:
+    """The recorded answers, or what committerd does on purpose."""
+    return [{"outcome": "committed", "result": {"reads": {"ok": True}}}] if name in PARTLY_COVERED else case.answers
+
+
 def is_answer(name: str, wanted: Mapping[str, Any], found: str, root: Path) -> bool:
     """Whether the outcome and, for a commit, the version are those of an answer."""
     if not is_outcome(wanted["outcome"], found):
         return False
-    if found != "committed" or not wanted.get("result"):
+    if found != "committed" or "facts" not in (wanted.get("result") or {}):
         return True
     facts = without_soft(wanted["result"]["facts"])
     facts["indices"] = in_order(facts["indices"])
@@ -113,8 +125,8 @@ async def test_case(name: str, unpacked: Path, oldest: Oldest | None, tmp_path: 
     root = case.copy_table(tmp_path)
     before = manifests(root)
     outcome = await commit(root, (case.folder / "staged.pb").read_bytes(), case.commit_options)
-    answer = next((one for one in case.answers if is_answer(name, one, outcome, root)), None)
-    assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in case.answers]}"
+    answer = next((one for one in answers_of(name, case) if is_answer(name, one, outcome, root)), None)
+    assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in answers_of(name, case)]}"
     after = manifests(root)
     assert len(after) == len(before) + (outcome == "committed")
     if outcome == "committed":

@@ -16,7 +16,7 @@ from harness.s3 import S3Endpoint
 from tests.conformance import cases
 from tests.conformance.facts import manifests
 from tests.conformance.stores import StoreRunner
-from tests.conformance.test_conformance import is_answer, reads_as_expected
+from tests.conformance.test_conformance import answers_of, is_answer, reads_as_expected
 
 CHOSEN = os.environ.get("COMMITTERD_CONFORMANCE_STORE")
 
@@ -53,8 +53,8 @@ def test_case_on_a_store(name: str, runner: StoreRunner, unpacked: Path, tmp_pat
     root = case.copy_table(tmp_path)
     before = manifests(root)
     outcome, uri = runner.commit(root, (case.folder / "staged.pb").read_bytes(), case.commit_options)
-    answer = next((one for one in case.answers if is_answer(name, one, outcome, root)), None)
-    assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in case.answers]}"
+    answer = next((one for one in answers_of(name, case) if is_answer(name, one, outcome, root)), None)
+    assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in answers_of(name, case)]}"
     assert len(manifests(root)) == len(before) + (outcome == "committed")
     if outcome == "committed":
         wanted = (answer.get("result") or {}).get("reads") or {}

@@ -34,6 +34,12 @@ class TestIndices:
         drop = create_index(removed=(index(9, name="y"),))
         assert verdict(replaced, drop) is R
 
+    def test_an_index_that_a_rewrite_has_rewritten_is_dropped_and_not_replaced(self) -> None:
+        rewritten = rewrite(0, rewritten=(9,))
+        assert verdict(create_index(removed=(index(9, name="x"),)), rewritten) is C
+        replaced = create_index(index(1, name="x", fragments=(5,)), removed=(index(9, name="x"),))
+        assert verdict(replaced, rewritten) is R
+
     def test_replacements_of_different_segments(self) -> None:
         ours = create_index(index(1, name="x"), removed=(index(8, name="x"),))
         theirs = create_index(removed=(index(9, name="x"),))

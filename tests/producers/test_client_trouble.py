@@ -174,7 +174,7 @@ async def test_what_is_certainly_wrong_is_not_sent(
             await client.commit(append(), app=("no spaces", 1))
         with pytest.raises(ValueError, match="no time zone"):
             await client.commit(append(), deadline=datetime(2030, 1, 1))  # noqa: DTZ001
-        with pytest.raises(TypeError, match=r"not dict; committerd_client\.staging"):
+        with pytest.raises(TypeError, match=r"not dict\. To write rows"):
             await client.commit({})  # type: ignore[arg-type]
     assert staged_values(servers, dataset) == []
 

@@ -266,7 +266,7 @@ def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
     ]
     if any(index.fragments is None for index in concerned) or (concerned and theirs.reuse_version is not None):
         return Verdict.RETRYABLE
-    if any(index.uuid in theirs.rewritten_indices for index in ours.removed_indices):
+    if ours.new_indices and any(index.uuid in theirs.rewritten_indices for index in ours.removed_indices):
         return Verdict.RETRYABLE
     return Verdict.REBASABLE if concerned else Verdict.COMPATIBLE
 
