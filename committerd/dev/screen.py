@@ -83,10 +83,15 @@ def told(record: logging.LogRecord) -> dict[str, Any] | None:
             return {"event": "no_table", "waiting": fields["waiting"]}
         case "refused":
             return {"event": "refused", "code": fields["code"], "text": fields["error"]}
-        case event if record.levelno >= logging.WARNING and event not in _QUIET:
+        case event if record.levelno >= _level_shown(record.name) and event not in _QUIET:
             error = fields.get("error") or (record.exc_info[1] if record.exc_info else None)
             return {"event": "warning", "name": event, "text": str(error or "")}
     return None
+
+
+def _level_shown(logger: str) -> int:
+    """The lowest level of a logger that is for the user. kafka-python warns of what it gets over by itself."""
+    return logging.ERROR if logger.split(".")[0] == "kafka" else logging.WARNING
 
 
 def line(news: Mapping[str, Any], *, uri: str) -> str:
