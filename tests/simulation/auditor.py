@@ -337,9 +337,9 @@ class Auditor:
                 return
             delete, update = asked.transaction.delete, asked.transaction.update
             whole = {*delete.deleted_fragment_ids, *update.removed_fragment_ids}
-            mine = {self._followed(one, before.file) for one in self.rows_of.get(member.uuid, ())} | {
-                (id, row) for id, row in live if id in whole
-            }
+            read = self.versions.get(member.read_version, before).file
+            removed = {(id, row) for id, row in self._live(read) if id in whole}
+            mine = {self._followed(one, before.file) for one in (*self.rows_of.get(member.uuid, ()), *removed)}
             if mine & gone or not mine <= live:
                 self.fail(f"version {version}: {member.uuid} deletes rows {sorted(mine & gone or mine - live)} again")
             gone |= mine
