@@ -19,6 +19,7 @@ from committerd.telemetry import (
     OPERATIONS,
     OTHER,
     SECONDS,
+    MaintenanceTelemetry,
     Telemetry,
 )
 
@@ -59,7 +60,7 @@ def test_the_documentation_lists_each_metric_with_type_unit_and_labels(
     ]
     assert documented == [
         [metric.name, metric.kind, metric.unit, ", ".join(metric.labels), metric.meaning.replace("`", "")]
-        for metric in telemetry.descriptions
+        for metric in (*telemetry.descriptions, *MaintenanceTelemetry(CollectorRegistry()).descriptions)
     ]
 
 

@@ -13,7 +13,7 @@ ALLOWED = {
     "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
     "committerd_daft": {"committerd_batch", "committerd_client", "committerd_common", "daft", "pyarrow"},
     "committerd_ray": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "ray"},
-    "committerd_spark": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "pyspark"},
+    "committerd_spark": {"committerd_batch", "committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
 }
 """Besides itself and the standard library. Some come with extras: numpy, pyroaring, pylance (lance), the engines."""
 
