@@ -328,6 +328,7 @@ TABLE = Row(
             queries=[
                 Query(expr=active_level("committerd_ledger_bytes"), legend="{{dataset}} uuids"),
                 Query(expr=active_level("committerd_footprint_bytes"), legend="{{dataset}} footprints"),
+                Query(expr=active_level("committerd_deletion_vector_bytes"), legend="{{dataset}} deletion vectors"),
             ],
             unit="bytes",
             description="Settings of the group memory bound both.",
@@ -341,6 +342,12 @@ TABLE = Row(
             title="Versions that the ledger has dropped",
             queries=[Query(expr=active_level("committerd_ledger_floor_version"))],
             description="Up to which version; 0 = none. A record with an older read version may get UNDECIDED.",
+        ),
+        Panel(
+            title="Deletion files needed",
+            queries=[by_label("committerd_deletion_vector_lookups_total", "found")],
+            unit="ops",
+            description="kept: the content was in memory; read: the store was asked for it.",
         ),
         Panel(
             title="Uuids looked up again",

@@ -114,8 +114,8 @@ def _rebases(scene: Scene, number: int) -> None:
     """Two Deletes of the same version and fragment, of different rows."""
     table = scene.table.open()
     deletes = [staging.delete(table, f"id = {row}") for row in (2 * number, 2 * number + 1)]
-    answers = scene.ask(*deletes)
-    assert [one.status for one in answers] == [Status.COMMITTED] * 2
+    # One after the other: together they would share a version, and nothing would be rebased.
+    assert [_ask(scene, delete) for delete in deletes] == [Status.COMMITTED] * 2
 
 
 def _conflicts(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from tests.deploy.parts_kubernetes import Answer, KubeApiServer
 
 PLURALS = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
+    "CronJob": "apis/batch/v1/namespaces/{}/cronjobs",
     "Deployment": "apis/apps/v1/namespaces/{}/deployments",
     "Job": "apis/batch/v1/namespaces/{}/jobs",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
-from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -19,18 +18,16 @@ from tests.deploy.compose import FILE, Compose, ComposeError, Service
 from tests.deploy.image import DOCKERFILE
 
 DEPLOY = FILE.parent
-RESOURCES = DEPLOY.parent / "harness" / "resources"
+LOCKS = (DEPLOY.parent / "committerd" / "dev" / "resources", DEPLOY.parent / "harness" / "resources" / "jars")
 OURS = ("committerd", "producer", "store", "topics")
 ONE_SHOTS = {"producer", "store", "topics"}
 PROMETHEUS = DEPLOY / "prometheus" / "prometheus.yml"
 
 
 def pinned(part: str) -> str:
-    """The version that a Maven project of the tests uses."""
-    pom = ElementTree.parse(RESOURCES / part.partition("-")[0] / "pom.xml")
-    version = pom.findtext(f".//{{*}}{part}.version")
-    assert version
-    return version
+    """The newest version whose jars are locked."""
+    locks = [path.stem for folder in LOCKS for path in folder.glob(f"{part}-*.lock")]
+    return max((one.removeprefix(f"{part}-") for one in locks), key=lambda one: [int(n) for n in one.split(".")])
 
 
 def checked(service: Service) -> bool:

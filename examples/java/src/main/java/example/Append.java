@@ -82,9 +82,10 @@ public final class Append {
   }
 
   private static Outcome stage(Queue queue, Staged staged) throws Exception {
+    long outcomesFrom = queue.outcomesEnd();
     long offset = queue.publish(staged);
     System.out.println("staged " + staged.uuid() + " at offset " + offset);
-    return queue.await(staged, PATIENCE);
+    return queue.await(staged, outcomesFrom, PATIENCE);
   }
 
   private static Staged first(Queue queue, Rows rows) throws Exception {

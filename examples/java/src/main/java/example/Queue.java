@@ -82,9 +82,10 @@ final class Queue implements AutoCloseable {
     return Optional.empty();
   }
 
-  /** Waits for the outcome of a transaction. Later it can still be found. */
-  Outcome await(Staged one, Duration patience) throws InvalidProtocolBufferException, TimeoutException {
-    consumer.seek(outcomes, one.outcomesFrom());
+  /** Waits for the outcome of a transaction that was just published, at this offset or later. It can be found later too. */
+  Outcome await(Staged one, long outcomesFrom, Duration patience)
+      throws InvalidProtocolBufferException, TimeoutException {
+    consumer.seek(outcomes, outcomesFrom);
     long deadline = System.nanoTime() + patience.toNanos();
     while (System.nanoTime() < deadline) {
       Optional<Outcome> found = next(one);
