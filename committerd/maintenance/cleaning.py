@@ -5,9 +5,10 @@ The order is what makes it safe while others write:
 1. All files are listed. What is written later is not in the list, and stays.
 2. All versions are read, then the records that wait, then the versions that came meanwhile. So a file of a record is
    seen in the record, or in the version that committed it.
-3. Before each step, the records that were staged since are read, and tags and branches.
-4. What the step deletes is written down. Then the manifests go, the oldest first, and after them the files. So a killed
-   run leaves versions that are whole, and files that no version names; the next run finds these in the report.
+3. Before each step, the records that were staged since are read, tags and branches, and the versions that came since.
+4. What the step deletes is written down. Then the manifests go, the oldest first. Step 3 is done once more, since a
+   version may have been restored until then, and the files go. So a killed run leaves versions that are whole, and
+   files that no version names; the next run finds these in the report.
 
 A writer that stages a file which is older than `reclaim_ms` and was in no version may lose it.
 """
@@ -17,13 +18,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
 from committerd.concurrency import for_each
-from committerd.errors import SettingsError
+from committerd.errors import SettingsError, StoreUnavailable
 from committerd.maintenance import report
 from committerd.maintenance.files import File, Named, Why, deletable
 from committerd.maintenance.names import owner
@@ -80,6 +81,8 @@ class Found:
     oldest_read_version: int | None
     """The lowest read version of the records that wait."""
     waiting_records: int
+    seen: frozenset[str] = frozenset()
+    """The keys of the manifests that were read."""
 
     @property
     def bytes(self) -> int:
@@ -107,6 +110,26 @@ class Cleaned:
             self.bytes += file.size
             self.by_reason[why.value] = self.by_reason.get(why.value, 0) + 1
             self.versions += why is Why.MANIFEST
+
+
+@dataclass(slots=True)
+class _Since:
+    """What a run has learned since the look, and what it has deleted."""
+
+    seen: set[str]
+    """The keys of the manifests that were read."""
+    names: set[str] = field(default_factory=set)
+    """The files that stay after all."""
+    stay: set[str] = field(default_factory=set)
+    """The keys of the manifests that stay after all."""
+    gone: set[str] = field(default_factory=set)
+    """The keys of the manifests that were deleted."""
+    read_at: int | None = None
+    """The lowest version at which a record was read that was staged since."""
+
+    def still(self, files: Sequence[tuple[File, Why]]) -> list[tuple[File, Why]]:
+        """What of it may go nevertheless."""
+        return [(file, why) for file, why in files if file.key not in self.stay and owner(file.key) not in self.names]
 
 
 class Cleaning:
@@ -138,7 +161,7 @@ class Cleaning:
         Raises `StoreUnavailable`, `QueueUnavailable`, `CorruptTable`, and `UnsupportedTable` for a table that may name
         files in a way that this version of committerd does not know.
         """
-        now_ms = self._now_ms()
+        now_ms = await self._common_now_ms()
         files = await self._files()
         modified = {one.key: one.modified_ms for one in files if one.key.startswith(VERSIONS)}
         found = await survey(self._table, modified)
@@ -147,7 +170,8 @@ class Cleaning:
         await survey(self._table, modified, found)
         choice = await self._choose(found, wanted, settled_latest, now_ms)
         named = await self._named(found, wanted, choice, modified, now_ms=now_ms)
-        return self._found(files, found, wanted, choice, named=named, now_ms=now_ms)
+        seen = {*map(self._manifest, found.facts), *detached_manifests(modified)}
+        return replace(self._found(files, found, wanted, choice, named=named, now_ms=now_ms), seen=frozenset(seen))
 
     async def indices_in_the_making(self) -> set[str]:
         """The names of the indices that waiting records create or replace."""
@@ -168,24 +192,32 @@ class Cleaning:
         """
         cleaned = Cleaned()
         left = list(found.files)
+        since = _Since(seen=set(found.seen))
         started_ms, number = self._now_ms(), 0
         while left and may_go_on():
+            await self._look_again(found, since, left)
+            left = since.still(left)
             step, left = left[:_STEP_MAX], left[_STEP_MAX:]
-            since, self._read_to = await staged_since(self._topic, self._table.store, self._read_to)
-            step, left = await self._still(found, since, step), await self._still(found, since, left)
             if not step:
                 continue
+            keys = {file.key for file, _ in step}
             written = Report(
                 key=report.report_key(started_ms, number),
-                versions=[one for one in found.choice.removable if _is_manifest_in(step, self._manifest(one))],
+                versions=[one for one in found.choice.removable if self._manifest(one) in keys],
                 files=step,
             )
             number += 1
             await self._table.store.put(written.key, written.encode(time_ms=self._now_ms()))
-            for file, why in step:
-                self._note(report.line(file, why))
-            await self._delete(step)
-            cleaned.add(step)
+            manifests = [one for one in step if one[1] is Why.MANIFEST]
+            rest = [one for one in step if one[1] is not Why.MANIFEST]
+            await self._delete(manifests, in_order=True)
+            cleaned.add(manifests)
+            since.gone |= {file.key for file, _ in manifests}
+            if manifests:
+                await self._look_again(found, since, [*rest, *left])
+                rest = since.still(rest)
+            await self._delete(rest)
+            cleaned.add(rest)
             await self._table.store.put(report.done_key(written.key), b"")
         if not left:
             await self._finish(found, cleaned, summary)
@@ -255,27 +287,43 @@ class Cleaning:
             keys |= report.promised(body or b"")
         return frozenset(keys)
 
-    async def _still(self, found: Found, since: Wanted, files: Sequence[tuple[File, Why]]) -> list[tuple[File, Why]]:
-        """What may go of it, although records were staged since, and tags and branches created."""
+    async def _look_again(self, found: Found, since: _Since, left: Sequence[tuple[File, Why]]) -> None:
+        """Add what stays because of newer records, tags, branches and versions. `left`: what is not deleted yet."""
+        store = self._table.store
+        staged, self._read_to = await staged_since(self._topic, store, self._read_to)
+        since.names |= staged.names
+        if staged.read_at is not None:
+            since.read_at = min(staged.read_at, since.read_at or staged.read_at)
+        names = await references(store)
+        needed = names.tagged | names.branched
+        read_at = found.latest if since.read_at is None else since.read_at
         manifests = {self._manifest(one): one for one in found.choice.removable}
-        if any(file.key in manifests for file, _ in files):
-            names = await references(self._table.store)
-            read_at = found.latest if since.read_at is None else since.read_at
-            stay = {key for key, one in manifests.items() if one in names.tagged | names.branched or one >= read_at}
-        else:
-            stay = set()
-        named = since.names | (await named_by_versions(self._table, stay) if stay else set())
-        return [(file, why) for file, why in files if file.key not in stay and owner(file.key) not in named]
+        open_keys = {key: one for key, one in manifests.items() if key not in since.gone | since.stay}
+        stay = {key for key, one in open_keys.items() if one in needed or one >= read_at}
+        listed = [*map(self._manifest, await self._table.versions()), *detached_manifests(await store.list(VERSIONS))]
+        new = set(listed) - since.seen
+        brought = await named_by_versions(self._table, new)
+        back = brought & {owner(file.key) for file, why in left if why is Why.VERSION}
+        if back:  # a version was restored
+            for key in open_keys.keys() - stay:
+                if back & await named_by_versions(self._table, [key]):
+                    stay.add(key)
+        since.names |= brought | await named_by_versions(self._table, stay)
+        since.stay |= stay
+        since.seen |= new
 
-    async def _delete(self, files: Sequence[tuple[File, Why]]) -> None:
+    async def _delete(self, files: Sequence[tuple[File, Why]], *, in_order: bool = False) -> None:
         for file, why in files:
-            if why is Why.MANIFEST:
-                await self._table.store.delete(file.key)
-        rest = [file.key for file, why in files if why is not Why.MANIFEST]
-        await for_each(rest, self._table.store.delete)
+            self._note(report.line(file, why))
+        keys = [file.key for file, _ in files]
+        if not in_order:
+            await for_each(keys, self._table.store.delete)
+            return
+        for key in keys:
+            await self._table.store.delete(key)
 
     async def _finish(self, found: Found, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
-        store, now_ms = self._table.store, self._now_ms()
+        store, now_ms = self._table.store, await self._common_now_ms()
         keys = await store.list(report.FOLDER)
         for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left
             await store.put(report.done_key(key), b"")
@@ -300,9 +348,15 @@ class Cleaning:
     def _now_ms(self) -> int:
         return int(self._wall_clock().timestamp() * 1000)
 
-
-def _is_manifest_in(files: Sequence[tuple[File, Why]], key: str) -> bool:
-    return any(file.key == key for file, _ in files)
+    async def _common_now_ms(self) -> int:
+        """The time by the clock that is behind: that of this machine, or that of the store, which dates the files."""
+        assert isinstance(self._store, Walkable)
+        await self._table.store.put(report.CLOCK, b"")
+        async for batch in self._store.walk(report.FOLDER):
+            for one in batch:
+                if one.key == report.CLOCK:
+                    return min(self._now_ms(), one.modified_ms)
+        raise StoreUnavailable(f"{self._table.uri}: {report.CLOCK} is not listed, so the store's time is not known")
 
 
 def _is_unnamed(file: File, named: Named) -> bool:

@@ -17,6 +17,8 @@ from committerd.maintenance.files import File, Why
 FOLDER = "_maintenance/"
 LATEST = f"{FOLDER}latest.json"
 """The state of the table at the end of the last run."""
+CLOCK = f"{FOLDER}clock"
+"""An empty object that each run writes anew, to learn the store's time."""
 KEPT_MS = 7 * 24 * 3_600_000
 _ENDING, _DONE = ".jsonl", ".done"
 

@@ -13,7 +13,7 @@ class Kept(StrEnum):
     COUNT = "count"
     """It is among the newest ones, of which a number is kept."""
     AGE = "age"
-    """It is too young."""
+    """It is too young, or was the latest version until a short time ago."""
     TAG = "tag"
     BRANCH = "branch"
     """A branch began at it, and reads its files."""
@@ -74,8 +74,11 @@ def choose(versions: Sequence[VersionFacts], needs: Needs, retention: Retention,
     newest_first = sorted(versions, key=lambda one: one.version, reverse=True)
     carriers = _carriers(newest_first)
     kept: dict[int, Kept] = {}
+    latest_until_ms = now_ms
     for place, one in enumerate(newest_first):
-        why = _why(one, needs, retention, now_ms=now_ms, place=place)
+        last_ms = max(one.time_ms, latest_until_ms)
+        why = _why(one, needs, retention, is_young=last_ms > now_ms - retention.keep_ms, place=place)
+        latest_until_ms = one.time_ms
         if why is None and one.version in carriers:
             why = Kept.KEYS
         if why is not None:
@@ -83,10 +86,10 @@ def choose(versions: Sequence[VersionFacts], needs: Needs, retention: Retention,
     return Choice(removable=tuple(sorted({one.version for one in versions} - set(kept))), kept=kept)
 
 
-def _why(one: VersionFacts, needs: Needs, retention: Retention, *, now_ms: int, place: int) -> Kept | None:
+def _why(one: VersionFacts, needs: Needs, retention: Retention, *, is_young: bool, place: int) -> Kept | None:
     if place < retention.keep_versions:
         return Kept.COUNT
-    if one.time_ms > now_ms - retention.keep_ms:
+    if is_young:
         return Kept.AGE
     if one.version in needs.tagged:
         return Kept.TAG

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
+from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleaned, Cleaning, Found, Policy
 from committerd.queue.port import Record
 from committerd.stores.local import LocalStore
+from committerd.stores.port import Listed
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
 from committerd_common.messages import Transaction
@@ -48,6 +51,17 @@ class StagedRecords:
         yield self.staged[start:end]
 
 
+class ShiftedStore(LocalStore):
+    """A folder whose clock is ahead of the machine's for what maintenance writes."""
+
+    hours = 0.0
+
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        async for batch in super().walk(prefix):
+            ahead = int(self.hours * HOUR_MS) if prefix == report.FOLDER else 0
+            yield [replace(one, modified_ms=one.modified_ms + ahead) for one in batch]
+
+
 class Scene:
     """The table, the topic and the clock."""
 
@@ -55,11 +69,14 @@ class Scene:
         self.uri = str(folder / "table.lance")
         self.topic = StagedRecords()
         self.hours = 0.0
-        """How far the clock of maintenance is ahead of the machine's."""
+        """How far the clocks of maintenance and of the store are ahead of the machine's."""
+        self.store_hours: float | None = None
+        """How far that of the store is, if it differs."""
         self.deleted: list[dict[str, Any]] = []
 
     def cleaning(self, *, keep_versions: int = 1) -> Cleaning:
-        store = LocalStore(Path(self.uri), durable=False)
+        store = ShiftedStore(Path(self.uri), durable=False)
+        store.hours = self.hours if self.store_hours is None else self.store_hours
         return Cleaning(
             Table(store),
             self.topic,
@@ -94,6 +111,10 @@ class Scene:
     def get(self, key: str) -> bytes:
         """Read a file of the table."""
         return Path(self.uri, key).read_bytes()
+
+    def remove(self, key: str) -> None:
+        """Delete a file of the table."""
+        Path(self.uri, key).unlink()
 
     def versions(self) -> list[int]:
         return [one["version"] for one in lance.dataset(self.uri).versions()]

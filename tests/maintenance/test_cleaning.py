@@ -13,6 +13,7 @@ import pytest
 
 from committerd.errors import CorruptTable, StoreUnavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode, encode
+from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance.files import Why
 from committerd.maintenance.versions import Kept
 from committerd_client import staging
@@ -68,7 +69,7 @@ async def test_what_is_deleted_is_written_down_and_kept_for_a_week(scene: Scene)
     assert (latest["version"], latest["versions_removed"]) == (6, 5)
     scene.hours += 7 * 24 + 1
     await scene.clean()
-    assert scene.files("_maintenance") == {"latest.json"}
+    assert scene.files("_maintenance") == {"latest.json", "clock"}
 
 
 async def test_tags_branches_and_a_number_of_versions_stay_whole(scene: Scene) -> None:
@@ -241,3 +242,51 @@ async def test_what_a_foreign_restore_brings_back_stays(scene: Scene) -> None:
     scene.hours = 2
     await scene.clean()
     assert scene.read_all() == {7: 20}
+
+
+async def test_a_late_tag_keeps_the_files_of_later_steps(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning_module, "_STEP_MAX", 2)
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    lance.dataset(scene.uri).tags.create("late", 4)
+    await cleaning.clean(found)
+    assert scene.read_all() == {4: 29, 6: 29}
+
+
+async def test_what_is_restored_between_look_and_deletion_stays(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning_module, "_STEP_MAX", 2)
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    old: Any = lance.dataset(scene.uri, version=3)
+    old.restore()
+    await cleaning.clean(found)
+    read = scene.read_all()
+    assert (read[3], read[6], read[7]) == (30, 29, 30)
+
+
+async def test_what_is_restored_while_manifests_go_stays(scene: Scene) -> None:
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    old: Any = lance.dataset(scene.uri, version=3)
+    deleted = cleaning._delete
+
+    async def delete(files: Any, *, in_order: bool = False) -> None:
+        await deleted(files, in_order=in_order)
+        if in_order:
+            scene.put(f"_versions/{2**64 - 1 - 7}.manifest", restored)
+
+    old.restore()
+    restored = scene.get(f"_versions/{2**64 - 1 - 7}.manifest")
+    scene.remove(f"_versions/{2**64 - 1 - 7}.manifest")
+    cleaning._delete = delete  # type: ignore[method-assign]
+    await cleaning.clean(found)
+    assert scene.read_all() == {6: 29, 7: 30}
+
+
+async def test_a_clock_ahead_of_the_store_makes_nothing_older(scene: Scene) -> None:
+    scene.hours, scene.store_hours = 48, 0
+    found, cleaned = await scene.clean()
+    assert (found.choice.removable, cleaned.files) == ((), 0)

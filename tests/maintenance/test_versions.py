@@ -31,7 +31,11 @@ def test_the_latest_the_young_and_a_number_stay() -> None:
     old = [version(number, 9 - number) for number in range(1, 9)]
     assert kept(*old) == {8: Kept.COUNT}
     assert kept(*old, keep_versions=3) == dict.fromkeys((6, 7, 8), Kept.COUNT)
-    assert kept(*old, version(9, 0.9), version(10, 0)) == {9: Kept.AGE, 10: Kept.COUNT}
+    assert kept(*old, version(9, 0.9), version(10, 0)) == {
+        8: Kept.AGE,
+        9: Kept.AGE,
+        10: Kept.COUNT,
+    }
 
 
 @pytest.mark.parametrize(
@@ -62,3 +66,7 @@ def test_the_youngest_version_with_each_key_stays() -> None:
     }
     # Nor is anything kept in a table that no queue has written.
     assert kept(*(version(number, 9, ours=False, keys=frozenset()) for number in (1, 2, 3))) == {3: Kept.COUNT}
+
+
+def test_the_age_of_a_version_counts_from_the_one_that_followed_it() -> None:
+    assert kept(version(1, 9), version(2, 8), version(3, 0.5)) == {2: Kept.AGE, 3: Kept.COUNT}
