@@ -115,7 +115,8 @@ def _rebases(scene: Scene, number: int) -> None:
     table = scene.table.open()
     deletes = [staging.delete(table, f"id = {row}") for row in (2 * number, 2 * number + 1)]
     # One after the other: together they would share a version, and nothing would be rebased.
-    assert [_ask(scene, delete) for delete in deletes] == [Status.COMMITTED] * 2
+    answers = [answer for delete in deletes for answer in scene.ask(delete)]
+    assert [one.status for one in answers] == [Status.COMMITTED] * 2
 
 
 def _conflicts(scene: Scene) -> None:

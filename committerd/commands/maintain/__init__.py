@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.option("--once", is_flag=True, help="Do what there is to do now, and end.")
-@click.option("--dry-run", is_flag=True, help="Change nothing: say what would be done, and why. Implies --once.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and why; leave the table alone. Implies --once.")
 @config_option
 @json_option
 def maintain(as_json: bool, dry_run: bool, once: bool) -> None:

@@ -68,7 +68,7 @@ def test_many_short_entries_pass() -> None:
         require_few_messages(body[:cut])  # not decodable, which is not its concern
 
 
-@pytest.mark.parametrize("inside", [b"\x0d1234", b"\x0912345678", b"\x08\x01", b"\x0b", b"\x08\xff"])
+@pytest.mark.parametrize("inside", [b"\x0d1234", b"\x0912345678", b"\x08\x01", b"\x0b", b"\x08\xff", b"\xff"])
 def test_fields_of_every_wire_type_are_passed_over(inside: bytes) -> None:
     entry = counted(1, counted(1, b"k" * 14)) + counted(1, b"")
     *above, updates, _ = PATHS["committerd.lance.table.Transaction.UpdateMap.update_entries"]
