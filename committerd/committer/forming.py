@@ -292,8 +292,10 @@ class Former:
                 await self._gather_part(forming, part, parts.get(part, ()), head, unbuildable=unbuildable, held=held)
                 if forming.requests:
                     break
-            still_wait = {pending.offset for pending in collected}.difference(forming.offsets())
-            forming.round_end = max(pending.offset for pending in collected) if still_wait else None
+            settled = set(forming.offsets())
+            # A re-execution goes before the others, and its offset may be far behind those of the round.
+            still_wait = [one.offset for one in collected if one.offset not in settled and one.retry_of is None]
+            forming.round_end = max(still_wait, default=None)
             left = left[len(collected) :]
         return forming
 

@@ -243,9 +243,10 @@ def _deleted(
 
 
 def _same(read: DataFragment, named: DataFragment) -> bool:
-    """Whether both have the same rows, the same deleted rows and the same files."""
+    """Whether both have the same rows, with the same ids, the same deleted rows and the same files."""
     return (
         read.physical_rows == named.physical_rows
+        and read.inline_row_ids == named.inline_row_ids
         and read.deletion_file == named.deletion_file
         and [file_identity(file) for file in read.files] == [file_identity(file) for file in named.files]
     )
