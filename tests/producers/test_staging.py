@@ -179,13 +179,13 @@ def test_a_delete_opens_the_fragments_that_have_its_rows_only(
 
     monkeypatch.setattr(lance.LanceFragment, name, noted)
     few = staging.delete(dataset, "id in (75, 77, 1234) or id between 20 and 29").transaction.delete
-    assert opened == [2, 7, 123]
+    assert sorted(opened) == [2, 7, 123]
     assert list(few.deleted_fragment_ids) == [2]
     assert [(one.id, one.deletion_file.num_deleted_rows) for one in few.updated_fragments] == [(7, 2), (123, 1)]
     opened.clear()
     many = staging.delete(dataset, "id % 20 = 5").transaction.delete
-    assert opened == list(range(0, 301, 2))
-    assert [one.id for one in many.updated_fragments] == opened
+    assert sorted(opened) == list(range(0, 301, 2))  # threads open them
+    assert [one.id for one in many.updated_fragments] == sorted(opened)
     opened.clear()
     assert not staging.delete(dataset, "id = -1").transaction.delete.updated_fragments
     assert not opened
