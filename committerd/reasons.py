@@ -51,6 +51,7 @@ INVALID_REASONS = (
     "no_operation",
     "no_table",
     "number_out_of_bounds",
+    "old_fragment_differs",
     "partial_replacement",
     "path_invalid",
     "path_outside",

@@ -181,6 +181,7 @@ async def judge(
             refused = _other_schema(case, transaction)
             if refused is not None:
                 return refused
+            await _require_as_read(case, transaction, latest)
             return await _with_content(case, Judged(transaction=transaction, create=options.create), files)
         found = since.found
         judged = await _over_history(case, transaction, since)
@@ -355,6 +356,13 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     return _Since(ours=ours, read=read, then=then, theirs=theirs, found=found)
 
 
+async def _require_as_read(case: _Case, transaction: Transaction, then: ManifestFile | None) -> None:
+    """Check what the transaction says of the version `then` (None = no table). Raises `InvalidRequest`."""
+    check = case.operation.validate_as_read
+    if check is not None and then is not None:
+        await case.do(lambda: check(transaction, excerpt(then, transaction)))
+
+
 def _footprint(
     transaction: Transaction, read: ManifestFile | None
 ) -> tuple[ManifestFile | None, Manifest | None, Footprint]:
@@ -372,6 +380,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
     deciding = since.found.deciding
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
         return _conflict(case, since, deciding)
+    await _require_as_read(case, transaction, since.read or case.latest)
     rebase, follow = case.operation.rebase, case.operation.follow
     rebased: Rebased | RowConflict
     if follow is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
@@ -467,6 +476,8 @@ async def _as_followed_member(
     change = await case.do(lambda: row_change(judged.transaction, now))
     if change is None:
         return judged
+    if has_stable_row_ids(latest.outline):
+        await case.do(lambda: require_rows_moved(judged.transaction, now))
     written = {key: BitMap.deserialize(body) for key, body in judged.files.items()}
     places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
     known = await with_rows(change, now, places, limits=case.options.file_limits)

@@ -12,6 +12,7 @@ from pyroaring import BitMap
 from committerd_client import staging
 from committerd_common.messages import Transaction
 from committerd_common.paths import deletion_key
+from committerd_common.row_ids import RowIds, encode_row_ids
 from tests.conformance.facts import manifests
 from tests.conformance.rounds import by_round
 
@@ -21,9 +22,36 @@ pytestmark = pytest.mark.pylance
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A table of 40 rows in two fragments."""
-    path = tmp_path / "t.lance"
-    lance.write_dataset(pa.table({"id": range(40)}), str(path), max_rows_per_file=20, data_storage_version="2.0")
+    return table(tmp_path / "t.lance")
+
+
+@pytest.fixture
+def stable(tmp_path: Path) -> Path:
+    """The same with stable row ids; the rows 3 and 4 have moved to fragment 2."""
+    path = table(tmp_path / "t.lance", stable=True)
+    lance.dataset(str(path)).update({"id": "id"}, where="id IN (3, 4)")
     return path
+
+
+def table(path: Path, *, stable: bool = False) -> Path:
+    lance.write_dataset(
+        pa.table({"id": range(40)}),
+        str(path),
+        max_rows_per_file=20,
+        data_storage_version="2.0",
+        enable_stable_row_ids=stable,
+    )
+    return path
+
+
+def updating(root: Path, condition: str, *row_ids: int) -> Transaction:
+    """An Update; with `row_ids`, its new fragment claims to have these rows."""
+    staged = staging.update(lance.dataset(str(root)), {"id": "id"}, where=condition).transaction
+    if row_ids:
+        (new,) = staged.update.new_fragments
+        new.inline_row_ids = encode_row_ids(RowIds(tuple(range(one, one + 1) for one in row_ids)))
+        new.physical_rows = len(row_ids)
+    return staged
 
 
 def deleting(root: Path, condition: str) -> Transaction:
@@ -51,6 +79,26 @@ async def test_a_member_with_a_wrong_deletion_file_is_refused_alone(root: Path, 
     status, shared = await by_round(root, staged)
     assert (status, shared) == (["COMMITTED", "INVALID", "COMMITTED"], 2)
     assert ids(root) == [0, 2, *range(4, 40)]
+
+
+async def test_a_member_that_moves_a_row_of_a_fragment_in_which_another_deletes_is_refused_alone(stable: Path) -> None:
+    # Fragment 0 still lists row 3, which is in fragment 2 now.
+    staged = [updating(stable, "id = 5"), updating(stable, "id = 2", 3), updating(stable, "id = 4")]
+    status, _ = await by_round(stable, staged)
+    assert status == ["COMMITTED", "INVALID", "COMMITTED"]
+    assert ids(stable) == list(range(40))
+
+
+async def test_a_member_whose_rows_are_followed_moves_no_more_rows_than_it_deletes(stable: Path) -> None:
+    staged = [deleting(stable, "id = 5"), updating(stable, "id = 1", 1, 2), updating(stable, "id = 7")]
+    done = staging.compact_files(lance.dataset(str(stable)), groups=[[0, 1]])
+    reservation = staging.reserve_fragments(lance.dataset(str(stable)), done.ids_needed).transaction
+    await by_round(stable, [reservation])
+    rewrite = done.rewrite([3]).transaction
+    assert await by_round(stable, [rewrite]) == (["COMMITTED"], 1)
+    status, shared = await by_round(stable, staged)
+    assert (status, shared) == (["COMMITTED", "INVALID", "COMMITTED"], 2)
+    assert ids(stable) == [*range(5), *range(6, 40)]
 
 
 async def test_members_that_empty_a_fragment_together_remove_it(root: Path) -> None:

@@ -37,7 +37,7 @@ def test_docker_without_an_engine_does_not_count(tmp_path: Path, script: str, an
     assert not engine_answers(None)
 
 
-def log(level: int, event: str, logger: str = "committerd", **fields: Any) -> logging.LogRecord:
+def log(level: int, event: str, logger: str = "committerd", /, **fields: Any) -> logging.LogRecord:
     return logging.makeLogRecord({"name": logger, "levelno": level, "msg": event, "created": 0.0, **fields})
 
 
@@ -59,8 +59,8 @@ LINES = [
     (log(30, "commit.retried", error="away"), "commit.retried: away"),
     (log(40, "daemon.crashed", exc_info=(ValueError, ValueError("bad"), None)), "daemon.crashed: bad"),
     (log(30, "something"), "something"),
-    (log(30, "it gets over this by itself", logger="kafka.conn"), None),
-    (log(40, "it does not get over this", logger="kafka.conn"), "it does not get over this"),
+    (log(30, "it gets over this by itself", "kafka.conn"), None),
+    (log(40, "it does not get over this", "kafka.conn"), "it does not get over this"),
     (log(20, "http.listening", url="http://x"), None),
 ]
 

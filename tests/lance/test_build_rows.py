@@ -204,6 +204,17 @@ class TestRewrite:
         assert ids(built) == [0, 3, 4, 6, 7, 9, 15, 16, 20]
         assert built.manifest.max_fragment_id == 20
 
+    def test_new_fragments_whose_rows_are_all_deleted_meanwhile_are_not_added(self) -> None:
+        staged = rewriting(((0, 1), (5, 6)))
+        staged.rewrite.groups[0].new_fragments[1].deletion_file.CopyFrom(samples.deletion_file(10))
+        change = staged.rewrite.rewritten_indices.add(old_id=samples.uuid_of(1), new_id=samples.uuid_of(101))
+        change.new_index_files.add(path="x", size_bytes=3)
+        current = table(samples.manifest(fragment(0), fragment(1), fragment(2)), index(1, fragments=[0, 1, 2]))
+        built = after(current, staged)
+        assert ids(built) == [2, 5]
+        assert built.manifest.max_fragment_id == 6
+        assert covered(built) == {"i1": [2, 5]}
+
     def test_every_old_fragment_must_be_there(self) -> None:
         with pytest.raises(InvalidRequest, match=r"fragments \[7, 8\]"):
             after(table(samples.manifest(fragment(0))), rewriting(((0, 7, 8), (9,))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 from pyroaring import BitMap
@@ -18,7 +19,18 @@ from committerd_common.row_ids import (
     encode_versions,
 )
 from tests.lance import samples
-from tests.lance.samples import after, covered, fragment, generation, ids, index, table, transaction, with_row_ids
+from tests.lance.samples import (
+    GIVEN,
+    after,
+    covered,
+    fragment,
+    generation,
+    ids,
+    index,
+    table,
+    transaction,
+    with_row_ids,
+)
 
 
 def updating(*updated: DataFragment, **other: object) -> Transaction:
@@ -167,6 +179,20 @@ def test_a_row_that_moved_before_moves_on_only_from_where_it_is() -> None:
         with_row_ids(fragment(3, rows=1, name="moved0"), [range(3, 4)]), new_fragments=[moved], removed_fragment_ids=[3]
     )
     assert row_ids(after(table(further), again).manifest.fragments[-1]) == [3]
+
+
+def test_each_member_moves_rows_of_fragments_that_lose_rows_for_it() -> None:
+    """Together two faulty members delete as many rows as they move, in the same fragments."""
+    current = table(stable_table(fragment(0), fragment(1)))
+    deleting = [with_row_ids(fragment(number, deleted=1), [range(10 * number, 10 * number + 10)]) for number in (0, 1)]
+    new = [moved_to(number, range(10 * number, 10 * number + 1), rows=1) for number in (0, 1)]
+    members = replace(GIVEN, moves=[(1, frozenset({0})), (1, frozenset({1}))])
+    built = after(current, updating(*deleting, new_fragments=new), members)
+    assert [row_ids(one) for one in built.manifest.fragments[2:]] == [[0], [10]]
+    crossed = updating(*deleting, new_fragments=new[::-1])
+    with pytest.raises(InvalidRequest, match=r"the one with id 10, that fragment 1 has now") as caught:
+        after(current, crossed, members)
+    assert caught.value.code == "row_ids"
 
 
 def test_inserted_rows_get_new_ids_and_this_version() -> None:

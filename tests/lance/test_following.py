@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
+from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.operations import following
 from committerd.lance.operations import rewrite as rewriting
@@ -341,11 +342,20 @@ class TestRewrite:
         assert BitMap.deserialize(rebased.files["_deletions/9-7-70.bin"]) == BitMap(range(10))
 
     def test_must_name_the_fragments_as_they_were_read(self) -> None:
-        for read in (fragment(0, deleted=1), fragment(0, rows=11), fragment(0, name="other"), fragment(5)):
-            conflict = follow(ordered_rewrite(fragment(0), new=(fragment(9),)), read=(read,), latest=())
-            assert isinstance(conflict, RowConflict)
-            assert conflict.rule == "lat"
-            assert "names fragment 0 otherwise than version 5" in conflict.message
+        check = rewriting.REWRITE.validate_as_read
+        assert check is not None
+        named = with_row_ids(fragment(0, deleted=2), [range(10)])
+        staged = ordered_rewrite(named, new=(listed_ids(9, range(8)),))
+        check(staged, manifest(named))
+        wrong = [with_row_ids(fragment(0, deleted=2), [range(5, 15)]), fragment(5)]
+        wrong += [fragment(0, deleted=1), fragment(0, rows=11, deleted=2), fragment(0, name="other", deleted=2)]
+        for read in wrong:
+            if not read.inline_row_ids:
+                with_row_ids(read, [range(10)])
+            with pytest.raises(InvalidRequest, match="names fragment 0 otherwise than version 5 has it"):
+                check(staged, manifest(read))
+        # Nobody follows rows through a group whose counts do not add up.
+        check(ordered_rewrite(DataFragment(id=0), new=(fragment(9),)), manifest(named))
 
     def test_must_have_copied_every_row(self) -> None:
         old, new = with_row_ids(fragment(0), [range(10)]), with_row_ids(fragment(9, rows=9), [range(9)])

@@ -25,7 +25,7 @@ from committerd.lance.operations.rebase import (
     copied,
 )
 from committerd.lance.rows.deletions import clash, deletion_file, rows_deleted, without_rows
-from committerd.lance.versions.fragments import FileIdentity, file_identity
+from committerd.lance.versions.fragments import FileIdentity
 from committerd.lance.versions.moves import moved_groups
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from committerd_common.own_properties import EMPTIED
@@ -95,7 +95,6 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
     """
     rebased = copied(transaction)
     rebased.read_version = facts.latest_version
-    read = {one.id: one for one in facts.read.fragments}
     emptied: list[int] = []
     files: dict[str, bytes] = {}
     rows = 0
@@ -106,12 +105,6 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
             for one in group.old_fragments
             if one.id not in latest or latest[one.id].deletion_file != one.deletion_file
         ]
-        if other := [one.id for one in late if one.id not in read or not _same(read[one.id], one)]:
-            return RowConflict(
-                message=f"it names fragment {other[0]} otherwise than version {transaction.read_version}, which it "
-                "read, so the rows that others deleted can't be followed",
-                rule="lat",
-            )
         dropped = yield from _deleted(late)
         gone = yield from _deleted(latest[one.id] for one in late if one.id in latest)
         places: _Rows = {}
@@ -240,16 +233,6 @@ def _deleted(
     wanted = [Wanted(one, is_staged) for one in fragments if one.HasField("deletion_file")]
     rows = (yield wanted) if wanted else ()
     return {one.fragment.id: deleted for one, deleted in zip(wanted, rows, strict=True)}
-
-
-def _same(read: DataFragment, named: DataFragment) -> bool:
-    """Whether both have the same rows, with the same ids, the same deleted rows and the same files."""
-    return (
-        read.physical_rows == named.physical_rows
-        and read.inline_row_ids == named.inline_row_ids
-        and read.deletion_file == named.deletion_file
-        and [file_identity(file) for file in read.files] == [file_identity(file) for file in named.files]
-    )
 
 
 def _all(fragment: DataFragment) -> BitMap:

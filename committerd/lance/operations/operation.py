@@ -205,6 +205,11 @@ class Operation:
     """
     validate_on: Callable[[Transaction, Manifest], None] = _always_fits
     """Check that it fits the latest version, given as its `excerpt`. Raises `InvalidRequest`."""
+    validate_as_read: Callable[[Transaction, Manifest], None] | None = None
+    """Check what it says of its read version, given as its `excerpt`; None = nothing. Raises `InvalidRequest`.
+
+    If that version can't be read, it is the latest one: then no version since has changed what the transaction names.
+    """
     differing_schema: Callable[[Transaction, Manifest], str | None] = _no_difference
     """The contradiction between the schema of the latest version and files without a read version; None if none."""
 

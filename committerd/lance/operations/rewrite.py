@@ -23,7 +23,7 @@ from committerd.lance.operations.following import carry_deletions
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles, StagedIndexFile
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.draft import Draft, finish, unbuildable
-from committerd.lance.versions.fragments import files_of, set_fragments, with_id
+from committerd.lance.versions.fragments import file_identity, files_of, live_rows, set_fragments, with_id
 from committerd.lance.versions.indices import (
     coverage,
     holds_addresses,
@@ -92,6 +92,32 @@ def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
             require_index_path(file.path, room)
 
 
+def _validate_as_read(transaction: Transaction, read: Manifest) -> None:
+    """Check that the old fragments of groups whose rows can be followed are those of the read version.
+
+    A wrong number of rows, list of row ids or deletion file would lead later Deletes to other rows.
+    """
+    then = {one.id: one for one in read.fragments}
+    groups = zip(moved_groups(transaction, staged=False), transaction.rewrite.groups, strict=True)
+    for one in (old for moved, group in groups if not moved.fault for old in group.old_fragments):
+        if one.id not in then or not _has_same_rows(then[one.id], one):
+            raise InvalidRequest(
+                f"it names fragment {one.id} otherwise than version {read.version} has it, so the rows that others "
+                "delete there can't be followed. Name the fragments as they are at read_version",
+                code="old_fragment_differs",
+            )
+
+
+def _has_same_rows(read: DataFragment, named: DataFragment) -> bool:
+    """Whether both have the same rows, with the same ids, the same deleted rows and the same files."""
+    return (
+        read.physical_rows == named.physical_rows
+        and read.inline_row_ids == named.inline_row_ids
+        and read.deletion_file == named.deletion_file
+        and [file_identity(file) for file in read.files] == [file_identity(file) for file in named.files]
+    )
+
+
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
     groups = tuple(frozenset(old.id for old in group.old_fragments) for group in transaction.rewrite.groups)
     return Footprint(
@@ -151,7 +177,10 @@ def _reuse_version(old: frozenset[int], indices: Iterable[IndexMetadata]) -> int
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
-    """Lance: transaction.rs, build_manifest, Rewrite. The new fragments contain their row ids and lineage."""
+    """Lance: transaction.rs, build_manifest, Rewrite. The new fragments contain their row ids and lineage.
+
+    A new fragment whose rows were all deleted meanwhile is not added (`finish`), and no index covers it.
+    """
     rewrite, manifest = transaction.rewrite, draft.manifest
     groups: list[tuple[list[int], list[int]]] = []
     made: list[DataFragment] = []
@@ -173,7 +202,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
             draft.reserve_ids(fragment_id)
             next_id = max(next_id, fragment_id + 1)
             made.append(with_id(fragment, fragment_id))
-            new.append(fragment_id)
+            if live_rows(fragment) > 0:
+                new.append(fragment_id)
         groups.append((old, new))
     if draft.has_stable_row_ids:
         old_ids = {one for old, _ in groups for one in old}
@@ -244,6 +274,7 @@ REWRITE = Operation(
     carries_row_ids=True,
     own_properties=frozenset({ROWS}),
     validate=_validate,
+    validate_as_read=_validate_as_read,
     footprint=_footprint,
     footprint_of_ours=_footprint_of_ours,
     footprint_of_theirs=_footprint_of_theirs,

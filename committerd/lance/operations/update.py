@@ -172,7 +172,11 @@ def _require_moved_rows(draft: Draft, update: Transaction.Update) -> None:
         )
         deleted += max(rows_gone - fragment.deletion_file.num_deleted_rows, 0)
     require_moved_rows(left, update.new_fragments, deleted=deleted)
-    require_rows_live_in(left, update.new_fragments, existing.newest_first())
+    new = iter(update.new_fragments)
+    members = draft.given.moves or [(len(update.new_fragments), gone | changed.keys())]
+    require_rows_live_in(
+        left, [(list(islice(new, count)), losing) for count, losing in members], existing.newest_first()
+    )
 
 
 UPDATE = Operation(

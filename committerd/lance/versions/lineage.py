@@ -8,7 +8,7 @@ that never goes back.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -115,9 +115,14 @@ def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragmen
 
 
 def require_rows_live_in(
-    left: Sequence[DataFragment], moved: Iterable[DataFragment], newest_first: Iterable[DataFragment]
+    left: Sequence[DataFragment],
+    moves: Iterable[tuple[Iterable[DataFragment], Collection[int]]],
+    newest_first: Iterable[DataFragment],
 ) -> None:
-    """Check that each row that moves is in a fragment of `left`, and has not moved to another one before.
+    """Check that each row that moves is in a fragment that loses rows for it, and has not moved to another one before.
+
+    `moves`: fragments with moved rows, and the ids of the fragments that lose rows for these. `left`: all fragments
+    that lose rows.
 
     Fragments list the ids of deleted rows, too. An Update moves rows to fragments with higher ids, so of all fragments
     that list a row, the one with the highest id holds it. There is one exception: an Update may have moved a row while
@@ -126,12 +131,15 @@ def require_rows_live_in(
     """
     from committerd_common.row_runs import Search
 
-    wanted = BitMap64()
-    for fragment in moved:
-        if fragment.inline_row_ids:
-            wanted |= _row_ids(fragment).bitmap()
-    search = Search(wanted)
-    ids_left = {fragment.id for fragment in left}
+    wanted: list[tuple[BitMap64, Collection[int]]] = []
+    for moved, losing in moves:
+        ids = BitMap64()
+        for fragment in moved:
+            if fragment.inline_row_ids:
+                ids |= _row_ids(fragment).bitmap()
+        if ids:
+            wanted.append((ids, losing))
+    search = Search(BitMap64().union(*(ids for ids, _ in wanted)))
     for fragment in newest_first:
         if search.is_over:
             return
@@ -139,17 +147,17 @@ def require_rows_live_in(
         if not search.may_find(segments):
             continue
         here = search.take(segments)
-        if here and fragment.id not in ids_left:
-            if fragment.HasField("deletion_file"):
-                here = _unchanged_since(here, fragment, left)
-                if not here:
-                    continue
-            raise InvalidRequest(
-                f"the new fragments have {len(here)} rows, such as the one with id {here.min()}, that fragment "
-                f"{fragment.id} has now, and that fragment loses no rows: read the latest version, and "
-                "delete rows where they are",
-                code="row_ids",
-            )
+        for ids, losing in wanted:
+            strange = BitMap64() if fragment.id in losing else here & ids
+            if strange and fragment.HasField("deletion_file"):
+                strange = _unchanged_since(strange, fragment, [one for one in left if one.id in losing])
+            if strange:
+                raise InvalidRequest(
+                    f"the new fragments have {len(strange)} rows, such as the one with id {strange.min()}, that "
+                    f"fragment {fragment.id} has now, and none of that fragment's rows are deleted for them: read the "
+                    "latest version, and delete rows where they are",
+                    code="row_ids",
+                )
 
 
 def _unchanged_since(ids: BitMap64, fragment: DataFragment, others: Iterable[DataFragment]) -> BitMap64:
