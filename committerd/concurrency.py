@@ -29,8 +29,9 @@ async def for_each(
     errors: list[CommitterError] = []
     given = list(items)
     left = iter(given)
-    if len(given) == 1:
-        await work(given[0])
+    if len(given) <= 1:  # most calls: without tasks
+        for item in left:
+            await work(item)
         return
 
     async def take_turns() -> None:

@@ -6,6 +6,7 @@ group, so a standby takes over at once. Any other end of the process is safe too
 
 from __future__ import annotations
 
+import importlib
 import logging
 import random
 import signal
@@ -18,6 +19,7 @@ from uuid import UUID
 
 import anyio
 import anyio.lowlevel
+from anyio import to_thread
 
 from committerd import __version__
 from committerd.committer import Committer, Pace, Parts, State
@@ -52,6 +54,7 @@ _log = logging.getLogger(__name__)
 
 STALLED_SECONDS = 10.0
 """An event loop or Kafka thread that has not run for this long is stuck; only a restart can help."""
+_LOAD_AHEAD_SECONDS = 1.0
 _BEAT_SECONDS = 1.0
 _AHEAD_MAX = timedelta(minutes=5)
 """How far a version's timestamp may be ahead of Kafka's clock, in order to be later than that of the one before."""
@@ -260,6 +263,7 @@ async def run(settings: Settings, around: Surroundings) -> None:
     async with around.serve(pulse.live, pulse.ready) as url, anyio.create_task_group() as tasks:
         _log.info("http.listening", extra={"url": url})
         tasks.start_soon(beat.run)
+        tasks.start_soon(_load_ahead, committer.state)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_at, signals, committer, tasks.cancel_scope, settings.daemon.drain_seconds)
             await committer.run()
@@ -302,6 +306,16 @@ def _lag(state: State, member: Membership) -> int:
     if end is None or state.position is None or member.member_state() == "standby":
         return 0
     return max(end - state.position, 0)
+
+
+async def _load_ahead(state: State) -> None:
+    """Load the library that reads deletion files, so that the first Delete does not wait for it: 0.1 s, 35 MiB.
+
+    Not before the committer has started, so that the start does not wait for it either.
+    """
+    while state.name in ("starting", "standby"):  # noqa: ASYNC110  # the state is a value, and no event
+        await anyio.sleep(_LOAD_AHEAD_SECONDS)
+    await to_thread.run_sync(importlib.import_module, "pyarrow")
 
 
 async def _stop_at(

@@ -43,7 +43,7 @@ from botocore.parsers import ResponseParserError
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
-from committerd.stores.plain_heads import HeadResponse, NoResponse, PlainHeads
+from committerd.stores.plain_reads import GetResponse, HeadResponse, NoResponse, PlainReads
 
 _WAIT_SECONDS_FIRST = 0.1
 _WAIT_SECONDS_MAX = 20.0
@@ -144,12 +144,12 @@ class ErrorResponse:
     """Seconds that the server asks the client to wait."""
 
 
-_heads_sent: ContextVar[list[Any] | None] = ContextVar("_heads_sent", default=None)
-"""The SDK's HeadObject requests that this task has sent."""
+_reads_sent: ContextVar[list[Any] | None] = ContextVar("_reads_sent", default=None)
+"""The SDK's HeadObject and GetObject requests that this task has sent."""
 
 
-def _note_head(request: Any, **_: Any) -> None:
-    sent = _heads_sent.get()
+def _note_read(request: Any, **_: Any) -> None:
+    sent = _reads_sent.get()
     if sent is not None:
         sent.append(request)
 
@@ -196,7 +196,7 @@ class AwsClient:
         self._advice = {**_ADVICE, **advice}
         self._failed = failed
         self._rng = rng
-        self._plain_heads: dict[str, PlainHeads] = {}
+        self._plain_reads: dict[str, PlainReads] = {}
         """By bucket."""
         self._heads = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
         """Leaves a quarter of the connections to other requests."""
@@ -243,34 +243,63 @@ class AwsClient:
 
     async def head(self, where: str, *, bucket: str, key: str) -> dict[str, Any]:
         """Send `head_object` as `repeated` does, and derive from it the parameters that `head_quickly` needs."""
+        return await self._read("head_object", where, bucket=bucket, key=key)
+
+    async def get(self, where: str, *, bucket: str, key: str, span: str) -> dict[str, Any]:
+        """As `head`, with `get_object` and `get_quickly`. `span`: value of the header Range; empty = all."""
+        return await self._read("get_object", where, bucket=bucket, key=key, **({"Range": span} if span else {}))
+
+    async def _read(self, operation: str, where: str, *, bucket: str, key: str, **parameters: Any) -> dict[str, Any]:
         sent: list[Any] = []
-        token = _heads_sent.set(sent)
+        token = _reads_sent.set(sent)
         try:
-            return await self.repeated("head_object", where, Bucket=bucket, Key=key)
+            return await self.repeated(operation, where, Bucket=bucket, Key=key, **parameters)
         finally:
-            _heads_sent.reset(token)
-            if bucket not in self._plain_heads and sent:
-                learnt = await PlainHeads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
+            _reads_sent.reset(token)
+            if bucket not in self._plain_reads and sent:
+                learnt = await PlainReads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
                 if learnt is not None:
-                    self._plain_heads[bucket] = learnt
+                    self._plain_reads[bucket] = learnt
 
     async def head_quickly(self, *, bucket: str, key: str) -> HeadResponse | None:
         """Send a HEAD request without the SDK, which takes several times the CPU time.
 
         Returns None when the caller must use `head` instead: before the first request to a bucket, and after a failure.
         """
-        if bucket not in self._plain_heads:
+        if bucket not in self._plain_reads:
             return None
         await self._opened()
         async with self._heads:
-            plain = self._plain_heads.get(bucket)
+            plain = self._plain_reads.get(bucket)
             if plain is None:
                 return None
-            response = await plain.ask(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
+            response = await plain.head(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
+        self._note_failure(bucket, response)
+        return response if isinstance(response, HeadResponse) else None
+
+    async def get_quickly(self, *, bucket: str, key: str, span: str) -> GetResponse | None:
+        """As `head_quickly`, with a GET request. None also for a missing object. `span`: as for `get`."""
+        if bucket not in self._plain_reads:
+            return None
+        await self._opened()
+        plain = self._plain_reads.get(bucket)
+        if plain is None:
+            return None
+        response = await plain.get(
+            quote(key, safe=_UNQUOTED),
+            span,
+            seconds_max=self._seconds_max(b""),
+            read_seconds_max=self._settings.read_timeout_seconds,
+        )
+        self._note_failure(bucket, response)
+        return response if isinstance(response, GetResponse) else None
+
+    def _note_failure(self, bucket: str, response: object) -> None:
+        if response is NoResponse.THROTTLED:
+            self._failed(Fault.THROTTLED)
         if response is NoResponse.REFUSED:
             # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
-            self._plain_heads.pop(bucket, None)
-        return response if isinstance(response, HeadResponse) else None
+            self._plain_reads.pop(bucket, None)
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.
@@ -300,7 +329,8 @@ class AwsClient:
             if self._client is None:
                 try:
                     made = await self._stack.enter_async_context(self._made())
-                    made.meta.events.register("before-send.s3.HeadObject", _note_head)
+                    for operation in ("HeadObject", "GetObject"):
+                        made.meta.events.register(f"before-send.s3.{operation}", _note_read)
                     self._credentials_written = _written(self._session)
                     self._client = made
                 except (ProfileNotFound, NoRegionError) as error:

@@ -27,6 +27,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -136,19 +137,14 @@ class LocalStore:
         return await self._within_limits(key, lambda: _size(self._root, key))
 
     async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+        """As the port says; looks at all of them in one thread."""
+        return await self._several(keys, partial(_sizes, self._root))
+
+    async def get_several(
+        self, keys: Sequence[str], *, most: int
+    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
         """As the port says; reads all of them in one thread."""
-        results: dict[str, int | ObjectUnreadable | InvalidRequest | None] = {}
-        possible: list[str] = []
-        for key in keys:
-            try:
-                self._path(key)
-                possible.append(key)
-            except InvalidRequest as error:
-                results[key] = error
-        if possible:
-            found = await self._within_limits(possible[0], lambda: _sizes(self._root, possible))
-            results.update(zip(possible, found, strict=True))
-        return [results[key] for key in keys]
+        return await self._several(keys, partial(_bodies, self._root, most=most))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; reads the whole folder, whatever the limit."""
@@ -231,6 +227,23 @@ class LocalStore:
             return None
 
         return await self._within_limits(key, read)
+
+    async def _several(
+        self, keys: Sequence[str], read: Callable[[Sequence[str]], Sequence[_T]]
+    ) -> Sequence[_T | InvalidRequest]:
+        """Call `read` in one thread with all keys that are paths below the root; the error of each other key."""
+        results: dict[str, _T | InvalidRequest] = {}
+        possible: list[str] = []
+        for key in keys:
+            try:
+                self._path(key)
+                possible.append(key)
+            except InvalidRequest as error:
+                results[key] = error
+        if possible:
+            found = await self._within_limits(possible[0], lambda: read(possible))
+            results.update(zip(possible, found, strict=True))
+        return [results[key] for key in keys]
 
     async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
         """Call `read` in a thread and return its result; abandon the thread after `read_seconds_max`.
@@ -477,6 +490,23 @@ def _sizes(root: str, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | 
         except ObjectUnreadable as error:
             sizes.append(error)
     return sizes
+
+
+def _bodies(root: str, keys: Sequence[str], *, most: int) -> Sequence[bytes | ObjectUnreadable | None]:
+    """Return the first `most` bytes of each file, None for a missing one, or its error.
+
+    Raises `StoreUnavailable` for an error that concerns all files.
+    """
+    bodies: list[bytes | ObjectUnreadable | None] = []
+    for key in keys:
+        body: bytes | ObjectUnreadable | None = None
+        try:
+            with _reading(root, key), regular(root, key, follow=_may_be_link(key)) as descriptor:
+                body = os.pread(descriptor, most, 0)
+        except ObjectUnreadable as error:
+            body = error
+        bodies.append(body)
+    return bodies
 
 
 def _remove(root: str, key: str) -> None:

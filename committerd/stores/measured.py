@@ -119,6 +119,15 @@ class MeasuredSeveral(MeasuredStore):
             note(*(words.get(type(size), "unavailable") for size in sizes))
             return sizes
 
+    async def get_several(
+        self, keys: Sequence[str], *, most: int
+    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
+        with self._measured("get_range") as note:
+            bodies = await self._several.get_several(keys, most=most)
+            words = {bytes: "ok", type(None): "absent"}
+            note(*(words.get(type(body), "unavailable") for body in bodies))
+            return bodies
+
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         with self._measured("put") as note:
             await self._several.put_several(objects)

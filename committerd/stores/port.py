@@ -116,6 +116,12 @@ class TakesSeveral(Protocol):
         """As `head` of each key, in order. An error about one key is returned in its place."""
         ...
 
+    async def get_several(
+        self, keys: Sequence[str], *, most: int
+    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
+        """As `get_range` of the first `most` bytes of each key, in order. An error about one key is in its place."""
+        ...
+
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         """As `put` of each (key, body), in any order. If it raises, some objects may have been written."""
         ...

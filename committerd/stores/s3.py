@@ -219,23 +219,19 @@ class S3Store:
 
     async def _read(self, key: str, span: str = "") -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
-        parameters = {"Range": span} if span else {}
+        full = self._key(key)
+        quick = await self._client.get_quickly(bucket=self._bucket, key=full, span=span)
+        if quick is not None:
+            return _part_of(quick.body, quick.content_range)
         try:
-            response = await self._client.repeated(
-                "get_object", self._name(key), Bucket=self._bucket, Key=self._key(key), **parameters
-            )
+            response = await self._client.get(self._name(key), bucket=self._bucket, key=full, span=span)
         except CallFailed as failure:
             if failure.status == 416:
                 return _Part(body=b"", start=0, whole=None)
             if failure.code in _ABSENT:
                 return None
             raise _unread(failure) from failure
-        body, content_range = response["Body"], response.get("ContentRange")
-        if content_range is None:
-            return _Part(body=body, start=0, whole=len(body))
-        # "bytes 3-9/10"
-        bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
-        return _Part(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
+        return _part_of(response["Body"], response.get("ContentRange"))
 
     async def _repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
         try:
@@ -269,6 +265,14 @@ class S3Store:
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full
+
+
+def _part_of(body: bytes, content_range: str | None) -> _Part:
+    """`content_range`: as `bytes 3-9/10`; None = the body is the whole object."""
+    if content_range is None:
+        return _Part(body=body, start=0, whole=len(body))
+    bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
+    return _Part(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
 
 
 def _unread(failure: CallFailed) -> StoreUnavailable:

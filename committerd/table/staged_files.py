@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -40,6 +41,10 @@ _T = TypeVar("_T")
 _NAMED_MAX = 10
 _HEADS_AT_ONCE = 256
 """HEAD requests at the same time. A store with fewer connections queues them."""
+_BODIES_AT_ONCE = 256
+"""Most deletion files, and most transactions with some, that are read in one go."""
+_SMALL_BODY_BYTES = 64 * 1024
+"""Deletion files below this size are read in one go: 16 MiB at most."""
 _MANIFESTS_TRIED = 4
 """Manifests to try when checking that the table is readable: a single one may itself be unreadable."""
 _NAME_CHARS_MAX = 200
@@ -220,24 +225,44 @@ async def check_files_of_several(
     for transaction, files in zip(transactions, files_by, strict=True):
         named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
         keys.append([one.key for one in named if one.base_id is None] if len(named) <= limits.files else [])
-    sizes = await _sizes_found(store, [key for some in keys for key in some])
-    for checked_files, some in zip(found, keys, strict=True):
-        checked_files.sizes = {key: sizes[key] for key in some if key in sizes}
 
-    async def read(one: tuple[StagedFiles, CheckedFiles]) -> None:
-        files, checked_files = one
-        allowance = Allowance(limits)
-        for fragment in staged_deletions(files, None):
-            if not fragment.deletion_file.HasField("base_id"):
-                with suppress(InvalidRequest):
-                    await _check_deletions(places, fragment, checked_files, allowance)
+    async def look() -> None:
+        sizes = await _sizes_found(store, [key for some in keys for key in some])
+        for checked_files, some in zip(found, keys, strict=True):
+            checked_files.sizes = {key: sizes[key] for key in some if key in sizes}
 
-    with_deletions = [
-        one for one in zip(files_by, found, strict=True) if any(f.HasField("deletion_file") for f in one[0].fragments)
-    ]
-    if with_deletions:
-        await for_each(with_deletions, read)
+    deleting: list[tuple[Sequence[DataFragment], CheckedFiles]] = []
+    for files, checked_files in zip(files_by, found, strict=True):
+        own = [one for one in staged_deletions(files, None) if not one.deletion_file.HasField("base_id")]
+        if own:
+            deleting.append((own, checked_files))
+
+    async def read() -> None:
+        for start in range(0, len(deleting), _BODIES_AT_ONCE):
+            await _check_deletions_of_several(places, deleting[start : start + _BODIES_AT_ONCE], limits)
+
+    await for_each([look, read] if deleting else [look], lambda call: call())
     return found
+
+
+async def _check_deletions_of_several(
+    places: Places, deleting: Sequence[tuple[Sequence[DataFragment], CheckedFiles]], limits: FileLimits
+) -> None:
+    """Read the deletion files of these fragments, and note what each holds; skips those that are at fault.
+
+    `deleting`: for each transaction its fragments with deletion files in the table's folder, and where to note them.
+    """
+    keys = [deletion_key(one.id, one.deletion_file, staged=True) for some, _ in deleting for one in some]
+    small = await _small_bodies(places.store, keys[:_BODIES_AT_ONCE])
+
+    async def check(one: tuple[Sequence[DataFragment], CheckedFiles]) -> None:
+        fragments, checked_files = one
+        allowance = Allowance(limits)
+        for fragment in fragments:
+            with suppress(InvalidRequest):
+                await _check_deletions(places, fragment, checked_files, allowance, small=small)
+
+    await for_each(deleting, check)
 
 
 async def require_files(
@@ -377,16 +402,44 @@ class Allowance:
             )
 
 
+async def _small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes]:
+    """Read these objects as far as they are readable and small. A larger one is read to `_SMALL_BODY_BYTES` only."""
+    bodies: dict[str, object] = {}
+
+    async def read(key: str) -> None:
+        with suppress(ObjectUnreadable, InvalidRequest):
+            bodies[key] = await store.get_range(key, 0, _SMALL_BODY_BYTES)
+
+    if len(keys) > 1 and isinstance(store, TakesSeveral):
+        bodies.update(zip(keys, await store.get_several(keys, most=_SMALL_BODY_BYTES), strict=True))
+    else:
+        await for_each(dict.fromkeys(keys), read, at_once=_BODIES_AT_ONCE)
+    return {key: body for key, body in bodies.items() if isinstance(body, bytes) and len(body) < _SMALL_BODY_BYTES}
+
+
 async def _check_deletions(
-    places: Places, fragment: DataFragment, checked_files: CheckedFiles, allowance: Allowance
+    places: Places,
+    fragment: DataFragment,
+    checked_files: CheckedFiles,
+    allowance: Allowance,
+    *,
+    small: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Read a staged deletion file, unless `checked_files` has it for the same description of the fragment."""
+    """Read a staged deletion file, unless `checked_files` has it for the same description of the fragment.
+
+    `small`: the bodies of deletion files in the table's folder that were just read, by key.
+    """
     key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
     described = DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
     known = checked_files.deletions.get(key)
-    if known is None or known[0] != described:
+    if known is not None and known[0] == described:
+        return
+    body = small.get(key)
+    if body is not None:
+        rows = _decoded(places, places.store, key, body, fragment, staged=True, allowance=allowance)
+    else:
         rows = await read_deletions(places, fragment, staged=True, allowance=allowance, again=True)
-        checked_files.deletions[key] = described, len(rows)
+    checked_files.deletions[key] = described, len(rows)
 
 
 async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allowance) -> None:
@@ -513,6 +566,20 @@ async def read_deletions(
     body = await read_named(store, key, lambda: store.get(key) if most is None else store.get_range(key, 0, most))
     if body is None:
         raise missing_file([key])
+    return _decoded(places, store, key, body, fragment, staged=staged, allowance=allowance)
+
+
+def _decoded(
+    places: Places,
+    store: ObjectStore,
+    key: str,
+    body: bytes,
+    fragment: DataFragment,
+    *,
+    staged: bool,
+    allowance: Allowance | None,
+) -> BitMap:
+    """The rows that the deletion file of a fragment holds; keeps them. Raises as `read_deletions`."""
     if allowance is not None:
         allowance.spend(body, key)
     rows = decode_deletions(body, fragment, staged=staged)
@@ -603,7 +670,7 @@ def _is_uncounted(fragment: DataFragment) -> bool:
 
 async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
     """Return the size in bytes of each object, None for a missing one. Raises as `read_named`."""
-    if isinstance(store, TakesSeveral) and len(keys) > 1:
+    if len(keys) > 1 and isinstance(store, TakesSeveral):
         found_sizes = dict(zip(keys, await store.head_several(keys), strict=True))
     else:
         found_sizes = {}

@@ -193,6 +193,16 @@ class SwiftStore(FakeStore):
         found: list[int | None] = await self._read("head_several", f"{len(keys)} keys", sizes)
         return found
 
+    async def get_several(
+        self, keys: Sequence[str], *, most: int
+    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
+        def bodies() -> list[bytes | None]:
+            found = [self._bucket.objects.get(key) for key in keys]
+            return [None if body is None else body[:most] for body in found]
+
+        found: list[bytes | None] = await self._read("get_several", f"{len(keys)} keys", bodies)
+        return found
+
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         for key, body in objects:
             await self.put(key, body)

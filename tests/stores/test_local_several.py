@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created
 from tests.stores.kernel import note_calls
@@ -108,3 +108,16 @@ async def test_nothing_is_known_of_any_when_the_folder_can_not_be_synced(
     assert "1.manifest was created" in str(answer)
     assert "2.manifest was there" in str(answer)
     assert isinstance(answer.__cause__, OSError)
+
+
+async def test_several_are_read_as_each_alone(store: LocalStore) -> None:
+    await store.put("_deletions/long", b"0123456789")
+    await store.put("_deletions/short", b"01")
+    os.symlink("long", Path(store.uri, "_deletions/link"))
+    os.mkdir(Path(store.uri, "_deletions/folder"))
+    keys = [f"_deletions/{name}" for name in ("long", "nothing", "short", "link", "folder", "../out", "long")]
+    long, nothing, short, link, folder, out, again = await store.get_several(keys, most=4)
+    assert (long, nothing, short, folder, again) == (b"0123", None, b"01", None, b"0123")
+    assert isinstance(link, ObjectUnreadable)
+    assert isinstance(out, InvalidRequest)
+    assert await store.get_several([], most=4) == []

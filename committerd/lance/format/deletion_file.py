@@ -60,12 +60,13 @@ def _decode_arrow(body: bytes) -> BitMap:
     import pyarrow as pa
 
     try:
-        with pa.ipc.open_file(pa.BufferReader(body)) as reader:
-            if reader.num_record_batches != 1:
-                raise MalformedError(f"it has {reader.num_record_batches} batches; one is needed")
-            _require_schema(reader.schema)
-            batch = reader.get_batch(0)
-            batch.validate(full=True)
+        # Without threads, because handing a file of some bytes to one takes three times as long as reading it.
+        reader = pa.ipc.open_file(pa.py_buffer(body), options=pa.ipc.IpcReadOptions(use_threads=False))
+        if reader.num_record_batches != 1:
+            raise MalformedError(f"it has {reader.num_record_batches} batches; one is needed")
+        _require_schema(reader.schema)
+        batch = reader.get_batch(0)
+        batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise MalformedError(f"it is not an Arrow file: {error}") from error
     column = batch.column(0)
