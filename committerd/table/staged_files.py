@@ -436,7 +436,7 @@ async def _check_deletions(
         return
     body = small.get(key)
     if body is not None:
-        rows = _decoded(places, places.store, key, body, fragment, staged=True, allowance=allowance)
+        rows = _decoded(places, fragment, body, store=places.store, key=key, staged=True, allowance=allowance)
     else:
         rows = await read_deletions(places, fragment, staged=True, allowance=allowance, again=True)
     checked_files.deletions[key] = described, len(rows)
@@ -566,16 +566,16 @@ async def read_deletions(
     body = await read_named(store, key, lambda: store.get(key) if most is None else store.get_range(key, 0, most))
     if body is None:
         raise missing_file([key])
-    return _decoded(places, store, key, body, fragment, staged=staged, allowance=allowance)
+    return _decoded(places, fragment, body, store=store, key=key, staged=staged, allowance=allowance)
 
 
 def _decoded(
     places: Places,
+    fragment: DataFragment,
+    body: bytes,
+    *,
     store: ObjectStore,
     key: str,
-    body: bytes,
-    fragment: DataFragment,
-    *,
     staged: bool,
     allowance: Allowance | None,
 ) -> BitMap:
