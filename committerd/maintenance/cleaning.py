@@ -5,12 +5,16 @@ The order is what makes it safe while others write:
 1. All files are listed. What is written later is not in the list, and stays.
 2. All versions are read, then the records that wait, then the versions that came meanwhile. So a file of a record is
    seen in the record, or in the version that committed it.
-3. Before each step, the records that were staged since are read, tags and branches, and the versions that came since.
-4. What the step deletes is written down. Then the manifests go, the oldest first. Step 3 is done once more, since a
-   version may have been restored until then, and the files go. So a killed run leaves versions that are whole, and
-   files that no version names; the next run finds these in the report.
+3. A step is some versions, the oldest first, with all files that go with them. Before each step, and each further time
+   that files are deleted, the records that were staged since are read, tags and branches, and the versions that came
+   since.
+4. What the step deletes is written down. Then the manifests go, the oldest first. Then the files go, after another
+   look, since a version may have been restored until then. A run that is stopped between two steps has left nothing of
+   a version. One that is stopped or killed within a step leaves versions that are whole, and files that no version
+   names; the next run finds these in the report.
 
-A writer that stages a file which is older than `reclaim_ms` and was in no version may lose it.
+Files that go without a version are the last steps. A writer that stages a file which is older than `reclaim_ms` and was
+in no version may lose it.
 """
 
 from __future__ import annotations
@@ -18,27 +22,29 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from committerd.concurrency import for_each
 from committerd.errors import SettingsError, StoreUnavailable
 from committerd.maintenance import report
-from committerd.maintenance.files import File, Named, Why, deletable
-from committerd.maintenance.names import owner
+from committerd.maintenance.files import File, Why, why
+from committerd.maintenance.lists import Going, Lists
 from committerd.maintenance.report import Report
 from committerd.maintenance.survey import (
     Survey,
     detached_manifests,
-    named_by_versions,
+    named_by_version,
     references,
     survey,
 )
 from committerd.maintenance.versions import Choice, Kept, Needs, Retention, choose
-from committerd.maintenance.waiting import StagedTopic, Wanted, named_at, staged_since, waiting
-from committerd.queue.position import decode_position
+from committerd.maintenance.waiting import StagedTopic, Wanted, keep_named_at, staged_since, waiting
+from committerd.queue.position import Position, decode_position
+from committerd.queue.start import owed_from
 from committerd.stores.port import Walkable
 from committerd.table.versions import Table
 from committerd_common.paths import (
@@ -56,6 +62,9 @@ _log = logging.getLogger(__name__)
 _FOLDERS = (DATA, DELETIONS, INDICES, TRANSACTIONS, VERSIONS)
 _STEP_MAX = 1000
 """Most files that are deleted after one look at what was staged since."""
+_AT_ONCE = 16
+_REPORT_MAX = 10_000
+"""Most files in one report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +74,8 @@ class Policy:
     keep_ms: int
     keep_versions: int
     reclaim_ms: int
+    republish_max: int
+    """Most outcomes that a committer publishes again when its group has no offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +84,26 @@ class Found:
 
     latest: int
     choice: Choice
-    files: Sequence[tuple[File, Why]]
-    """All that may go, the manifests of `choice.removable` among them, in the order in which they go."""
+    going: Mapping[Why, tuple[int, int]]
+    """Number and bytes of the files that may go, by reason; the manifests of `choice.removable` among them."""
     bytes_in_all: int
     unneeded_bytes: int
     """Size of the files that nothing needs and that are too young to go."""
     oldest_read_version: int | None
     """The lowest read version of the records that wait."""
     waiting_records: int
+    manifests: Mapping[str, int]
+    """The versions in `choice.removable`, by the keys of their manifests."""
     seen: frozenset[str] = frozenset()
     """The keys of the manifests that were read."""
 
     @property
     def bytes(self) -> int:
-        return sum(file.size for file, _ in self.files)
+        return sum(size for _, size in self.going.values())
 
     def count(self, reason: Why) -> tuple[int, int]:
         """Number and bytes of the files that go for this reason."""
-        sizes = [file.size for file, why in self.files if why is reason]
-        return len(sizes), sum(sizes)
+        return self.going.get(reason, (0, 0))
 
 
 @dataclass(slots=True)
@@ -104,12 +116,12 @@ class Cleaned:
     by_reason: dict[str, int] = field(default_factory=dict)
     """Number of deleted files, by reason."""
 
-    def add(self, files: Sequence[tuple[File, Why]]) -> None:
-        for file, why in files:
+    def add(self, files: Sequence[Going]) -> None:
+        for file, reason in files:
             self.files += 1
             self.bytes += file.size
-            self.by_reason[why.value] = self.by_reason.get(why.value, 0) + 1
-            self.versions += why is Why.MANIFEST
+            self.by_reason[reason.value] = self.by_reason.get(reason.value, 0) + 1
+            self.versions += reason is Why.MANIFEST
 
 
 @dataclass(slots=True)
@@ -118,18 +130,10 @@ class _Since:
 
     seen: set[str]
     """The keys of the manifests that were read."""
-    names: set[str] = field(default_factory=set)
-    """The files that stay after all."""
-    stay: set[str] = field(default_factory=set)
-    """The keys of the manifests that stay after all."""
-    gone: set[str] = field(default_factory=set)
-    """The keys of the manifests that were deleted."""
-    read_at: int | None = None
-    """The lowest version at which a record was read that was staged since."""
-
-    def still(self, files: Sequence[tuple[File, Why]]) -> list[tuple[File, Why]]:
-        """What of it may go nevertheless."""
-        return [(file, why) for file, why in files if file.key not in self.stay and owner(file.key) not in self.names]
+    going: dict[str, int]
+    """The versions that are still to be deleted, by the keys of their manifests."""
+    read_at: int
+    """The lowest version at which a record was read that was staged since; the latest one if there is none."""
 
 
 class Cleaning:
@@ -154,6 +158,11 @@ class Cleaning:
         self._note = note
         self._read_to = 0
         """The end of the staged topic up to which `look` has read it."""
+        self._lists = Lists()
+
+    def close(self) -> None:
+        """Delete the temporary file in which the last look has its lists."""
+        self._lists.close()
 
     async def look(self) -> Found:
         """Find out what may be deleted; deletes nothing.
@@ -161,23 +170,42 @@ class Cleaning:
         Raises `StoreUnavailable`, `QueueUnavailable`, `CorruptTable`, and `UnsupportedTable` for a table that may name
         files in a way that this version of committerd does not know.
         """
+        self._lists.close()
+        lists = self._lists = Lists()
         now_ms = await self._common_now_ms()
-        files = await self._files()
-        modified = {one.key: one.modified_ms for one in files if one.key.startswith(VERSIONS)}
-        found = await survey(self._table, modified)
+        manifests = await self._list_files()
+        lately_ms = now_ms - self._policy.reclaim_ms
+        found = await survey(self._table, manifests, lists, refused_after_ms=lately_ms)
         settled_latest = found.latest
-        wanted, self._read_to = await waiting(self._topic, self._table.store, found.position)
-        await survey(self._table, modified, found)
+        wanted, self._read_to = await waiting(self._topic, self._table.store, found.position, lists.keep)
+        await survey(self._table, manifests, lists, refused_after_ms=lately_ms, known=found)
         choice = await self._choose(found, wanted, settled_latest, now_ms)
-        named = await self._named(found, wanted, choice, modified, now_ms=now_ms)
-        seen = {*map(self._manifest, found.facts), *detached_manifests(modified)}
-        return replace(self._found(files, found, wanted, choice, named=named, now_ms=now_ms), seen=frozenset(seen))
+        removable = {self._manifest(one): one for one in choice.removable}
+        above = max(choice.removable, default=0)
+        detached = detached_manifests(manifests)
+        for key in [*(self._manifest(one) for one in choice.kept if one <= above), *detached]:
+            lists.keep(await named_by_version(self._table, key))
+        if found.refused and await self._is_of_this_topic(found.position):
+            await keep_named_at(self._topic, self._table.store, found.refused, lists.keep)
+        await self._read_promises()
+        lists.decide(partial(why, before_ms=lately_ms), removable, above=above)
+        return Found(
+            latest=found.latest,
+            choice=choice,
+            going=lists.totals(),
+            bytes_in_all=lists.bytes_in_all(),
+            unneeded_bytes=lists.bytes_unneeded(above=above),
+            oldest_read_version=wanted.read_at,
+            waiting_records=wanted.records,
+            manifests=removable,
+            seen=frozenset({*map(self._manifest, found.facts), *detached}),
+        )
 
     async def indices_in_the_making(self) -> set[str]:
         """The names of the indices that waiting records create or replace."""
         latest = await self._table.latest()
         position = decode_position(latest.outline.table_metadata) if latest is not None else None
-        return (await waiting(self._topic, self._table.store, position))[0].indices
+        return (await waiting(self._topic, self._table.store, position, lambda _: None))[0].indices
 
     async def clean(
         self,
@@ -191,46 +219,63 @@ class Cleaning:
         `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows.
         """
         cleaned = Cleaned()
-        left = list(found.files)
-        since = _Since(seen=set(found.seen))
-        started_ms, number = self._now_ms(), 0
-        while left and may_go_on():
-            await self._look_again(found, since, left)
-            left = since.still(left)
-            step, left = left[:_STEP_MAX], left[_STEP_MAX:]
-            if not step:
-                continue
-            keys = {file.key for file, _ in step}
-            written = Report(
-                key=report.report_key(started_ms, number),
-                versions=[one for one in found.choice.removable if self._manifest(one) in keys],
-                files=step,
-            )
-            number += 1
-            await self._table.store.put(written.key, written.encode(time_ms=self._now_ms()))
-            manifests = [one for one in step if one[1] is Why.MANIFEST]
-            rest = [one for one in step if one[1] is not Why.MANIFEST]
-            await self._delete(manifests, in_order=True)
-            cleaned.add(manifests)
-            since.gone |= {file.key for file, _ in manifests}
-            if manifests:
-                await self._look_again(found, since, [*rest, *left])
-                rest = since.still(rest)
-            await self._delete(rest)
-            cleaned.add(rest)
-            await self._table.store.put(report.done_key(written.key), b"")
-        if not left:
+        since = _Since(seen=set(found.seen), going=dict(found.manifests), read_at=found.latest)
+        number = 0
+        started_ms = self._now_ms()
+        while (turn := self._lists.next_turn(_STEP_MAX)) is not None and may_go_on():
+            await self._look_again(since)
+            reports = []
+            for page in self._lists.pages(turn, _REPORT_MAX):
+                reports.append(report.report_key(started_ms, number))
+                number += 1
+                await self._write_down(reports[-1], since, page)
+            await self._step(turn, since, cleaned, may_go_on)
+            if self._lists.first(turn, 1, manifests=False):
+                break  # it has to end; the reports say what is left
+            for key in reports:
+                await self._table.store.put(report.done_key(key), b"")
+        if self._lists.next_turn(1) is None:
             await self._finish(found, cleaned, summary)
         return cleaned
 
-    async def _files(self) -> list[File]:
+    async def _write_down(self, key: str, since: _Since, page: Sequence[Going]) -> None:
+        versions = [since.going[file.key] for file, reason in page if reason is Why.MANIFEST]
+        body = Report(key=key, versions=versions, files=page).encode(time_ms=self._now_ms())
+        await self._table.store.put(key, body)
+
+    async def _step(self, turn: int, since: _Since, cleaned: Cleaned, may_go_on: Callable[[], bool]) -> None:
+        """Delete what goes in the turns up to this one: all manifests, then the other files."""
+        lists, is_later = self._lists, False
+        while manifests := lists.first(turn, _STEP_MAX, manifests=True):
+            await self._delete(manifests, in_order=True)
+            cleaned.add(manifests)
+            for file, _ in manifests:
+                del since.going[file.key]
+            is_later = True
+        while files := lists.first(turn, _STEP_MAX, manifests=False):
+            if is_later:
+                await self._look_again(since)
+                files = lists.still(files)
+            await self._delete(files)
+            cleaned.add(files)
+            is_later = True
+            if not may_go_on():
+                return
+
+    async def _list_files(self) -> dict[str, File]:
+        """List all files; those of the versions are returned too."""
         assert isinstance(self._store, Walkable)
-        return [
-            File(key=one.key, size=one.size, modified_ms=one.modified_ms)
-            for folder in _FOLDERS
-            async for batch in self._store.walk(folder)
-            for one in batch
-        ]
+        of_versions: dict[str, File] = {}
+        for folder in _FOLDERS:
+            async for batch in self._store.walk(folder):
+                files = [File(key=one.key, size=one.size, modified_ms=one.modified_ms) for one in batch]
+                self._lists.add(files)
+                if folder == VERSIONS:
+                    of_versions |= {one.key: one for one in files}
+        return of_versions
+
+    async def _is_of_this_topic(self, position: Position | None) -> bool:
+        return position is None or position.topic_id == await self._topic.topic_id()
 
     async def _choose(self, found: Survey, wanted: Wanted, settled_latest: int, now_ms: int) -> Choice:
         names = await references(self._table.store)
@@ -238,7 +283,7 @@ class Cleaning:
             tagged=names.tagged,
             branched=names.branched,
             read_at=wanted.read_at,
-            acknowledged=await self._topic.acknowledged(),
+            unpublished=await self._first_unpublished(found.position),
         )
         retention = Retention(keep_ms=self._policy.keep_ms, keep_versions=self._policy.keep_versions)
         choice = choose(list(found.facts.values()), needs, retention, now_ms=now_ms)
@@ -246,81 +291,49 @@ class Cleaning:
         late = {one: Kept.AGE for one in choice.removable if one >= settled_latest}
         return Choice(removable=tuple(one for one in choice.removable if one not in late), kept={**choice.kept, **late})
 
-    async def _named(
-        self, found: Survey, wanted: Wanted, choice: Choice, modified: Mapping[str, int], *, now_ms: int
-    ) -> Named:
-        """The names that decide."""
-        above = max(choice.removable, default=0)
-        kept = {name for name, version in found.last_named.items() if version > above}
-        below = [self._manifest(one) for one in choice.kept if one <= above]
-        kept |= await named_by_versions(self._table, [*below, *detached_manifests(modified)])
-        kept |= wanted.names
-        lately = [offset for offset, time_ms in found.refused.items() if time_ms > now_ms - self._policy.reclaim_ms]
-        if lately and (found.position is None or found.position.topic_id == await self._topic.topic_id()):
-            kept |= await named_at(self._topic, self._table.store, lately)
-        return Named(kept=kept, removed=found.last_named.keys(), unfinished=await self._promised())
+    async def _first_unpublished(self, position: Position | None) -> int | None:
+        """The first offset whose outcome a committer may have to publish again; None if there is none."""
+        if position is None:
+            return None
+        acknowledged = await self._topic.acknowledged(position.era)
+        return owed_from(position, acknowledged, republish_max=self._policy.republish_max)
 
-    def _found(
-        self, files: Sequence[File], found: Survey, wanted: Wanted, choice: Choice, *, named: Named, now_ms: int
-    ) -> Found:
-        manifests = {self._manifest(one): number for number, one in enumerate(choice.removable)}
-        going = [(file, Why.MANIFEST) for file in files if file.key in manifests]
-        going.sort(key=lambda one: manifests[one[0].key])
-        others = deletable(files, named, before_ms=now_ms - self._policy.reclaim_ms)
-        gone = {file.key for file, _ in others}
-        unneeded = [one for one in files if one.key not in gone and _is_unnamed(one, named)]
-        return Found(
-            latest=found.latest,
-            choice=choice,
-            files=[*going, *others],
-            bytes_in_all=sum(one.size for one in files),
-            unneeded_bytes=sum(one.size for one in unneeded),
-            oldest_read_version=wanted.read_at,
-            waiting_records=wanted.records,
-        )
-
-    async def _promised(self) -> frozenset[str]:
-        """The keys that killed runs were about to delete with their versions."""
-        keys: set[str] = set()
+    async def _read_promises(self) -> None:
+        """Note the keys that killed runs were about to delete with their versions."""
         for key in report.unfinished_reports(await self._table.store.list(report.FOLDER)):
             body = await self._table.store.get(key)
-            keys |= report.promised(body or b"")
-        return frozenset(keys)
+            self._lists.promise(report.promised(body or b""))
 
-    async def _look_again(self, found: Found, since: _Since, left: Sequence[tuple[File, Why]]) -> None:
-        """Add what stays because of newer records, tags, branches and versions. `left`: what is not deleted yet."""
-        store = self._table.store
-        staged, self._read_to = await staged_since(self._topic, store, self._read_to)
-        since.names |= staged.names
-        if staged.read_at is not None:
-            since.read_at = min(staged.read_at, since.read_at or staged.read_at)
+    async def _look_again(self, since: _Since) -> None:
+        """Let stay what newer records, tags, branches and versions need."""
+        store, lists = self._table.store, self._lists
+        staged, self._read_to = await staged_since(self._topic, store, self._read_to, lists.keep)
         names = await references(store)
-        needed = names.tagged | names.branched
-        read_at = found.latest if since.read_at is None else since.read_at
-        manifests = {self._manifest(one): one for one in found.choice.removable}
-        open_keys = {key: one for key, one in manifests.items() if key not in since.gone | since.stay}
-        stay = {key for key, one in open_keys.items() if one in needed or one >= read_at}
+        stay = {*map(self._manifest, names.tagged | names.branched)} & since.going.keys()
+        if staged.read_at is not None and staged.read_at < since.read_at:
+            since.read_at = staged.read_at
+            stay |= {key for key, version in since.going.items() if version >= since.read_at}
         listed = [*map(self._manifest, await self._table.versions()), *detached_manifests(await store.list(VERSIONS))]
         new = set(listed) - since.seen
-        brought = await named_by_versions(self._table, new)
-        back = brought & {owner(file.key) for file, why in left if why is Why.VERSION}
-        if back:  # a version was restored
-            for key in open_keys.keys() - stay:
-                if back & await named_by_versions(self._table, [key]):
-                    stay.add(key)
-        since.names |= brought | await named_by_versions(self._table, stay)
-        since.stay |= stay
+        restored: set[str] = set()
+        for key in new:
+            brought = await named_by_version(self._table, key)
+            restored |= lists.go_with_versions(brought)
+            lists.keep(brought)
         since.seen |= new
+        for key in since.going if restored else ():
+            if not restored.isdisjoint(await named_by_version(self._table, key)):
+                stay.add(key)
+        for key in stay:
+            del since.going[key]
+            lists.keep([key])
+            lists.keep(await named_by_version(self._table, key))
 
-    async def _delete(self, files: Sequence[tuple[File, Why]], *, in_order: bool = False) -> None:
-        for file, why in files:
-            self._note(report.line(file, why))
-        keys = [file.key for file, _ in files]
-        if not in_order:
-            await for_each(keys, self._table.store.delete)
-            return
-        for key in keys:
-            await self._table.store.delete(key)
+    async def _delete(self, files: Sequence[Going], *, in_order: bool = False) -> None:
+        for file, reason in files:
+            self._note(report.line(file, reason))
+        await for_each([file.key for file, _ in files], self._table.store.delete, at_once=1 if in_order else _AT_ONCE)
+        self._lists.deleted(files)
 
     async def _finish(self, found: Found, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
         store, now_ms = self._table.store, await self._common_now_ms()
@@ -357,8 +370,3 @@ class Cleaning:
                 if one.key == report.CLOCK:
                     return min(self._now_ms(), one.modified_ms)
         raise StoreUnavailable(f"{self._table.uri}: {report.CLOCK} is not listed, so the store's time is not known")
-
-
-def _is_unnamed(file: File, named: Named) -> bool:
-    name = owner(file.key)
-    return name is not None and name not in named.kept

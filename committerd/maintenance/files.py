@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,34 +34,28 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """The names that decide, as `names.owner` gives them."""
+class Standing:
+    """Who names a file, by the name that `names.owner` gives it."""
 
-    kept: Set[str]
-    """By versions that stay, by records that wait, and by records that were refused lately."""
-    removed: Set[str]
-    """By versions that are deleted."""
-    unfinished: Set[str] = frozenset()
-    """Keys that an earlier run was about to delete with their versions when it ended."""
+    kept: bool = False
+    """A version that stays, a record that waits, or a record that was refused lately."""
+    removed: bool = False
+    """Versions that are deleted, and nothing else."""
+    promised: bool = False
+    """An earlier run was about to delete it with its version when it ended."""
 
 
-def why(file: File, named: Named, *, before_ms: int) -> Why | None:
+def why(file: File, standing: Standing, *, before_ms: int) -> Why | None:
     """Why the file goes; None if it stays. `before_ms`: an unnamed file goes only if it was last written before."""
     if file.key.startswith(VERSIONS):
         return _why_of_version(file, before_ms)
-    name = owner(file.key)
-    if name is None or name in named.kept:
+    if owner(file.key) is None or standing.kept:
         return None
-    if name in named.removed or file.key in named.unfinished:
+    if standing.removed or standing.promised:
         return Why.VERSION
     if file.modified_ms >= before_ms:
         return None
     return Why.TEMPORARY if is_temporary(file.key) else Why.UNNAMED
-
-
-def deletable(files: Iterable[File], named: Named, *, before_ms: int) -> list[tuple[File, Why]]:
-    """The files that go, each with the reason."""
-    return [(file, found) for file in files if (found := why(file, named, before_ms=before_ms)) is not None]
 
 
 def _why_of_version(file: File, before_ms: int) -> Why | None:

@@ -7,14 +7,18 @@ the order of the table, and fragments that a version shares with the one above i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from pyroaring import BitMap64
+
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.maintenance.files import File
+from committerd.maintenance.lists import Lists
 from committerd.maintenance.names import Names
 from committerd.maintenance.versions import VersionFacts
 from committerd.queue.outcomes import settled_by
@@ -24,6 +28,8 @@ from committerd.table.versions import Table
 from committerd_common.paths import VERSIONS, NamingScheme, manifest_key
 
 _AT_ONCE = 8
+_BYTES_AT_ONCE = 16 * 1024 * 1024
+"""Most bytes of manifests in memory, unless a single one has more."""
 _OURS = "committerd."
 _TAGS, _BRANCHES = "_refs/tags/", "_refs/branches/"
 
@@ -33,12 +39,12 @@ class Survey:
     """What the versions of a table say, as far as they were read."""
 
     facts: dict[int, VersionFacts] = field(default_factory=dict)
-    last_named: dict[str, int] = field(default_factory=dict)
-    """By name of a file: the highest version that names it."""
-    refused: dict[int, int] = field(default_factory=dict)
-    """By offset of a record that was refused: when, in Unix milliseconds."""
+    refused: BitMap64 = field(default_factory=BitMap64)
+    """The offsets of the records that were refused lately."""
     position: Position | None = None
     """The highest position that a version carries."""
+    key_sets: dict[frozenset[str], frozenset[str]] = field(default_factory=dict)
+    """Versions have few different sets of keys, and share them."""
 
     @property
     def latest(self) -> int:
@@ -54,71 +60,104 @@ class References:
     branched: frozenset[int]
 
 
-async def survey(table: Table, modified_ms: dict[str, int], known: Survey | None = None) -> Survey:
-    """Read the versions that `known` does not have, and add them to it.
+async def survey(
+    table: Table, manifests: Mapping[str, File], lists: Lists, *, refused_after_ms: int, known: Survey | None = None
+) -> Survey:
+    """Read the versions that `known` does not have, and add them to it, and the names that they give to `lists`.
 
-    `modified_ms`: when the manifests were written, by key. Raises `StoreUnavailable`, `UnsupportedTable` for a version
-    that may name files in an unknown way, and `CorruptTable` for one that can't be read: what it names is not known.
+    `manifests`: what a listing says of them, by key. `refused_after_ms`: refusals of older versions don't matter.
+    Raises `StoreUnavailable`, `UnsupportedTable` for a version that may name files in an unknown way, and
+    `CorruptTable` for one that can't be read: what it names is not known.
     """
     found = known if known is not None else Survey()
     versions = [one for one in await table.versions() if one not in found.facts]
     versions.reverse()
-    above: Sequence[bytes] = ()
-    for first in range(0, len(versions), _AT_ONCE):
+    reading = _Reading(found, table, manifests, lists, refused_after_ms)
+    for batch in _batches(versions, [_size(table, manifests, one) for one in versions]):
         bodies: dict[int, bytes | None] = {}
 
         async def fetch(version: int, into: dict[int, bytes | None] = bodies) -> None:
             into[version] = await table.store.get(_key(table, version))
 
-        batch = versions[first : first + _AT_ONCE]
         await for_each(batch, fetch, at_once=_AT_ONCE)
         for version in batch:
-            body = bodies[version]
+            body = bodies.pop(version)
             if body is not None:  # None: another cleanup has deleted it since the listing
-                above = await _add(found, table, version, body, above=above, modified_ms=modified_ms)
+                await reading.add(version, body)
     return found
 
 
-async def _add(
-    found: Survey, table: Table, version: int, body: bytes, *, above: Sequence[bytes], modified_ms: dict[str, int]
-) -> Sequence[bytes]:
-    """Add one version. `above`: the chunks of fragments of the version read before it. Returns those of this one."""
-    file = decode(body)
-    if file.version != version:
-        raise CorruptTable(f"the manifest of version {version} says that it is version {file.version}")
-    names = Names()
-    chunks = list(file.fragments.bodies())
-    names.add_parts(
-        file, [own for own, other in zip_longest(chunks, above) if own and not (other or b"").startswith(own)]
-    )
-    for name in names.keys:
-        if found.last_named.get(name, 0) < version:
-            found.last_named[name] = version
-    settled = settled_by(await table.transaction(file), version=version)
-    written = modified_ms.get(_key(table, version), 0)
-    time_ms = max(file.outline.timestamp.ToMilliseconds(), written)
-    for refusal in settled.refusals:
-        found.refused[refusal.offset] = max(time_ms, found.refused.get(refusal.offset, 0))
-    if settled.ours:
-        positions = (one for one in (found.position, _position(file)) if one is not None)
-        found.position = highest(positions)
-    found.facts[version] = VersionFacts(
-        version=version,
-        time_ms=time_ms,
-        from_queue=settled.ours,
-        keys=frozenset(key for key in file.outline.table_metadata if key.startswith(_OURS)),
-        last_offset=max((one.offset for one in settled.entries()), default=-1),
-    )
-    return chunks
+def _batches(versions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """The versions in runs that are read at once."""
+    run: list[int] = []
+    taken = 0
+    for version, size in zip(versions, sizes, strict=True):
+        if run and (len(run) == _AT_ONCE or taken + size > _BYTES_AT_ONCE):
+            yield run
+            run, taken = [], 0
+        run.append(version)
+        taken += size
+    if run:
+        yield run
 
 
-async def named_by_versions(table: Table, keys: Iterable[str]) -> set[str]:
-    """The files that the manifests with these keys name; those that are gone name none."""
+def _size(table: Table, manifests: Mapping[str, File], version: int) -> int:
+    """The size of a manifest in bytes; one that came after the listing is taken for a large one."""
+    listed = manifests.get(_key(table, version))
+    return listed.size if listed is not None else _BYTES_AT_ONCE
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Adds versions to a survey, in descending order."""
+
+    found: Survey
+    table: Table
+    manifests: Mapping[str, File]
+    lists: Lists
+    refused_after_ms: int
+    above: Sequence[bytes] = ()
+    """The chunks of fragments of the version that was read before."""
+    names_above: frozenset[str] | set[str] = frozenset()
+    """The names that its other chunks gave."""
+
+    async def add(self, version: int, body: bytes) -> None:
+        """Add one version."""
+        file = decode(body)
+        if file.version != version:
+            raise CorruptTable(f"the manifest of version {version} says that it is version {file.version}")
+        names = Names()
+        chunks = list(file.fragments.bodies())
+        pairs = zip_longest(chunks, self.above)
+        names.add_parts(file, [own for own, other in pairs if own and not (other or b"").startswith(own)])
+        self.lists.name(names.keys - self.names_above, version)
+        self.above, self.names_above = chunks, names.keys
+        settled = settled_by(await self.table.transaction(file), version=version)
+        listed = self.manifests.get(_key(self.table, version))
+        time_ms = max(file.outline.timestamp.ToMilliseconds(), listed.modified_ms if listed is not None else 0)
+        found = self.found
+        if time_ms > self.refused_after_ms:
+            found.refused.update(refusal.offset for refusal in settled.refusals)
+        if settled.ours:
+            found.position = highest(one for one in (found.position, _position(file)) if one is not None)
+        keys = frozenset(key for key in file.outline.table_metadata if key.startswith(_OURS))
+        # Offsets of another topic are not compared with what the group has acknowledged.
+        same_topic = found.position is not None and settled.topic_id in ("", found.position.topic_id)
+        found.facts[version] = VersionFacts(
+            version=version,
+            time_ms=time_ms,
+            from_queue=settled.ours,
+            keys=found.key_sets.setdefault(keys, keys),
+            last_offset=max((one.offset for one in settled.entries()), default=-1) if same_topic else -1,
+        )
+
+
+async def named_by_version(table: Table, key: str) -> set[str]:
+    """The files that the manifest with this key names; one that is gone names none."""
     names = Names()
-    for key in keys:
-        body = await table.store.get(key)
-        if body is not None:
-            names.add(decode(body))
+    body = await table.store.get(key)
+    if body is not None:
+        names.add(decode(body))
     return names.keys
 
 

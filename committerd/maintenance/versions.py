@@ -20,7 +20,7 @@ class Kept(StrEnum):
     WAITING = "waiting"
     """A record without an outcome was read at it, or at one below it."""
     UNPUBLISHED = "unpublished"
-    """It holds outcomes that Kafka has not acknowledged."""
+    """It holds outcomes that a committer may have to publish again."""
     KEYS = "keys"
     """It is the youngest version that carries one of committerd's keys."""
 
@@ -48,8 +48,8 @@ class Needs:
     """The versions at which branches began."""
     read_at: int | None = None
     """The lowest read version of all records that wait for an outcome; None = none waits."""
-    acknowledged: int | None = None
-    """The offset below which Kafka has acknowledged all outcomes; None = not known."""
+    unpublished: int | None = None
+    """The first offset whose outcome a committer may have to publish again; None = no queue writes to the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def _why(one: VersionFacts, needs: Needs, retention: Retention, *, is_young: boo
         return Kept.BRANCH
     if needs.read_at is not None and one.version >= needs.read_at:
         return Kept.WAITING
-    if needs.acknowledged is not None and one.last_offset >= needs.acknowledged:
+    if needs.unpublished is not None and one.last_offset >= needs.unpublished:
         return Kept.UNPUBLISHED
     return None
 

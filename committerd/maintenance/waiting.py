@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,10 @@ _APART_MAX = 1000
 """Single offsets that lie closer together are read in one go."""
 
 
+Keep = Callable[[Iterable[str]], None]
+"""Is called with the files that a record names."""
+
+
 class StagedTopic(Protocol):
     """The staged topic, as far as maintenance reads it. Every method may raise `QueueUnavailable`."""
 
@@ -31,8 +35,8 @@ class StagedTopic(Protocol):
         """Kafka's id of the topic."""
         ...
 
-    async def acknowledged(self) -> int | None:
-        """The offset below which the committers have acknowledged all outcomes; None if there is none."""
+    async def acknowledged(self, era: int) -> int | None:
+        """The offset below which the committers have acknowledged all outcomes of this era; None if there is none."""
         ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
@@ -44,8 +48,7 @@ class StagedTopic(Protocol):
 class Wanted:
     """What some records need."""
 
-    names: set[str] = field(default_factory=set)
-    """The files that they name."""
+    keep: Keep
     read_at: int | None = None
     """The lowest version that they were read at, or that a Restore brings back; None = none."""
     indices: set[str] = field(default_factory=set)
@@ -54,37 +57,36 @@ class Wanted:
 
     def add(self, transaction: Transaction) -> None:
         """Add what one transaction needs."""
-        self.names.update(named_by(transaction))
+        self.keep(named_by(transaction))
         self.indices.update(one.name for one in transaction.create_index.new_indices)
         for version in (transaction.read_version, transaction.restore.version):
             if version and (self.read_at is None or version < self.read_at):
                 self.read_at = version
 
 
-async def waiting(topic: StagedTopic, store: ObjectStore, position: Position | None) -> tuple[Wanted, int]:
+async def waiting(topic: StagedTopic, store: ObjectStore, position: Position | None, keep: Keep) -> tuple[Wanted, int]:
     """What the records need that the position has not passed, and the end of the topic up to which they were read."""
     start, end = await topic.bounds()
-    wanted = Wanted()
+    wanted = Wanted(keep)
     first = start if position is None or position.topic_id != await topic.topic_id() else position.next_offset
     await _read(topic, store, wanted, (max(first, start), end), position=position)
     return wanted, end
 
 
-async def staged_since(topic: StagedTopic, store: ObjectStore, end: int) -> tuple[Wanted, int]:
+async def staged_since(topic: StagedTopic, store: ObjectStore, end: int, keep: Keep) -> tuple[Wanted, int]:
     """What the records from offset `end` on need, and the new end."""
-    wanted = Wanted()
+    wanted = Wanted(keep)
     _, latest = await topic.bounds()
     await _read(topic, store, wanted, (end, latest))
     return wanted, latest
 
 
-async def named_at(topic: StagedTopic, store: ObjectStore, offsets: Iterable[int]) -> set[str]:
-    """The files that the records at these offsets name, as far as the topic still has them."""
-    wanted = Wanted()
+async def keep_named_at(topic: StagedTopic, store: ObjectStore, offsets: Iterable[int], keep: Keep) -> None:
+    """Keep the files that the records at these ascending offsets name, as far as the topic still has them."""
+    wanted = Wanted(keep)
     start, _ = await topic.bounds()
-    for first, last in _spans(sorted(one for one in set(offsets) if one >= start)):
+    for first, last in _spans(one for one in offsets if one >= start):
         await _read(topic, store, wanted, (first, last + 1))
-    return wanted.names
 
 
 async def _read(
@@ -110,7 +112,7 @@ async def _add(store: ObjectStore, wanted: Wanted, record: Record) -> None:
         body: bytes | None = record.value
         if envelope.claim is not None:
             key = transaction_key(envelope.claim.name)
-            wanted.names.add(key)
+            wanted.keep([key])
             body = await store.get(key)
         if body is not None:
             wanted.add(decode_transaction(body, bytes_max=_BYTES_MAX))
@@ -118,7 +120,7 @@ async def _add(store: ObjectStore, wanted: Wanted, record: Record) -> None:
         return  # the committer refuses it, whatever it names
 
 
-def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _spans(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Ranges, first and last, that hold all of these ascending offsets."""
     first = last = -1
     for offset in offsets:

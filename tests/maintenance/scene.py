@@ -12,14 +12,18 @@ import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
+from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleaned, Cleaning, Found, Policy
-from committerd.queue.port import Record
+from committerd.queue.outcomes import encode_settled
+from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.position import encode_metadata, start_of
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Listed
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
-from committerd_common.messages import Transaction
+from committerd_common.messages import Member, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
 
 HOUR_MS = 3_600_000
 
@@ -29,6 +33,7 @@ class StagedRecords:
 
     def __init__(self) -> None:
         self.staged: list[Record] = []
+        self.acknowledged_to: int | None = None
         self.reads = 0
 
     def add(self, transaction: Transaction | Staged | bytes, headers: dict[str, str] | None = None) -> None:
@@ -43,8 +48,8 @@ class StagedRecords:
     async def topic_id(self) -> str:
         return "id"
 
-    async def acknowledged(self) -> int | None:
-        return None
+    async def acknowledged(self, era: int) -> int | None:  # the port's
+        return self.acknowledged_to
 
     async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         self.reads += 1
@@ -74,13 +79,13 @@ class Scene:
         """How far that of the store is, if it differs."""
         self.deleted: list[dict[str, Any]] = []
 
-    def cleaning(self, *, keep_versions: int = 1) -> Cleaning:
+    def cleaning(self, *, keep_versions: int = 1, republish_max: int = 10) -> Cleaning:
         store = ShiftedStore(Path(self.uri), durable=False)
         store.hours = self.hours if self.store_hours is None else self.store_hours
         return Cleaning(
             Table(store),
             self.topic,
-            Policy(keep_ms=HOUR_MS, keep_versions=keep_versions, reclaim_ms=24 * HOUR_MS),
+            Policy(keep_ms=HOUR_MS, keep_versions=keep_versions, reclaim_ms=24 * HOUR_MS, republish_max=republish_max),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=self.hours),
             note=lambda line: self.deleted.append(dict(line)),
         )
@@ -115,6 +120,18 @@ class Scene:
     def remove(self, key: str) -> None:
         """Delete a file of the table."""
         Path(self.uri, key).unlink()
+
+    def settle(self, version: int, *, offset: int) -> None:
+        """Make this version one of the queue, which commits the record at this offset."""
+        key = manifest_key(version, NamingScheme.V2)
+        file = decode(self.get(key))
+        manifest, transaction = file.manifest, file.transaction
+        assert transaction is not None
+        identity = TopicIdentity(cluster_id="cluster", topic="topic", topic_id="id")
+        manifest.table_metadata.update(encode_metadata(start_of(identity, offset + 1), {}))
+        members = [Member(offset=offset, uuid=transaction.uuid)]
+        transaction.transaction_properties.update(encode_settled(members, [], topic_id="id"))
+        self.put(key, encode(manifest, file.indices, transaction))
 
     def versions(self) -> list[int]:
         return [one["version"] for one in lance.dataset(self.uri).versions()]

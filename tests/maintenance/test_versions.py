@@ -44,7 +44,7 @@ def test_the_latest_the_young_and_a_number_stay() -> None:
         (Needs(tagged=frozenset({2})), {2: Kept.TAG}),
         (Needs(branched=frozenset({3})), {3: Kept.BRANCH}),
         (Needs(read_at=4), {4: Kept.WAITING, 5: Kept.WAITING}),
-        (Needs(acknowledged=40), {4: Kept.UNPUBLISHED, 5: Kept.UNPUBLISHED}),
+        (Needs(unpublished=40), {4: Kept.UNPUBLISHED, 5: Kept.UNPUBLISHED}),
     ],
 )
 def test_what_others_need_stays(needs: Needs, expected: dict[int, Kept]) -> None:

@@ -27,7 +27,6 @@ from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of, writer_options
 from committerd.maintenance.cleaning import Cleaning, Policy
 from committerd.settings.load import Settings
-from committerd.settings.maintain import MaintainSettings
 from committerd.table.versions import Table
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import CommitClient
@@ -77,15 +76,17 @@ async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -
         operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
         client = _client(configured)
         stop = await stack.enter_async_context(_stopping())
+        cleaning = Cleaning(
+            table,
+            OperatorsTopic(operator),
+            policy_of(configured),
+            wall_clock=wall_clock,
+            note=shown.deletes,
+        )
+        stack.callback(cleaning.close)
         rounds = Rounds(
             Rewriting(client, configured.dataset.uri, storage_options(configured), configured.maintain),
-            Cleaning(
-                table,
-                OperatorsTopic(operator),
-                policy_of(configured.maintain),
-                wall_clock=wall_clock,
-                note=shown.deletes,
-            ),
+            cleaning,
             configured.maintain,
             shown,
             telemetry=MaintenanceTelemetry(registry),
@@ -103,12 +104,13 @@ async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -
         return await rounds.forever()
 
 
-def policy_of(settings: MaintainSettings) -> Policy:
+def policy_of(settings: Settings) -> Policy:
     """How long versions and files are kept by these settings."""
     return Policy(
-        keep_ms=int(settings.keep_hours * _HOUR_MS),
-        keep_versions=settings.keep_versions,
-        reclaim_ms=int(settings.reclaim_hours * _HOUR_MS),
+        keep_ms=int(settings.maintain.keep_hours * _HOUR_MS),
+        keep_versions=settings.maintain.keep_versions,
+        reclaim_ms=int(settings.maintain.reclaim_hours * _HOUR_MS),
+        republish_max=settings.commit.republish_max,
     )
 
 

@@ -7,6 +7,8 @@ from contextlib import aclosing
 
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.port import Record
+from committerd.queue.published import era_of
+from committerd.queue.start import acknowledged_in
 
 
 class OperatorsTopic:
@@ -23,10 +25,10 @@ class OperatorsTopic:
         """As the port says."""
         return (await self._operator.identity()).topic_id
 
-    async def acknowledged(self) -> int | None:
+    async def acknowledged(self, era: int) -> int | None:
         """As the port says."""
         found = await self._operator.acknowledged()
-        return None if found is None else found.offset
+        return None if found is None else acknowledged_in(era, found.offset, era_of(found))
 
     async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         """As the port says."""
