@@ -60,7 +60,7 @@ STORE_OPERATIONS = (
 )
 STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
 STORE_SERVICES = ("s3", "dynamodb")
-MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace")
+MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace", "delete")
 MANIFEST_EVENTS = ("deferred", "repaired", "registered")
 STORE_FAULTS = ("throttled", "timeout", "connection", "server_error", "truncated", "refused")
 DEAD_LETTER_REASONS = tuple(dict.fromkeys((*INVALID_REASONS, *UNSUPPORTED_REASONS)))

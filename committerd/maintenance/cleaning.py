@@ -339,6 +339,7 @@ class Cleaning:
         store, now_ms = self._table.store, await self._common_now_ms()
         keys = await store.list(report.FOLDER)
         for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left
+            await self._delete_entries(await store.get(key) or b"")
             await store.put(report.done_key(key), b"")
         for key in report.outdated(keys, now_ms=now_ms):
             await store.delete(key)
@@ -354,6 +355,11 @@ class Cleaning:
             "unneeded_bytes": found.unneeded_bytes,
         }
         await store.put(report.LATEST, json.dumps(summary).encode())
+
+    async def _delete_entries(self, body: bytes) -> None:
+        """Delete the entries of manifests that a killed run has deleted, as its report says."""
+        there = {self._manifest(version) for version in await self._table.versions()}
+        await for_each(report.promised(body, Why.MANIFEST) - there, self._table.store.delete)
 
     def _manifest(self, version: int) -> str:
         return manifest_key(version, self._table.scheme or NamingScheme.V2)

@@ -66,15 +66,15 @@ def outdated(keys: Iterable[str], *, now_ms: int) -> list[str]:
     return sorted(key for key in given - open_reports - {LATEST} if _time_of(key) < now_ms - KEPT_MS)
 
 
-def promised(body: bytes) -> frozenset[str]:
-    """The keys that a report was about to delete with their versions. A damaged line promises nothing."""
+def promised(body: bytes, reason: Why = Why.VERSION) -> frozenset[str]:
+    """The keys that a report was about to delete for this reason. A damaged line promises nothing."""
     found = set()
     for text in body.decode(errors="replace").splitlines()[1:]:
         try:
             one = json.loads(text)
         except ValueError:
             continue
-        if isinstance(one, Mapping) and one.get("why") == Why.VERSION and isinstance(one.get("key"), str):
+        if isinstance(one, Mapping) and one.get("why") == reason and isinstance(one.get("key"), str):
             found.add(one["key"])
     return frozenset(found)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -40,7 +41,7 @@ _MAKE = (
 )
 _ADVICE = {
     "AccessDeniedException": "the credentials may not do this: allow dynamodb:DescribeTable, dynamodb:GetItem, "
-    "dynamodb:PutItem and dynamodb:Query on the table",
+    "dynamodb:PutItem and dynamodb:Query on the table, and dynamodb:DeleteItem for `committerd maintain`",
 }
 
 
@@ -148,6 +149,16 @@ class DynamoStore:
         except _NoItem:
             return False
         return True
+
+    async def delete(self, version: int, *, key: str) -> None:
+        with suppress(_NoItem):
+            await self._repeated(
+                "delete_item",
+                Key=self._key(version),
+                ConditionExpression="#path = :path",
+                ExpressionAttributeNames={"#path": "path"},
+                ExpressionAttributeValues={":path": {"S": f"{self._base_uri}/{key}"}},
+            )
 
     async def aclose(self) -> None:
         """Do nothing: the caller closes the shared client."""

@@ -135,7 +135,15 @@ class ExternalManifests:
         return await self._objects.copy(source, target)
 
     async def delete(self, key: str) -> None:
+        """As the port says. Of a manifest in its final place, the entry is deleted too.
+
+        The object goes first. A reader of the version then finds an entry without an object, and says that the version
+        is not there. In the other order Lance's reader would find an object without an entry, and create the entry.
+        """
         await self._objects.delete(key)
+        named = _parse(key)
+        if named is not None:
+            await self._entries.delete(named.version, key=key)
 
     async def aclose(self) -> None:
         await self._objects.aclose()

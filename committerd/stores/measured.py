@@ -180,6 +180,11 @@ class MeasuredManifests:
             note("ok" if replaced else "absent")
             return replaced
 
+    async def delete(self, version: int, *, key: str) -> None:
+        with self._measured("delete") as note:
+            await self._entries.delete(version, key=key)
+            note("ok")
+
     async def aclose(self) -> None:
         await self._entries.aclose()
 

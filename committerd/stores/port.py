@@ -201,6 +201,10 @@ class ManifestStore(Protocol):
         """
         ...
 
+    async def delete(self, version: int, *, key: str) -> None:
+        """Delete the entry of a version if it names this key; otherwise there is nothing to do. Idempotent."""
+        ...
+
     async def aclose(self) -> None:
         """Release connections."""
         ...

@@ -62,6 +62,14 @@ class FakeManifests:
         replaced: bool = await self._call(f"replace {entry.version}", put)
         return replaced
 
+    async def delete(self, version: int, *, key: str) -> None:
+        def drop() -> None:
+            entry = self._entries.get(version)
+            if entry is not None and entry.key == key:
+                del self._entries[version]
+
+        await self._call(f"delete {version}", drop)
+
     async def aclose(self) -> None:
         """There is nothing to close."""
 

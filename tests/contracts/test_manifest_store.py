@@ -77,6 +77,16 @@ async def test_only_an_entry_that_is_there_is_replaced(store: ManifestStore) -> 
         assert await store.get(1) == entry(1, "second", size=None)
 
 
+async def test_an_entry_is_deleted_only_if_it_names_the_key(store: ManifestStore) -> None:
+    await store.put_if_absent(entry(1, "first"))
+    await store.put_if_absent(entry(2, "second"))
+    await store.delete(1, key=entry(1, "other").key)
+    assert await store.get(1) == entry(1, "first")
+    for _ in range(2):
+        await store.delete(1, key=entry(1, "first").key)
+        assert (await store.get(1), await store.get(2)) == (None, entry(2, "second"))
+
+
 async def test_the_latest_is_the_highest_number(store: ManifestStore) -> None:
     assert await store.latest() is None
     for version in (9, 10, 2, 101, 100):

@@ -1,0 +1,143 @@
+"""Maintenance of tables on S3, with and without their versions in DynamoDB."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from committerd.errors import StoreUnavailable
+from committerd.maintenance import report
+from committerd.maintenance.cleaning import Cleaning, Policy
+from committerd.maintenance.files import Why
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.s3 import S3Settings
+from committerd.stores.open import Stores
+from committerd.stores.port import Listed
+from committerd.table.versions import Table
+from committerd_client import staging
+from harness.dynamodb import DynamoDBEndpoint
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.lance_table import run_in_4
+from harness.places import StorePlace, ddb_place, s3_place
+from harness.s3 import S3Endpoint
+from harness.scene import Scene
+from tests.maintenance.scene import HOUR_MS, StagedRecords
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.s3]
+
+_READ_IN_4 = """
+import json, sys, lance
+table = lance.dataset(sys.argv[1], storage_options=json.loads(sys.argv[2]))
+versions = [one["version"] for one in table.versions()]
+print(json.dumps({one: lance.dataset(sys.argv[1], version=one, storage_options=json.loads(sys.argv[2])).to_table()
+    .num_rows for one in versions}))
+"""
+
+
+@pytest.fixture(params=["s3", "minio", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
+    server: S3Endpoint = request.getfixturevalue("minio" if request.param == "minio" else "s3")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    if request.param != "s3+ddb":
+        return s3_place(server)
+    return ddb_place(server, request.getfixturevalue("dynamodb"))
+
+
+@pytest.fixture
+def scene(kafka: KafkaBroker | RunningKafka, place: StorePlace, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as made:
+        yield made
+
+
+@asynccontextmanager
+async def cleaning_of(place: StorePlace, *, hours: float) -> AsyncIterator[Cleaning]:
+    """The cleanup of this table, so many hours from now."""
+    given = {name.partition("__")[2].lower(): value for name, value in place.settings.items() if name.startswith("S3")}
+    dynamodb = DynamoDBSettings(endpoint_url=place.settings.get("DYNAMODB__ENDPOINT_URL"))
+    async with Stores(S3Settings.model_validate(given), dynamodb) as stores:
+        store: Any = stores.open(place.uri)
+        walk = store.walk
+
+        async def ahead(prefix: str) -> AsyncIterator[Sequence[Listed]]:
+            async for batch in walk(prefix):
+                later = int(hours * HOUR_MS) if prefix == report.FOLDER else 0
+                yield [replace(one, modified_ms=one.modified_ms + later) for one in batch]
+
+        store.walk = ahead
+        cleaning = Cleaning(
+            Table(store),
+            StagedRecords(),
+            Policy(keep_ms=HOUR_MS, keep_versions=1, reclaim_ms=24 * HOUR_MS, republish_max=0),
+            wall_clock=lambda: datetime.now(UTC) + timedelta(hours=hours),
+        )
+        try:
+            yield cleaning
+        finally:
+            cleaning.close()
+
+
+def entries(place: StorePlace, request: pytest.FixtureRequest) -> list[int] | None:
+    """The versions that have an entry in DynamoDB; None for a table that has none there."""
+    _, marker, table = place.uri.partition("?ddbTableName=")
+    if not marker:
+        return None
+    dynamodb: DynamoDBEndpoint = request.getfixturevalue("dynamodb")
+    return [int(one["version"]) for one in dynamodb.items(table)]
+
+
+async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
+    scene: Scene, place: StorePlace, request: pytest.FixtureRequest
+) -> None:
+    scene.table.create(rows=10)
+    daemon = scene.started()
+    scene.ask(staging.create_index(scene.table.open(), "id", "BTREE"))
+    scene.committed(10)
+    (done, *_) = [json.loads(line) for line in scene.command("maintain", "--once", "--json").splitlines()]
+    assert (done["event"], done["fragments_before"], done["fragments_after"]) == ("rewritten", 10, 1)
+    assert sorted(scene.table.ids()) == [*range(20)]
+    assert scene.table.open().count_rows("id = 7") == 1
+    daemon.stop()
+    scene.table.open().tags.create("kept", 2)
+    old, latest = scene.table.open(1), scene.table.version
+
+    async with cleaning_of(place, hours=2) as cleaning:
+        store: Any = cleaning._table.store
+        if entries(place, request) is not None:
+            # The process is killed after the first manifest and before its entry.
+            delete = store._entries.delete
+
+            async def killed(*_: object, **__: object) -> None:
+                raise StoreUnavailable("killed")
+
+            store._entries.delete = killed
+            with pytest.raises(StoreUnavailable, match="killed"):
+                await cleaning.clean(await cleaning.look())
+            store._entries.delete = delete
+            assert entries(place, request) == [*range(1, latest + 1)]
+            with pytest.raises(ValueError, match="(?i)not found"):
+                scene.table.open(1)
+        cleaned = await cleaning.clean(await cleaning.look())
+        again = await cleaning.clean(await cleaning.look())
+    assert (cleaned.by_reason[Why.VERSION] > 0, again.files) == (True, 0)
+    assert entries(place, request) in (None, [2, latest])
+    assert [one["version"] for one in scene.table.open().versions()] == [2, latest]
+    assert scene.table.open(2).to_table().num_rows == 10
+    with pytest.raises(ValueError, match="(?i)not found"):
+        scene.table.open(1)
+    assert old.version == 1
+    options = json.dumps(dict(place.storage_options))
+    assert run_in_4(_READ_IN_4, place.uri, options) == {"2": 10, str(latest): 20}
+
+    # Writers and committers go on.
+    scene.started()
+    scene.committed(2)
+    scene.table.write()
+    assert sorted(scene.table.ids()) == [*range(23)]
