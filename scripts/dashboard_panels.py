@@ -461,4 +461,80 @@ PROCESSES = Row(
     ],
 )
 
-ROWS = (NOW, ANSWERS, COMMITS, QUEUE, TABLE, STORE, PROCESSES)
+MAINTENANCE = Row(
+    title="Maintenance",
+    panels=[
+        Panel(
+            title="Fragments and how many there should be",
+            queries=[
+                Query(expr=level("committerd_maintenance_fragments"), legend="{{dataset}} fragments"),
+                Query(expr=level("committerd_maintenance_fragments_wanted"), legend="{{dataset}} at most"),
+            ],
+            description="As `committerd maintain` last found them; the second is maintain.fragments_max.",
+        ),
+        Panel(
+            title="Rows that an index lacks",
+            queries=[Query(expr=level("committerd_maintenance_unindexed_rows"))],
+            description="Of the index that lacks most.",
+        ),
+        Panel(
+            title="Tasks that wait",
+            queries=[Query(expr=level("committerd_maintenance_waiting_tasks"))],
+            description="They could be done now, and wait for those of the next commit.",
+        ),
+        Panel(
+            title="Fragments rewritten",
+            queries=[by_label("committerd_maintenance_rewritten_fragments_total", "files")],
+            unit="ops",
+            description="before: those that were replaced; after: those that replaced them.",
+        ),
+        Panel(
+            title="Bytes rewritten",
+            queries=[by_label("committerd_maintenance_rewritten_bytes_total", "files")],
+            unit="Bps",
+        ),
+        Panel(title="Versions after the last cleanup", queries=[Query(expr=level("committerd_maintenance_versions"))]),
+        Panel(
+            title="Bytes of the table",
+            queries=[
+                Query(expr=level("committerd_maintenance_stored_bytes"), legend="{{dataset}} all files"),
+                Query(expr=level("committerd_maintenance_unneeded_bytes"), legend="{{dataset}} that nothing needs"),
+            ],
+            unit="bytes",
+            description="After the last cleanup.",
+        ),
+        Panel(
+            title="Files deleted", queries=[by_label("committerd_maintenance_removed_files_total", "why")], unit="ops"
+        ),
+        Panel(
+            title="Bytes deleted", queries=[Query(expr=rate("committerd_maintenance_removed_bytes_total"))], unit="Bps"
+        ),
+        Panel(
+            title="Time of a step, mean",
+            queries=[
+                Query(
+                    expr=f"{rate('committerd_maintenance_step_seconds_sum', by='step')} / "
+                    f"{rate('committerd_maintenance_step_seconds_count', by='step')}",
+                    legend="{{dataset}} {{step}}",
+                )
+            ],
+            unit="s",
+        ),
+        Panel(
+            title="Steps that failed", queries=[by_label("committerd_maintenance_failures_total", "step")], unit="ops"
+        ),
+        Panel(
+            title="Since a step last ended well",
+            queries=[
+                Query(
+                    expr="time() - (max by (dataset, step) "
+                    f"({metric('committerd_maintenance_succeeded_timestamp_seconds')}) > 0)",
+                    legend="{{dataset}} {{step}}",
+                )
+            ],
+            unit="s",
+        ),
+    ],
+)
+
+ROWS = (NOW, ANSWERS, COMMITS, QUEUE, TABLE, MAINTENANCE, STORE, PROCESSES)

@@ -5,6 +5,7 @@ It lies on S3 with its versions in DynamoDB, behind proxies that fail now and th
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,13 +35,18 @@ class Members:
     scene: Scene
     active: Daemon
     standby: Daemon
+    maintainer: Daemon
+    """`committerd maintain`, which is not started."""
+    maintainer_url: str
     s3: FaultProxy
     dynamodb: FaultProxy
 
     def targets(self) -> list[Target]:
-        """Both, labelled as the chart's ServiceMonitor labels them."""
+        """All, labelled as the chart's ServiceMonitor labels them."""
         labels = {"namespace": "lake", "dataset": self.scene.name}
-        return [Target(daemon.url(), labels) for daemon in (self.active, self.standby)]
+        return [Target(daemon.url(), labels) for daemon in (self.active, self.standby)] + [
+            Target(self.maintainer_url, labels)
+        ]
 
 
 @contextmanager
@@ -56,7 +62,34 @@ def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: D
         active.wait_ready(text="waits for the table")
         standby = scene.daemon(HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
         standby.wait_ready(text="standby")
-        yield Members(scene=scene, active=active, standby=standby, s3=proxy, dynamodb=ddb_proxy)
+        port = free_port()
+        direct = {"S3__ENDPOINT_URL": s3.url, "DYNAMODB__ENDPOINT_URL": dynamodb.url, "HTTP__PORT": str(port)}
+        maintainer = Daemon(
+            name=name,
+            uri=place.uri,
+            kafka=kafka,
+            settings={
+                **place.settings,
+                **direct,
+                "MAINTAIN__INTERVAL_SECONDS": "0.2",
+                "MAINTAIN__CLEANUP_SECONDS": "1",
+            },
+            log=folder / "maintain.log",
+            command=(sys.executable, "-m", "committerd", "maintain"),
+        )
+        members = Members(
+            scene=scene,
+            active=active,
+            standby=standby,
+            maintainer=maintainer,
+            maintainer_url=f"http://127.0.0.1:{port}",
+            s3=proxy,
+            dynamodb=ddb_proxy,
+        )
+        try:
+            yield members
+        finally:
+            maintainer.stop()
 
 
 def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
@@ -78,6 +111,11 @@ def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
         scene.committed(5)
     _backlog(members, prometheus)
     until(lambda: members.active.metric("committerd_queue_lag_records") == 0, seconds=120)
+    members.maintainer.start()
+    _seen(prometheus, 'committerd_maintenance_rewritten_fragments_total{files="after"} == 0')
+    scene.committed(10)
+    _seen(prometheus, 'committerd_maintenance_rewritten_fragments_total{files="after"} > 0')
+    _seen(prometheus, "committerd_maintenance_stored_bytes > 0")
 
 
 def _seen(prometheus: Prometheus, expr: str) -> None:

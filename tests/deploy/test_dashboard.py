@@ -13,8 +13,6 @@ from scripts import generate_dashboard
 from tests.deploy import alerts
 from tests.deploy.promql import known_metrics, metrics
 
-MAINTENANCE = "committerd_maintenance_"
-
 
 def parsed(expr: str) -> str:
     """A query without Grafana's variables, for a parser that does not know them."""
@@ -41,10 +39,10 @@ def test_each_query_names_metrics_that_there_are() -> None:
 
 
 def test_each_metric_is_on_it() -> None:
-    """Of a histogram its quantiles or its mean are enough. It is about committers, so not about maintenance."""
+    """Of a histogram its quantiles or its mean are enough."""
     shown = {name for _, expr in alerts.queries() for name in metrics(parsed(expr))}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
-    wanted = {re.sub(r"_(bucket|sum|count)$", "", name) for name in known_metrics() if not name.startswith(MAINTENANCE)}
+    wanted = {re.sub(r"_(bucket|sum|count)$", "", name) for name in known_metrics()}
     assert wanted - families == set()
 
 

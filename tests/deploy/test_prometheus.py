@@ -37,6 +37,11 @@ QUIET = {
     "Internal errors",
     "Held back by an open Kafka transaction",
     "Rows followed through compactions",
+    "Rows that an index lacks",
+    "Tasks that wait",
+    "Files deleted",
+    "Bytes deleted",
+    "Steps that failed",
 }
 """Panels of what need not happen here: they show zeros. All others show something."""
 

@@ -122,7 +122,7 @@ async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
                 await cleaning.clean(await cleaning.look())
             store._entries.delete = delete
             assert entries(place, request) == [*range(1, latest + 1)]
-            with pytest.raises(ValueError, match="(?i)not found"):
+            with pytest.raises(ValueError, match=r"(?i)not found"):
                 scene.table.open(1)
         cleaned = await cleaning.clean(await cleaning.look())
         again = await cleaning.clean(await cleaning.look())
@@ -130,7 +130,7 @@ async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
     assert entries(place, request) in (None, [2, latest])
     assert [one["version"] for one in scene.table.open().versions()] == [2, latest]
     assert scene.table.open(2).to_table().num_rows == 10
-    with pytest.raises(ValueError, match="(?i)not found"):
+    with pytest.raises(ValueError, match=r"(?i)not found"):
         scene.table.open(1)
     assert old.version == 1
     options = json.dumps(dict(place.storage_options))

@@ -1,0 +1,64 @@
+"""python -m scripts.maintenance_soak: exit code 1 if there was a problem."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import scripts.maintenance_soak as package
+from harness.kafka import kafka_broker
+from harness.scene import Scene
+from scripts.maintenance_soak.figures import Figures, table_of
+from scripts.maintenance_soak.soak import TARGETS, beside_and_without, soak
+
+_SETTLED_SHARE = 1 / 6
+"""From this share of a run on the figures are compared with their targets: ten minutes of an hour."""
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=package.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="time of both parts together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills-only", action="store_true", help="leave out the part that compares throughput")
+    given = parser.parse_args()
+    rng = random.Random(given.seed)
+    problems: list[str] = []
+    kill_seconds = given.seconds if given.kills_only else given.seconds / 2
+    with tempfile.TemporaryDirectory(prefix="committerd-soak-") as folder, kafka_broker() as kafka:
+        servers = kafka.bootstrap_servers
+        if not given.kills_only:
+            problems += _compare(Path(folder), servers, given.seconds / 2, rng)
+        (Path(folder) / "killed").mkdir()
+        with Scene(kafka=servers, name="killed", folder=Path(folder) / "killed") as scene:
+            found = soak(scene, servers, seconds=kill_seconds, rng=rng)
+            print("\n".join(["", "Everything is killed:", *found.lines(), *_targets(found)]))
+            problems += found.problems
+    return 1 if problems else 0
+
+
+def _compare(folder: Path, servers: str, seconds: float, rng: random.Random) -> list[str]:
+    names = ("with", "without")
+    for name in names:
+        (folder / name).mkdir()
+    first, second = (Scene(kafka=servers, name=name, folder=folder / name) for name in names)
+    with first, second:
+        beside, without = beside_and_without((first, second), servers, seconds=seconds, rng=rng)
+    print("\n".join(["With maintenance beside it:", *beside.lines(), *_targets(beside)]))
+    print("\n".join(["", "Without, in turns with it:", *without.lines(), *table_of(without.samples, TARGETS)]))
+    print(f"\nthroughput with maintenance: {beside.rate / without.rate:.2f} of that without")
+    return beside.problems + without.problems
+
+
+def _targets(found: Figures) -> list[str]:
+    last = found.samples[-1].second if found.samples else 0.0
+    worst = TARGETS.worst(found.samples, after=last * _SETTLED_SHARE)
+    said = ", ".join(f"{what} {times:.2f}" for what, times in worst.items())
+    return [*table_of(found.samples, TARGETS), f"at most, in times of its target: {said}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

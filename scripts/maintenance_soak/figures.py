@@ -1,0 +1,138 @@
+"""What a run counts, and how the table developed beside its targets."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The table at one moment."""
+
+    second: float
+    version: int
+    fragments: int
+    versions: int
+    bytes: int
+    live_bytes: int
+    """Of the data files and indices that the latest version names."""
+    new_bytes: int
+    """Of the files that were written since versions began that must stay."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a run has done, and what it found."""
+
+    appends: int = 0
+    upserts: int = 0
+    deletes: int = 0
+    refused: int = 0
+    """Upserts and deletes that have to be executed again."""
+    reads: int = 0
+    queries: int = 0
+    """Pairs of a query through an index and a scan."""
+    client_commits: int = 0
+    kills: dict[str, int] = field(default_factory=dict)
+    """By what was killed."""
+    seconds: float = 0.0
+    """Time in which writers wrote."""
+    samples: list[Sample] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Commits of the writer per second."""
+        return (self.appends + self.upserts + self.deletes) / max(self.seconds, 1e-9)
+
+    def lines(self) -> list[str]:
+        """The figures, for people."""
+        kills = ", ".join(f"{count} of {what}" for what, count in sorted(self.kills.items())) or "none"
+        return [
+            f"{self.appends} appends, {self.upserts} upserts, {self.deletes} deletes in {self.seconds:.0f} s "
+            f"({self.rate:.1f}/s), {self.refused} refused; {self.client_commits} commits of clients; kills: {kills}",
+            f"{self.reads} reads, {self.queries} queries through each index and as scans",
+            *self.problems,
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What maintenance aims for."""
+
+    fragments: int
+    keep_seconds: float
+    keep_versions: int
+    cleanup_seconds: float
+
+    @property
+    def window_seconds(self) -> float:
+        """How long a version stays that was replaced: until the first cleanup after `keep_seconds`."""
+        return self.keep_seconds + self.cleanup_seconds
+
+    def versions(self, samples: Sequence[Sample], at: Sample) -> int:
+        """Versions that stay: the newest ones, and those that were the latest in this time."""
+        return self.keep_versions + at.version - self._before(samples, at).version
+
+    def bytes(self, samples: Sequence[Sample], at: Sample) -> int:
+        """Bytes that these versions need at most: what there was before, and what was written since."""
+        return self._before(samples, at).live_bytes + at.new_bytes
+
+    def _before(self, samples: Sequence[Sample], at: Sample) -> Sample:
+        """The last sample before this time."""
+        place = bisect.bisect_right([one.second for one in samples], at.second - self.window_seconds)
+        return samples[max(place - 1, 0)]
+
+    def worst(self, samples: Sequence[Sample], *, after: float) -> dict[str, float]:
+        """How many times its target each figure was at most, in the samples after so many seconds."""
+        late = [one for one in samples if one.second >= after]
+        return {
+            "fragments": max((one.fragments / self.fragments for one in late), default=0),
+            "versions": max((one.versions / self.versions(samples, one) for one in late), default=0),
+            "bytes": max((one.bytes / self.bytes(samples, one) for one in late), default=0),
+        }
+
+
+def table_of(samples: Sequence[Sample], targets: Targets, *, rows: int = 12) -> list[str]:
+    """Fragments, versions and bytes over time, beside their targets."""
+    step = max(len(samples) // rows, 1)
+    return [
+        "second  fragments (target)  versions (target)  MiB of files (target)",
+        *(
+            f"{one.second:6.0f}  {one.fragments:9} {f'({targets.fragments})':>8}  {one.versions:8} "
+            f"{f'({targets.versions(samples, one)})':>8}  {one.bytes / 2**20:12.1f} "
+            f"{f'({targets.bytes(samples, one) / 2**20:.1f})':>8}"
+            for one in samples[::step]
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The files below a table's folder, as far as nobody deleted them meanwhile."""
+
+    manifests: int = 0
+    bytes: int = 0
+    new_bytes: int = 0
+    """Of those that were written in the last so many seconds."""
+
+
+def files_of(folder: Path, *, new_seconds: float) -> Files:
+    """What is below the folder now."""
+    since = time.time() - new_seconds
+    manifests = size = new = 0
+    for path in folder.rglob("*"):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue
+        if path.is_dir():
+            continue
+        size += found.st_size
+        new += found.st_size * (found.st_mtime >= since)
+        manifests += path.suffix == ".manifest"
+    return Files(manifests=manifests, bytes=size, new_bytes=new)

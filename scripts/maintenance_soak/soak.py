@@ -1,0 +1,239 @@
+"""A run: everything is killed at random moments while everybody works, and then all is checked."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.child import ChildProcess
+from harness.daemon import Daemon
+from harness.scene import Scene, until
+from scripts.maintenance_soak import checks
+from scripts.maintenance_soak.client import BATCH, batches
+from scripts.maintenance_soak.figures import Figures, Targets
+from scripts.maintenance_soak.load import Reader, Writer, beside, sampler
+
+HOUR_SECONDS = 8.0
+"""An hour of maintain.keep_hours and maintain.reclaim_hours."""
+_RECLAIM_HOURS = 3.0
+TARGETS = Targets(fragments=100, keep_seconds=HOUR_SECONDS, keep_versions=20, cleanup_seconds=2.0)
+_CLIENT_IDS = 1_000_000
+"""The clients' first ids; each process of a client has as many for itself."""
+_SETTINGS = {
+    "MAINTAIN__INTERVAL_SECONDS": "0.2",
+    "MAINTAIN__CLEANUP_SECONDS": str(TARGETS.cleanup_seconds),
+    "MAINTAIN__FRAGMENTS_MAX": str(TARGETS.fragments),
+    "MAINTAIN__UNINDEXED_ROWS_MAX": "500",
+    "MAINTAIN__KEEP_HOURS": "1",
+    "MAINTAIN__KEEP_VERSIONS": str(TARGETS.keep_versions),
+    "MAINTAIN__RECLAIM_HOURS": str(_RECLAIM_HOURS),
+}
+
+
+@dataclass(slots=True)
+class Clients:
+    """A client in a process of its own, which is killed and started again with other ids."""
+
+    scene: Scene
+    kafka: str
+    started: int = 0
+    running: ChildProcess | None = None
+
+    def start(self) -> None:
+        """Start one."""
+        words = [self.kafka, self.scene.name, self.scene.table.uri, str(self._first(self.started))]
+        command = [sys.executable, "-m", "scripts.maintenance_soak.client", *words, str(self._notes(self.started))]
+        self.running = ChildProcess(command, log=self.scene.folder / "clients.log")
+        self.started += 1
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self.running is not None:
+            self.running.kill()
+
+    def values(self) -> tuple[dict[int, int], set[int]]:
+        """The rows that were committed, and the ids of those of which it is not known."""
+        values: dict[int, int] = {}
+        unknown: set[int] = set()
+        for number in range(self.started):
+            committed, maybe = batches(self._notes(number))
+            values |= {first + row: 0 for first in committed for row in range(BATCH)}
+            unknown |= {first + row for first in maybe for row in range(BATCH)}
+        return values, unknown
+
+    def _first(self, number: int) -> int:
+        return _CLIENT_IDS * (number + 1)
+
+    def _notes(self, number: int) -> Path:
+        return self.scene.folder / f"client-{number}.txt"
+
+
+@dataclass(slots=True)
+class Killer:
+    """Kills one of the processes now and then, and starts it again."""
+
+    rng: random.Random
+    found: Figures
+    victims: Mapping[str, tuple[Callable[[], object], Callable[[], object]]]
+    """By name: how to kill it, and how to start it."""
+    seconds: tuple[float, float]
+    """Shortest and longest time between two kills."""
+    next_at: float = field(default=0.0)
+
+    def turn(self) -> None:
+        """Kill one of them if it is time."""
+        if time.monotonic() < self.next_at:
+            return
+        if self.next_at:
+            name = self.rng.choice(sorted(self.victims))
+            kill, start = self.victims[name]
+            kill()
+            start()
+            self.found.kills[name] = self.found.kills.get(name, 0) + 1
+        self.next_at = time.monotonic() + self.rng.uniform(*self.seconds)
+
+
+def maintainer_of(scene: Scene, kafka: str) -> Daemon:
+    """`committerd maintain` with short hours for this dataset; not started."""
+    return Daemon(
+        name=scene.name,
+        uri=scene.table.uri,
+        kafka=kafka,
+        settings=_SETTINGS,
+        log=scene.folder / "maintain.log",
+        command=(sys.executable, "-m", "scripts.maintenance_soak.hours", str(HOUR_SECONDS), "maintain"),
+    )
+
+
+def soak(
+    scene: Scene, kafka: str, *, seconds: float, rng: random.Random, kill_seconds: tuple[float, float] = (0.5, 3.0)
+) -> Figures:
+    """Write, read and kill for so long, then check."""
+    found = Figures()
+    committer = scene.daemon()
+    writer = Writer(scene, rng, found)
+    writer.create()
+    committer.wait_ready(text="active")
+    writer.index()
+    maintainer, clients = maintainer_of(scene, kafka), Clients(scene, kafka)
+    tagged: dict[str, int] = {}
+    branches: dict[str, int] = {}
+    start = time.monotonic()
+    victims = {
+        "maintenance": (maintainer.kill, maintainer.start),
+        "committer": (committer.kill, committer.start),
+        "client": (clients.kill, clients.start),
+    }
+    killer = Killer(rng, found, victims, kill_seconds)
+    maintainer.start()
+    clients.start()
+    name_at = start + seconds / 8
+    reader = Reader(scene, found, TARGETS, rng.randrange(1 << 30))
+    try:
+        with (
+            beside(reader.read, found, every=0.05, what="a reader"),
+            beside(sampler(scene, found, TARGETS, start), found, every=1.0, what="the sampler"),
+        ):
+            while time.monotonic() < start + seconds:
+                writer.write()
+                killer.turn()
+                if time.monotonic() > name_at:
+                    _name_a_version(scene, tagged, branches)
+                    name_at += seconds / 4
+            found.seconds = time.monotonic() - start
+    finally:
+        clients.kill()
+        maintainer.kill()
+    values, unknown = clients.values()
+    found.client_commits = len(values) // BATCH
+    committer.wait_ready(text="active")
+    until(lambda: committer.metric("committerd_queue_lag_records") == 0, seconds=60)
+    found.problems += _end(scene, kafka, writer.values | values, unknown, tagged=tagged, branches=branches)
+    return found
+
+
+def beside_and_without(scenes: tuple[Scene, Scene], kafka: str, *, seconds: float, rng: random.Random) -> list[Figures]:
+    """Write to two tables in turns, one with maintenance beside it and one without; the figures of both.
+
+    Each turn is a few seconds, and the other table's maintenance stands still meanwhile, so both meet the same machine.
+    """
+    figures, writers = [Figures(), Figures()], []
+    for scene, found in zip(scenes, figures, strict=True):
+        committer = scene.daemon()
+        writer = Writer(scene, rng, found)
+        writer.create()
+        committer.wait_ready(text="active")
+        writer.index()
+        writers.append(writer)
+    maintainer = maintainer_of(scenes[0], kafka)
+    maintainer.start()
+    start = time.monotonic()
+    turn_seconds = seconds / 8
+    try:
+        for turn in range(8):
+            number = turn % 2
+            scene, found, writer = scenes[number], figures[number], writers[number]
+            (maintainer.freeze if number else maintainer.thaw)()
+            reader = Reader(scene, found, TARGETS, rng.randrange(1 << 30))
+            began = time.monotonic()
+            with (
+                beside(reader.read, found, every=0.05, what="a reader"),
+                beside(sampler(scene, found, TARGETS, start), found, every=1.0, what="the sampler"),
+            ):
+                while time.monotonic() < began + turn_seconds:
+                    writer.write()
+                found.seconds += time.monotonic() - began
+    finally:
+        maintainer.thaw()
+        maintainer.stop()
+    return figures
+
+
+def _name_a_version(scene: Scene, tagged: dict[str, int], branches: dict[str, int]) -> None:
+    """A tag and a branch of the latest version, which must be readable at the end."""
+    table = scene.table.open()
+    tag, branch = f"tag-{len(tagged)}", f"branch-{len(branches)}"
+    rows = table.count_rows()
+    table.tags.create(tag, table.version)
+    tagged[tag] = rows
+    table.create_branch(branch, table.version)
+    branches[branch] = rows
+
+
+def _end(
+    scene: Scene,
+    kafka: str,
+    values: dict[int, int],
+    unknown: set[int],
+    *,
+    tagged: dict[str, int],
+    branches: dict[str, int],
+) -> list[str]:
+    """Two runs of maintenance when all is old enough; then everything is checked."""
+
+    def command(*words: str) -> str:
+        daemon = maintainer_of(scene, kafka)
+        hours = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(HOUR_SECONDS)]
+        done = subprocess.run(
+            [*hours, *words], env=daemon.environment, capture_output=True, text=True, check=False, timeout=180
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    problems = checks.check_contents(scene, values, unknown)
+    time.sleep(HOUR_SECONDS * _RECLAIM_HOURS)
+    command("maintain", "--once")
+    time.sleep(HOUR_SECONDS)
+    command("maintain", "--once")
+    scene.command("audit")
+    problems += checks.check_contents(scene, values, unknown)
+    problems += checks.check_places(scene, tagged, branches)
+    left = checks.needless(scene)
+    problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []
+    problems += [f"the report {one} is not finished" for one in checks.reports_finished(scene)]
+    return problems + checks.dry_run(scene, command)
