@@ -35,6 +35,7 @@ _NAMES = (
     "backlog",
     "judge",
     "following",
+    "maintenance",
     "memory",
     "limits",
 )

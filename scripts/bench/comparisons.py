@@ -9,7 +9,7 @@ from typing import Any
 from scripts.bench.bench import mode
 from scripts.bench.plan import Plan
 from scripts.bench.results import Results
-from scripts.bench.scenarios import bursts, fragments, memory, mixed, no_coalescing, s3, upserts, writers
+from scripts.bench.scenarios import bursts, fragments, maintenance, memory, mixed, no_coalescing, s3, upserts, writers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,5 +65,8 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
         yield bursts.NAME, bursts.case("upsert", bursts.S3), bursts.case("upsert", bursts.S3), metric
         for share in upserts.SHARES:
             yield upserts.NAME, upserts.case(share), upserts.case(share), metric
+    for case in (maintenance.ALONE, maintenance.BESIDE):
+        for metric in ("compaction", "cleanup", "bytes"):
+            yield maintenance.NAME, case, case, metric
     for case in (memory.PROCESS, memory.DAEMON):
         yield memory.NAME, case, memory.PROCESS, "peak"

@@ -63,6 +63,8 @@ class Plan:
     judged_times: int = 50
     followed_fragments: int = 1000
     """Fragments that each compaction rewrites."""
+    maintained_fragments: int = 1000
+    """Fragments of 100 rows that both sides rewrite."""
     memory_fragments: int = 100_000
     memory_appends: int = 10
     limit_puts: int = 1000
@@ -117,6 +119,7 @@ def quick(runs: int | None) -> Plan:
         judged_versions=50,
         judged_times=5,
         followed_fragments=50,
+        maintained_fragments=40,
         memory_fragments=1000,
         memory_appends=3,
         limit_puts=50,
@@ -149,6 +152,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,
         "following": 10 + plan.followed_fragments / 100,
+        "maintenance": runs * (start + 25 + plan.maintained_fragments / 50),
         "memory": 2 * start + plan.memory_appends * plan.memory_fragments * per_fragment,
         "limits": start + plan.limit_puts / 100 + plan.limit_records / 10_000,
     }

@@ -119,14 +119,17 @@ class Trouble:
 
     scene: Scene
     daemon: Daemon
+    maintainer: Daemon | None = None
+    """`committerd maintain`, whose metrics the pages about maintenance ask for."""
     done: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
     """By the line that was run: one that stands on several pages is run once."""
 
     def real(self, text: str) -> str:
         """What a page says of the dataset `events`, said of this one."""
+        asked = self.maintainer if self.maintainer and "committerd_maintenance_" in text else self.daemon
         for named, meant in (
             ("/data/events.lance", self.scene.table.uri),
-            ("http://localhost:9464", self.daemon.url()),
+            ("http://localhost:9464", asked.url()),
             ("broker1:9092", self.scene.topics.servers),
             ("events.staged", self.scene.topics.staged),
             ("events.outcomes", self.scene.topics.outcomes),
@@ -147,7 +150,9 @@ def trouble(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPath
         scene.ask(b"garbage")
         scene.table.write()
         until(lambda: scene.topics.group_offset() == 5, seconds=60)
-        yield Trouble(scene, daemon)
+        command = (sys.executable, "-m", "committerd", "maintain")
+        with Daemon(name=name, uri=scene.table.uri, kafka=kafka.bootstrap_servers, command=command) as maintainer:
+            yield Trouble(scene, daemon, maintainer)
 
 
 def _dead_letter_whose_cause_is_gone(scene: Scene) -> None:

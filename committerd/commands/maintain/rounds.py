@@ -155,9 +155,10 @@ class Rounds:
     async def _clean(self) -> None:
         state, _ = await self._rewriting.look(tasks=1)
         figures = {"fragments": len(state.fragments), "unindexed_rows": state.unindexed_rows}
+        started = anyio.current_time()
         found = await self._cleaning.look()
         cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=figures)
-        self._shown.cleaned(found, cleaned)
+        self._shown.cleaned(found, cleaned, seconds=anyio.current_time() - started)
         for why, count in cleaned.by_reason.items():
             self._telemetry.removed_files.add(count, why=why)
         self._telemetry.removed_bytes.add(cleaned.bytes)

@@ -133,10 +133,13 @@ class Shown:
         elif self._as_json:
             self._json("deletes", **deletion)
 
-    def cleaned(self, found: Found, cleaned: Cleaned) -> None:
+    def cleaned(self, found: Found, cleaned: Cleaned, *, seconds: float) -> None:
         """Old versions and files have been deleted."""
-        text = f"deleted {cleaned.versions} versions, {cleaned.files} files of {size(cleaned.bytes)}"
-        self._say("cleaned", {**asdict(cleaned), "unneeded_bytes": found.unneeded_bytes}, text)
+        text = (
+            f"deleted {cleaned.versions} versions, {cleaned.files} files of {size(cleaned.bytes)}, in {seconds:.1f} s"
+        )
+        facts = {**asdict(cleaned), "unneeded_bytes": found.unneeded_bytes, "seconds": seconds}
+        self._say("cleaned", facts, text)
 
     def failed(self, step: str, error: Exception) -> None:
         """A step has failed; it is tried again."""

@@ -13,6 +13,7 @@ from scripts.bench.scenarios import (
     idle,
     judging,
     limits,
+    maintenance,
     memory,
     mixed,
     no_coalescing,
@@ -37,6 +38,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "backlog": backlog.run,
     "judge": judging.run,
     "following": following.run,
+    "maintenance": maintenance.run,
     "memory": memory.run,
     "limits": limits.run,
 }
