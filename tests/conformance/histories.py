@@ -257,6 +257,8 @@ def differences(mine: Result, first: str, theirs: Result, *, before: Mapping[str
             return  # pylance commits what it can't read, or can't commit what it should; we don't
         if mine.outcome == "committed" and step.name in LAXER:
             return
+        if mine.outcome == "incompatible" and "(rule ixp:" in mine.error:
+            return  # pylance makes an index on a column that is gone
         if mine.note and theirs.outcome == "retryable":
             # Rows pass a compaction here, and tests/rowlevel compares them with serial execution.
             yield from (str(one["error"]) for one in mine.read if "error" in one)
@@ -282,11 +284,14 @@ def differences(mine: Result, first: str, theirs: Result, *, before: Mapping[str
             if ours.get(key) != others.get(key):
                 yield f"{key}: ours {ours.get(key)}, theirs {others.get(key)}"
         asked = {one.partition(" finds ")[0] for one in others.get("lookups", ())}
-        yield from (one for one in ours.get("lookups", ()) if one.partition(" finds ")[0] not in asked)
+        wrong = [one for one in ours.get("lookups", ()) if one.partition(" finds ")[0] not in asked]
+        yield from (one for one in wrong if not one.endswith(FAILS_IN_4))
 
 
 CAN_BE_STAGED = tuple(name for name in operations.OPERATIONS if name != "compact_deferred")
 """pylance adds a fragment reuse index to the version that is not in the transaction of a deferred compaction."""
+FAILS_IN_4 = "Expected option to have value"
+"""4.0.0's error for an inverted index of a nested column that does not cover every fragment."""
 LAXER = frozenset({"delete_nothing_of_a_fragment"})
 """docs/conflicts.md says why."""
 READ_THE_LATEST = frozenset({"restore", "truncate", "move_rows"})

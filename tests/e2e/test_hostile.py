@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd_common.messages import Status
+from committerd_common.messages import DataFragment, Status
 from harness.scene import Scene
 from tests.hostile.attack import RSS_BYTES_MAX, SETTINGS, Watch, attack, attack_all_operations
 from tests.hostile.records import seeds
@@ -37,7 +37,8 @@ def test_a_queue_of_hostile_records_is_adopted(scene: Scene) -> None:
     daemon.wait_refused("topic_id")
     offsets = [
         offset
-        for hostile in seeds(scene.table.append, random.Random(5), read_version=1)
+        for hostile in seeds(scene.table.append, random.Random(5), read_version=1, there=DataFragment())
+        if hostile.is_seed
         for offset in scene.topics.stage(hostile.value, key=hostile.key, headers=hostile.headers)
     ]
     good = scene.table.append()

@@ -18,10 +18,13 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
+from committerd.lance.format.manifest_file import decode
 from committerd.table.refusals import INTERNAL_ERROR
-from committerd_common.messages import COMMITTED, Outcome, Status, Transaction
+from committerd_common.messages import COMMITTED, DataFragment, Outcome, Status, Transaction
 from harness.daemon import Daemon
 from harness.scene import Scene
+from tests.conformance.facts import manifests
+from tests.hostile import packed
 from tests.hostile.records import Hostile, mutated, seeds
 from tests.oracle import samples
 
@@ -101,15 +104,17 @@ def attack(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
     rng = random.Random(seed)
     seen = Seen()
     began = time.monotonic()
-    appends, donors = _prepare(scene, count, seed, folder)
+    appends, donors, there = _prepare(scene, count, seed, folder)
     daemon = scene.started(**SETTINGS)
     with Watch(daemon) as watch:
-        _wave(scene, seeds(appends.copy, rng, read_version=1), appends, seen, every=1)
+        _wave(scene, seeds(appends.copy, rng, read_version=1, there=there), appends, seen, every=1)
+        _packed(scene, appends, seen)
     _note(watch, seen)
     daemon.stop()
     daemon = scene.started(**SETTINGS, COMMIT__ALLOWED_OPERATIONS=SAFE)
     with Watch(daemon) as watch:
-        _wave(scene, islice(mutated(appends.copy, rng, donors, read_version=1), count), appends, seen, every=10)
+        records = mutated(appends.copy, rng, donors, read_version=1, there=there)
+        _wave(scene, islice(records, count), appends, seen, every=10)
     _note(watch, seen)
     _read(scene, seen)
     _operate(scene, seen)
@@ -126,9 +131,10 @@ def attack_all_operations(scene: Scene, count: int, seed: int, *, folder: Path) 
     rng = random.Random(seed)
     seen = Seen(may_refuse_good=True)
     began = time.monotonic()
-    appends, donors = _prepare(scene, count, seed, folder)
+    appends, donors, there = _prepare(scene, count, seed, folder)
     with Watch(scene.started(**SETTINGS)) as watch:
-        _wave(scene, islice(mutated(appends.copy, rng, donors, read_version=1), count), appends, seen, every=10)
+        records = mutated(appends.copy, rng, donors, read_version=1, there=there)
+        _wave(scene, islice(records, count), appends, seen, every=10)
     _note(watch, seen)
     seen.seconds = time.monotonic() - began
     return seen
@@ -156,23 +162,46 @@ class _Appends:
         return made
 
 
-def _prepare(scene: Scene, count: int, seed: int, folder: Path) -> tuple[_Appends, list[Transaction]]:
-    """Make a table, files for the good records, and transactions of all kinds."""
+def _prepare(scene: Scene, count: int, seed: int, folder: Path) -> tuple[_Appends, list[Transaction], DataFragment]:
+    """Make a table, files for the good records, and transactions of all kinds; also returns the table's fragment."""
     scene.table.create(3, enable_stable_row_ids=bool(seed % 2))
     donors = [Transaction.FromString(one.staged) for one in samples.unpack(folder)]
-    return _Appends(scene, 400 + count // 10 + count // _BATCH), donors
+    (there,) = decode(manifests(Path(scene.table.uri))[1].read_bytes()).manifest.fragments
+    return _Appends(scene, 500 + count // 10 + count // _BATCH), donors, there
 
 
 def _wave(scene: Scene, records: Iterator[Hostile], appends: _Appends, seen: Seen, *, every: int) -> None:
     while batch := list(islice(records, _BATCH)):
         staged: list[tuple[Hostile | Transaction, int]] = []
         for number, hostile in enumerate(batch, start=1):
+            for key, body in hostile.files.items():
+                path = Path(scene.table.uri, key)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(body)
             offsets = scene.topics.stage(hostile.value, key=hostile.key, headers=hostile.headers)
             staged.append((hostile, offsets[0]))
             if number % every == 0 or number == len(batch):
                 good = appends.take()
                 staged.append((good, scene.stage(good)[0]))
         _take_answers(scene, staged, seen)
+
+
+def _packed(scene: Scene, appends: _Appends, seen: Seen) -> None:
+    """Stage compressed batches: good records with a bad one, and one that the broker must not let grow."""
+    for codec in packed.CODECS:
+        records: list[Hostile | Transaction] = [
+            appends.take(),
+            Hostile(name=f"900 KB packed with {codec}", value=bytes(900_000)),
+            appends.take(),
+        ]
+        values = [one.SerializeToString() if isinstance(one, Transaction) else one.value or b"" for one in records]
+        offsets = packed.stage(scene.topics.servers, scene.topics.staged, codec, values)
+        if offsets is None:
+            seen.wrong.append(f"Kafka refuses good records that are packed with {codec}")
+            continue
+        _take_answers(scene, list(zip(records, offsets, strict=True)), seen)
+        if packed.stage(scene.topics.servers, scene.topics.staged, codec, [bytes(900_000)] * 100) is not None:
+            seen.wrong.append(f"Kafka takes 90 MB that are packed with {codec}, though the topic's limit is below that")
 
 
 def _take_answers(scene: Scene, staged: Sequence[tuple[Hostile | Transaction, int]], seen: Seen) -> None:

@@ -6,24 +6,30 @@ queue, exhaust the committer's memory, or keep a good record from being committe
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+import numpy as np
+import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pyroaring import BitMap
 
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, pack_details
 from committerd_common.messages import (
     DataFragment,
+    DeletionFile,
     Field,
     FragmentReuseIndexDetails,
     IndexMetadata,
     RowIdSequence,
     Transaction,
 )
+from committerd_common.paths import deletion_key
 from tests.oracle import mutations
 
 Header = tuple[str, bytes]
@@ -56,6 +62,8 @@ class Hostile:
     key: bytes | None = None
     is_seed: bool = True
     """Whether it must be refused."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The files that it names and that must be there, by key."""
     uuid: str = field(default="")
 
 
@@ -95,11 +103,16 @@ Good = Callable[[], Transaction]
 """Makes an Append that can be committed."""
 
 
+_OPERATION_NUMBERS = [one.number for one in Transaction.DESCRIPTOR.oneofs_by_name["operation"].fields]
+_PROPERTIES = Transaction.DESCRIPTOR.fields_by_name["transaction_properties"]
 _PATHS = [path for path in repeated_messages(Transaction.DESCRIPTOR) if len(path) <= 2]
 
 
-def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Hostile]:
-    """Every record that is known to have done harm. `read_version`: a version of the table."""
+def seeds(good: Good, rng: random.Random, *, read_version: int, there: DataFragment) -> Iterator[Hostile]:
+    """Every record that is known to have done harm.
+
+    `read_version`: a version of the table; `there`: a fragment of it.
+    """
     for name, headers in _headers(rng):
         yield Hostile(name=name, value=good().SerializeToString(), headers=headers)
     for name, change in _CHANGED_APPENDS.items():
@@ -109,6 +122,10 @@ def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Host
     for name, operation in _operations(rng):
         operation.uuid, operation.read_version = _uuid(rng), read_version
         yield Hostile(name=name, value=operation.SerializeToString())
+    for name, deletion in lying_deletions(there, rng, read_version=read_version):
+        yield replace(deletion, name=f"a deletion file {name}")
+    for name, value in wire_forms(good().SerializeToString(), rng):
+        yield Hostile(name=name, value=value, is_seed=False)
     for name, claim in _CLAIMS.items():
         headers = [("transaction-file", claim.encode()), ("transaction-sha256", b"0" * 64)]
         yield Hostile(name=f"claim: {name}", value=b"", headers=headers)
@@ -124,8 +141,10 @@ def seeds(good: Good, rng: random.Random, *, read_version: int) -> Iterator[Host
         yield Hostile(name=f"{short_of} bytes below the limit", value=b"\xff" * (1024 * 1024 - short_of - 100))
 
 
-def mutated(good: Good, rng: random.Random, donors: Sequence[Transaction], *, read_version: int) -> Iterator[Hostile]:
-    """Yield records of the same kinds as the seeds, without end."""
+def mutated(
+    good: Good, rng: random.Random, donors: Sequence[Transaction], *, read_version: int, there: DataFragment
+) -> Iterator[Hostile]:
+    """Yield records of the same kinds as the seeds, without end. Other arguments: as for `seeds`."""
     inner = tuple(part for donor in donors for part in mutations.parts(donor))
     number = 0
     while True:
@@ -135,7 +154,13 @@ def mutated(good: Good, rng: random.Random, donors: Sequence[Transaction], *, re
         base.read_version = min(base.read_version, read_version)
         headers: list[Header] = []
         value: bytes
-        match rng.randint(0, 9):
+        match rng.randint(0, 11):
+            case 10:
+                _, value = rng.choice(list(wire_forms(base.SerializeToString(), rng)))
+            case 11:
+                lies = list(lying_deletions(there, rng, read_version=read_version))
+                yield replace(rng.choice(lies)[1], name=f"mutation {number}", is_seed=False)
+                continue
             case 0:
                 value = mutations.damaged_bytes(base.SerializeToString(), rng)
             case 1:
@@ -157,6 +182,89 @@ def mutated(good: Good, rng: random.Random, donors: Sequence[Transaction], *, re
         yield Hostile(name=f"mutation {number}", value=value, headers=headers, is_seed=False)
 
 
+def wire_forms(body: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """The bytes of a transaction in forms that no library writes; some mean the same, and some are invalid."""
+    yield "an operation behind another", body + counted(rng.choice(_OPERATION_NUMBERS), b"")
+    yield "an operation before another", counted(rng.choice(_OPERATION_NUMBERS), b"\x08\x01") + body
+    yield "the same message twice", body + body
+    keys = [counted(1, b"committerd.position") + counted(2, b"{}"), counted(1, b"k") + counted(2, b"v")]
+    yield "a key of a map twice", body + b"".join(counted(_PROPERTIES.number, one) for one in (*keys, keys[1], keys[0]))
+    yield "an entry of a map without a key", body + counted(_PROPERTIES.number, counted(2, b"v")) * 2
+    for name, encoded in {
+        "of ten bytes for 1": b"\x81" + b"\x80" * 8 + b"\x00",
+        "of eleven bytes": b"\x81" + b"\x80" * 9 + b"\x00",
+        "beyond 64 bits": b"\xff" * 9 + b"\x7f",
+        "that never ends": b"\xff" * 500,
+    }.items():
+        yield f"a number {name}", body + _varint(1 << 3) + encoded
+    for depth in (50, 99, 101, 100_000):
+        yield f"unknown groups nested {depth} deep", body + b"\xfb\x7f" * depth + b"\xfc\x7f" * depth
+    yield "a group that does not end", body + b"\xfb\x7f"
+    for number in (0, 19_000, 2**29 - 1, 2**29):
+        yield f"an unknown field {number}", body + _varint(number << 3 | 2) + b"\x02ab"
+    yield "a length beyond the end", body + b"\xfa\x7f" + _varint(2**31 - 1) + b"a"
+    yield "a length beyond 32 bits", body + b"\xfa\x7f" + _varint(2**40)
+    yield "an operation of the wrong type", body + _varint(rng.choice(_OPERATION_NUMBERS) << 3) + b"\x01"
+    yield "a uuid that is no text", body + counted(2, b"\xff\xfe")
+    yield "100,000 uuids", body + counted(2, b"x") * 100_000 + body
+
+
+def lying_deletions(there: DataFragment, rng: random.Random, *, read_version: int) -> Iterator[tuple[str, Hostile]]:
+    """Deletes whose deletion file is not what they say, with what is wrong with it."""
+    bitmap, array = DeletionFile.BITMAP, DeletionFile.ARROW_ARRAY
+    one = bytes(BitMap([0]).serialize())
+    everything = BitMap()
+    everything.add_range(0, 2**32)
+    everything.run_optimize()
+    many = bytes(everything.serialize())
+    lies: list[tuple[str, DeletionFile.DeletionFileType.ValueType, int, bytes]] = [
+        ("that is an array and not a bitmap", bitmap, 1, arrow_array([0])),
+        ("that is a bitmap and not an array", array, 1, one),
+        ("with fewer rows than it says", bitmap, 2, one),
+        ("with more rows than it says", bitmap, 1, bytes(BitMap([0, 1]).serialize())),
+        ("of a row beyond the fragment", bitmap, 1, bytes(BitMap([there.physical_rows]).serialize())),
+        ("of all rows below 2^32", bitmap, 1, many),
+        ("of 2^64 rows", bitmap, 2**64 - 1, one),
+        ("without rows", bitmap, 1, bytes(BitMap().serialize())),
+        ("that is empty", bitmap, 1, b""),
+        ("cut short", bitmap, 1, many[: len(many) // 2]),
+        ("with a row twice", array, 2, arrow_array([0, 0])),
+        ("of an array beyond the fragment", array, 1, arrow_array([2**32 - 1])),
+        ("of two batches", array, 2, arrow_array([0], [1])),
+        ("that grows from 17 KB to 512 MiB", array, 1, _grown_array()),
+        ("that claims to grow", array, 1, _grown_array().replace((2**29).to_bytes(8, "little"), b"\xff" * 7 + b"\x3f")),
+        ("that is damaged", array, 1, mutations.damaged_bytes(arrow_array([0]), rng)[:-1]),
+    ]
+    for name, kind, counted_rows, body in lies:
+        changed = DataFragment()
+        changed.CopyFrom(there)
+        changed.deletion_file.CopyFrom(
+            DeletionFile(
+                file_type=kind, read_version=read_version, id=rng.getrandbits(63), num_deleted_rows=counted_rows
+            )
+        )
+        made = Transaction(uuid=_uuid(rng), read_version=read_version)
+        made.delete.updated_fragments.append(changed)
+        made.delete.predicate = "true"
+        files = {deletion_key(changed.id, changed.deletion_file, staged=True): body}
+        yield name, Hostile(name=name, value=made.SerializeToString(), files=files)
+
+
+def arrow_array(*batches: Sequence[int]) -> bytes:
+    """A deletion file in Arrow's format, compressed as pylance's are."""
+    sink = io.BytesIO()
+    schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for rows in batches:
+            writer.write_batch(pa.record_batch([pa.array(rows, pa.uint32())], schema=schema))
+    return sink.getvalue()
+
+
+@functools.cache
+def _grown_array() -> bytes:
+    return arrow_array(np.zeros(2**27, np.uint32))  # type: ignore[arg-type]
+
+
 def _headers(rng: random.Random) -> Iterator[tuple[str, Sequence[Header]]]:
     deep = b"[" * 5000 + b"]" * 5000
     yield "create-options nested 5,000 deep", [("create-options", deep)]
@@ -175,6 +283,16 @@ def _headers(rng: random.Random) -> Iterator[tuple[str, Sequence[Header]]]:
     yield "a long name that is no text", [(name_of(b"\xff" * 700_000), b""), ("app-version", b"1")]
     yield "500,000 empty headers", [("", b"")] * 500_000
     yield "5,000 headers of tracing", [(f"x-{number}", b"y" * 20) for number in range(5_000)]
+    for name, values in {
+        "app-version": (b"1", b"x"),
+        "create-options": (b"{}", b"[" * 5000),
+        "deadline-ms": (b"0", b"-1"),
+        "transaction-file": (b"a.txn", b"../a.txn"),
+        "dataset": (b"/tmp/x", b"s3://[x]/y"),
+        "attempt": (b"1", b"0"),
+    }.items():
+        yield f"header {name} twice, the last one wrong", [("app-id", b"twice"), *((name, one) for one in values)]
+    yield "a header 900 times", [("producer", b"p"), *[("attempt", b"2")] * 900, ("attempt", b"two")]
     yield "numbers that are no numbers", [("deadline-ms", "٣".encode())]
     yield "an attempt beyond all numbers", [("attempt", b"9" * 5000)]
     yield "a header called as ours", [("committerd-offset", b"x"), ("committerd-value-bytes", b"-1"), ("app-run", b"r")]

@@ -29,7 +29,7 @@ from committerd.stores.port import Created, ObjectStore
 from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
-from committerd_common.messages import BasePath, IndexSection, Manifest, Message, Transaction
+from committerd_common.messages import BasePath, DataFragment, IndexSection, Manifest, Message, Transaction
 from committerd_common.request import decode_envelope, decode_transaction
 from tests.conformance.facts import manifests
 from tests.hostile import records as hostile
@@ -164,9 +164,14 @@ async def hurt_staged(seed: int, samples: Sequence[Sample], folder: Path) -> Rep
         return made
 
     version = Transaction.FromString(sample.staged).read_version
-    known = hostile.seeds(good, rng, read_version=version)
-    others = islice(hostile.mutated(good, rng, donors, read_version=version), PER_SEED)
+    read = await table.readable(version)
+    there = next(iter(read.fragments), DataFragment()) if read is not None else DataFragment()
+    known = hostile.seeds(good, rng, read_version=version, there=there)
+    others = islice(hostile.mutated(good, rng, donors, read_version=version, there=there), PER_SEED)
     for record in (*known, *others):
+        for key, body in record.files.items():
+            (root / key).parent.mkdir(exist_ok=True)
+            (root / key).write_bytes(body)
         started = time.monotonic()
         try:
             answer = await _decode_and_build(table, record, hostile_only=record.is_seed)

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
+from committerd.lance.format.arrow_file import decompressed_bytes
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import DataFragment, DeletionFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_ARROW_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes of the rows in a `.arrow` file: 1,048,576 rows. pylance writes a bitmap for more than 5,000."""
 
 
 def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> BitMap:
@@ -65,6 +69,11 @@ def _decode_arrow(body: bytes) -> BitMap:
         if reader.num_record_batches != 1:
             raise MalformedError(f"it has {reader.num_record_batches} batches; one is needed")
         _require_schema(reader.schema)
+        if (size := decompressed_bytes(body)) > _ARROW_BYTES_MAX:
+            raise MalformedError(
+                f"its rows take {size} bytes; an Arrow file may have {_ARROW_BYTES_MAX}, as pylance writes bitmaps "
+                "for many rows"
+            )
         batch = reader.get_batch(0)
         batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:

@@ -152,6 +152,17 @@ def test_a_damaged_compressed_file_is_refused() -> None:
     assert "it is not an Arrow file" in fault(body.replace(magic, bytes(4)), ARROW)
 
 
+def test_an_arrow_file_that_grows_when_it_is_decompressed_is_refused_before_it_is() -> None:
+    body = arrow_file([0] * 2**22, compression="zstd")
+    assert len(body) < 5_000
+    assert "its rows take 16777216 bytes; an Arrow file may have 4194304" in fault(body, ARROW)
+    assert len(decode_deletions(arrow_file(list(range(2**20)), compression="lz4"), ARROW, staged=False)) == 2**20
+    claims = arrow_file(list(range(5000)), compression="zstd").replace(
+        struct.pack("<q", 20_000), struct.pack("<q", 2**62)
+    )
+    assert "its rows take" in fault(claims, ARROW)
+
+
 def test_a_file_is_compared_with_what_the_fragment_says_of_it() -> None:
     kind = DeletionFile.BITMAP
     assert decode_deletions(WITHOUT_RUNS, fragment(kind, deleted=20, rows=30), staged=False)
