@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
+
+from committerd.dev.parts import free_port
+from harness.child import ChildProcess
+from harness.java import INSTALL_JDK, jdk
 
 CONFIG: Final = {
     "spark.driver.memory": "1g",
@@ -58,3 +63,33 @@ def spark_session(folder: Path, *, settings: Mapping[str, str] | None = None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the garbage collector
         session.stop()
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[str]:
+    """A master and workers of Spark standalone, with one core each, as processes; yields the master's URL.
+
+    An executor runs in a folder below `folder/worker-N`, with this Python and the packages of this repository.
+    """
+    port, jars = free_port(), Path(pyspark.__file__).parent / "jars"
+    url = f"spark://127.0.0.1:{port}"
+    root = Path(__file__).resolve().parents[1]
+    (core,) = jars.glob("spark-core_*.jar")
+    environment = os.environ | {
+        "SPARK_HOME": str(jars.parent),
+        "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0],  # else workers look for it among build folders
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": f"{root}:{root / 'producers'}",
+    }
+    program = [str(jdk("Spark", install=INSTALL_JDK)), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+    place = ["--host", "127.0.0.1", "--webui-port", "0"]
+    commands = [["org.apache.spark.deploy.master.Master", *place, "--port", str(port)]]
+    for number in range(workers):
+        own = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}")]
+        commands.append(["org.apache.spark.deploy.worker.Worker", *place, *own, url])
+    with contextlib.ExitStack() as stack:
+        for number, words in enumerate(commands):
+            log = folder / f"spark-{number}.log"
+            process = ChildProcess([*program, *words], log=log, folder=folder, environment=environment)
+            stack.callback(process.kill)
+        yield url

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -12,6 +17,7 @@ from pyspark.sql import SparkSession
 from committerd_client import SyncCommitClient, staging
 from committerd_client.maintenance.plan import Limits, Targets
 from committerd_spark import maintain
+from harness.kafka import KafkaBroker, RunningKafka
 from tests.spark.queue import Queue
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance]
@@ -45,3 +51,23 @@ def test_tasks_run_on_executors_and_one_commit_replaces_all_fragments(
     while maintain(spark, queue.uri, **options).compaction is not None:
         assert queue.versions() < before + 12
     assert queue.table().count_rows() == 3470
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark_java")
+def test_workers_of_a_standalone_cluster_share_the_tasks_of_one_commit(kafka: KafkaBroker | RunningKafka) -> None:
+    """The program reads the whole table at the end, and looks up a row through the index."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.spark_maintenance", "--fragments", "600", "--json"],
+        cwd=Path(__file__).resolve().parents[2],
+        env=os.environ | {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "LANCE_LOG": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["fragments_before"], found["fragments_after"], found["versions"]) == (600, 6, 2)
+    assert len(found["tasks"]) == 2
+    assert min(found["tasks"].values()) > 0

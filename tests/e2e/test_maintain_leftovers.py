@@ -1,0 +1,130 @@
+"""What transactions, clients and claim checks leave behind: it goes when nobody can need it any more, and not before.
+
+An hour of the settings lasts a second (`scripts.maintenance_soak.hours`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from committerd_client import staging
+from committerd_common.messages import Status, Transaction
+from harness.daemon import Daemon
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import Scene
+from tests.commands.running import printed
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+RECLAIM_HOURS = 2
+
+
+def files_of(transaction: Transaction) -> set[str]:
+    """The data files that a transaction adds."""
+    parts = transaction.append.fragments or transaction.update.new_fragments
+    return {f"data/{file.path}" for fragment in parts for file in fragment.files}
+
+
+def claim(scene: Scene, transaction: Transaction) -> tuple[str, dict[str, str]]:
+    """Put the transaction into the table's folder; its key, and the headers that name it."""
+    body = transaction.SerializeToString()
+    digest = hashlib.sha256(body).hexdigest()
+    key = f"_transactions/{transaction.uuid}-{digest[:16]}.txn"
+    Path(scene.table.uri, key).write_bytes(body)
+    return key, {"transaction-file": key.rpartition("/")[2], "transaction-sha256": digest}
+
+
+class Maintenance:
+    """`committerd maintain` for the table of a scene, in short hours."""
+
+    def __init__(self, scene: Scene, kafka: str) -> None:
+        settings = {"MAINTAIN__KEEP_HOURS": "1", "MAINTAIN__KEEP_VERSIONS": "1"}
+        settings["MAINTAIN__RECLAIM_HOURS"] = str(RECLAIM_HOURS)
+        self._environment = Daemon(
+            name=scene.name, uri=scene.table.uri, kafka=kafka, settings=settings, log=scene.folder / "maintain.log"
+        ).environment
+
+    def run(self, *words: str, hour_seconds: float = 1.0) -> dict[str, Any]:
+        """The last event of a run."""
+        command = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(hour_seconds), "maintain", "--json"]
+        done = subprocess.run(
+            [*command, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def test_what_is_left_behind_goes_and_what_waits_stays(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
+    scene.table.create(rows=10)
+    daemon = scene.started()
+    maintenance = Maintenance(scene, kafka.bootstrap_servers)
+
+    def there(keys: set[str]) -> set[str]:
+        return {key for key in keys if Path(scene.table.uri, key).exists()}
+
+    # Left behind: by a refused upsert, by a client that never staged, and by a claim check that was committed.
+    table, new = scene.table.open(), pa.table({"id": [1000]})
+    upserts = [staging.merge_insert(table, new, on="id").transaction for _ in range(2)]
+    first, second = scene.ask(*upserts)
+    assert (first.status, second.status) == (Status.COMMITTED, Status.RETRYABLE)
+    refused, abandoned = files_of(upserts[1]), files_of(scene.table.append())
+    claimed = scene.table.append()
+    key, headers = claim(scene, claimed)
+    (offset,) = scene.stage(b"", headers=headers)
+    assert scene.topics.wait_answers([offset])[0].status == Status.COMMITTED
+    left = refused | abandoned | {key}
+    # Its files are staged again below.
+    late = scene.table.append()
+    (expired,) = scene.ask(late, deadline_ms="1")
+    assert expired.status == Status.EXPIRED
+
+    assert maintenance.run("--once", hour_seconds=3600)["files"] == 0
+    assert there(left) == left
+
+    # While the committer is away, records wait: those files again, another claim check, a delete at an old version.
+    old = scene.table.version
+    delete = staging.delete(scene.table.open(), "id = 3")
+    scene.table.write()
+    scene.table.write()
+    daemon.stop()
+    again = Transaction()
+    again.CopyFrom(late)
+    again.uuid = str(uuid.uuid4())
+    waiting = scene.table.append()
+    waiting_key, waiting_headers = claim(scene, waiting)
+    offsets = [*scene.stage(again, delete), *scene.stage(b"", headers=waiting_headers)]
+    needed = files_of(late) | files_of(waiting) | {waiting_key}
+    time.sleep(RECLAIM_HOURS + 1)
+    cleaned = maintenance.run("--once")
+    assert (cleaned["event"], cleaned["versions"]) == ("cleaned", old - 1)
+    assert there(left) == set()
+    assert there(needed) == needed
+    assert [one["version"] for one in scene.table.open().versions()] == [old, old + 1, old + 2]
+    assert json.loads(printed(scene, "status", "--json", code=1))["queue"]["oldest_read_version"] == old
+
+    daemon.start()
+    assert {one.status for one in scene.topics.wait_answers(offsets)} == {Status.COMMITTED}
+    ids = {*range(10), 1000, *(id_ for one in (claimed, late, waiting) for id_ in scene.table.brought[one.uuid])}
+    assert set(scene.table.ids()) > ids - {3}
+    assert len(scene.table.ids()) == len(ids - {3}) + 2
+    time.sleep(RECLAIM_HOURS + 1)
+    maintenance.run("--once")  # rewrites the fragments too; the versions before are young
+    assert there(needed) == needed - {waiting_key}
+    time.sleep(RECLAIM_HOURS + 1)
+    maintenance.run("--once")
+    cleanup = maintenance.run("--dry-run")
+    assert (cleanup["kept"], cleanup["bytes"]) == ({"count": 1}, 0)
+    named = {f"data/{file.path}" for one in scene.table.open().get_fragments() for file in one.data_files()}
+    assert {f"data/{path.name}" for path in Path(scene.table.uri, "data").iterdir()} == named
+    assert sorted(scene.table.ids_in_4()) == sorted(scene.table.ids())
