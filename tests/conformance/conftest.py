@@ -1,10 +1,9 @@
-"""The cases, unpacked for a module of tests."""
+"""The tables that cases read through a base, in their places."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,8 @@ from tests.conformance import cases
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cases")
-    cases.unpack(folder)
-    mounted = cases.mount(folder)
-    yield folder
-    for path in mounted:
+def mounted() -> Iterator[None]:
+    made = [path for name in cases.names() for path in cases.load(name).mount()]
+    yield
+    for path in made:
         shutil.rmtree(path)

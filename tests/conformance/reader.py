@@ -121,17 +121,19 @@ def _by_filters(dataset: Any, column: str, kind: str) -> Iterator[Query]:
             filters += [f"{column} = {literal}", f"{column} <= {literal}", f"{column} in ({literal}, {literal})"]
     if kind not in ("labellist", "ngram"):
         filters.append(f"{column} is null")
-    for one in dict.fromkeys(filters):
-        found, wanted = (
-            sorted(
-                dataset.scanner(filter=one, columns=[], with_row_id=True, use_scalar_index=indexed)
-                .to_table()
-                .column("_rowid")
-                .to_pylist()
-            )
-            for indexed in (True, False)
-        )
-        yield one, found, wanted
+    filters = list(dict.fromkeys(filters))
+    for one, wanted in zip(filters, _scanned(dataset, filters), strict=True):
+        found = dataset.scanner(filter=one, columns=[], with_row_id=True, use_scalar_index=True).to_table()
+        yield one, sorted(found.column("_rowid").to_pylist()), wanted
+
+
+def _scanned(dataset: Any, filters: list[str]) -> Iterator[list[int]]:
+    """Yield the row ids that each filter finds without an index: one scan evaluates all of them as columns."""
+    columns = {f"filter {number}": one for number, one in enumerate(filters)}
+    table = dataset.scanner(columns=columns, with_row_id=True, use_scalar_index=False).to_table()
+    ids = table.column("_rowid").to_pylist()
+    for name in columns:
+        yield sorted(row for row, matches in zip(ids, table.column(name).to_pylist(), strict=True) if matches)
 
 
 def _by_words(dataset: Any, column: str) -> Iterator[Query]:

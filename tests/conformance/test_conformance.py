@@ -119,22 +119,26 @@ def without_soft(value: Any) -> Any:
     return [without_soft(one) for one in value] if isinstance(value, list) else value
 
 
+@pytest.mark.usefixtures("mounted")
 @pytest.mark.parametrize("name", cases.names())
-async def test_case(name: str, unpacked: Path, oldest: Oldest | None, tmp_path: Path) -> None:
-    case = cases.load(unpacked, name)
+async def test_case(name: str, oldest: Oldest | None, tmp_path: Path) -> None:
+    case = cases.load(name)
     root = case.copy_table(tmp_path)
     before = manifests(root)
-    outcome = await commit(root, (case.folder / "staged.pb").read_bytes(), case.commit_options)
+    outcome = await commit(root, case.staged, case.commit_options)
     answer = next((one for one in answers_of(name, case) if is_answer(name, one, outcome, root)), None)
     assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in answers_of(name, case)]}"
     after = manifests(root)
     assert len(after) == len(before) + (outcome == "committed")
     if outcome == "committed":
-        reads_as_expected(str(root), (answer.get("result") or {}).get("reads") or {})
-        reads_in_4(root, oldest, max(before, default=None))
+        found = reads_as_expected(str(root), (answer.get("result") or {}).get("reads") or {})
+        reads_in_4(root, found, oldest, max(before, default=None))
 
 
-def reads_as_expected(root: str, wanted: Mapping[str, Any], storage_options: dict[str, str] | None = None) -> None:
+def reads_as_expected(
+    root: str, wanted: Mapping[str, Any], storage_options: dict[str, str] | None = None
+) -> Mapping[str, Any]:
+    """Check what this pylance reads; returns it."""
     found = reader.read(root, storage_options)
     expected = wanted.get("latest") or {}
     assert {key: found.get(key) for key in ("rows", "hash", "schema", "rowid_hash") if key in expected} == {
@@ -142,14 +146,14 @@ def reads_as_expected(root: str, wanted: Mapping[str, Any], storage_options: dic
     }
     if wanted.get("ok"):
         assert not reader.lookups(root, storage_options)
+    return found
 
 
-def reads_in_4(root: Path, oldest: Oldest | None, before: int | None) -> None:
-    """Check that pylance 4.0.0 reads the same rows, and compares the version with its own commit."""
+def reads_in_4(root: Path, wanted: Mapping[str, Any], oldest: Oldest | None, before: int | None) -> None:
+    """Check that pylance 4.0.0 reads the `wanted` rows, and compares the version with its own commit."""
     flags = latest_facts(root)["reader_feature_flags"]
     if oldest is None or flags >= FeatureFlag.DATA_OVERLAYS:
         return
-    wanted = reader.read(str(root))
     found = oldest.read(root, before)
     assert "error" not in found, found["error"]
     assert (found["rows"], found["hash"]) == (wanted["rows"], wanted["hash"])

@@ -47,12 +47,13 @@ def runner(request: pytest.FixtureRequest, s3: S3Endpoint) -> Iterator[StoreRunn
         yield made
 
 
+@pytest.mark.usefixtures("mounted")
 @pytest.mark.parametrize("name", sample())
-def test_case_on_a_store(name: str, runner: StoreRunner, unpacked: Path, tmp_path: Path) -> None:
-    case = cases.load(unpacked, name)
+def test_case_on_a_store(name: str, runner: StoreRunner, tmp_path: Path) -> None:
+    case = cases.load(name)
     root = case.copy_table(tmp_path)
     before = manifests(root)
-    outcome, uri = runner.commit(root, (case.folder / "staged.pb").read_bytes(), case.commit_options)
+    outcome, uri = runner.commit(root, case.staged, case.commit_options)
     answer = next((one for one in answers_of(name, case) if is_answer(name, one, outcome, root)), None)
     assert answer is not None, f"{outcome}, wanted {[one['outcome'] for one in answers_of(name, case)]}"
     assert len(manifests(root)) == len(before) + (outcome == "committed")

@@ -119,7 +119,7 @@ def make_environment(
     _uv("venv", "--quiet", "--no-project", "--python", python, folder)
     made = Environment(folder)
     pinned = _pinned(python, requirements, resolution)
-    _uv("pip", "install", "--quiet", "--python", made.python, "--no-deps", "--requirement", pinned, *wheels)
+    _install(made, "--no-deps", "--requirement", pinned, *wheels)
     return made
 
 
@@ -140,7 +140,18 @@ def add_pyspark(environment: Environment, resolution: Resolution) -> None:
         one for one in map(Requirement, project(CLIENT)["optional-dependencies"]["spark"]) if one.name == "pyspark"
     )
     (lowest,) = (one.version for one in asked.specifier if one.operator == ">=")
-    _uv("pip", "install", "--quiet", "--python", environment.python, f"pyspark=={lowest}")
+    _install(environment, f"pyspark=={lowest}")
+
+
+def _install(environment: Environment, *words: str | Path) -> None:
+    """Install what uv's cache has, and only if something is missing there, ask the registry.
+
+    Online, uv asks after ten minutes whether each page of the registry has changed. Where a mirror always answers with
+    the page, uv builds PySpark anew.
+    """
+    command: list[str | Path] = ["pip", "install", "--quiet", "--python", environment.python, *words]
+    if _run_uv(*command, "--offline").returncode != 0:
+        _uv(*command)
 
 
 def _pinned(python: Path, requirements: Sequence[str], resolution: Resolution) -> Path:
@@ -161,7 +172,13 @@ def _pinned(python: Path, requirements: Sequence[str], resolution: Resolution) -
 
 
 def _uv(*words: str | Path) -> str:
-    done = subprocess.run(
+    done = _run_uv(*words)
+    assert done.returncode == 0, f"uv {' '.join(str(word) for word in words)}:\n{done.stderr}"
+    return done.stdout
+
+
+def _run_uv(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "uv", *words],
         env=os.environ | {"UV_CACHE_DIR": str(cache_folder() / "uv"), "UV_PYTHON_DOWNLOADS": "never"},
         capture_output=True,
@@ -169,5 +186,3 @@ def _uv(*words: str | Path) -> str:
         check=False,
         timeout=600,
     )
-    assert done.returncode == 0, f"uv {' '.join(str(word) for word in words)}:\n{done.stderr}"
-    return done.stdout
