@@ -35,7 +35,7 @@ class _Work:
 
     def stage(self, count: int, *, versions: int) -> None:
         """Stage this many, and wait until the table has this many more versions."""
-        made = [self._scene.table.append() for _ in range(count)]
+        made = self._scene.table.appends(count)
         self.ids += [i for transaction in made for i in self._scene.table.brought[transaction.uuid]]
         wanted = _versions(self._scene) + versions
         self.offsets += self._scene.stage(*made)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
 def _staged_meanwhile(scene: Scene, total: int) -> tuple[threading.Thread, list[int], list[int]]:
     """A thread that stages Appends, ten at a time; (thread, offsets, ids)."""
-    transactions = [scene.table.append() for _ in range(total)]
+    transactions = scene.table.appends(total)
     offsets: list[int] = []
     scene.topics.stage()  # the producer knows the topic before anything fails
 

@@ -69,7 +69,7 @@ def test_pylance_commits_to_the_same_table_meanwhile(scene: Scene) -> None:
             foreign.add(written[1])
 
     # Both threads make ids: those of the queue come first.
-    transactions = [scene.table.append() for _ in range(200)]
+    transactions = scene.table.appends(200)
     other = threading.Thread(target=write_and_delete)
     other.start()
     try:

@@ -47,7 +47,7 @@ def test_sigterm_ends_in_order_and_a_standby_takes_over_at_once(scene: Scene) ->
     first = scene.started(COMMIT__GROUP_RECORDS_MAX="10")
     second = scene.daemon(COMMIT__GROUP_RECORDS_MAX="10")
     second.wait_ready(text="standby")
-    transactions = [scene.table.append() for _ in range(300)]
+    transactions = scene.table.appends(300)
     offsets = scene.stage(*transactions)
     until(lambda: scene.table.version > 3)
     began = time.monotonic()

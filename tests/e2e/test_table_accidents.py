@@ -106,7 +106,7 @@ def test_replaced_metadata_gets_our_keys_back(scene: Scene, running: bool) -> No
 def test_a_table_that_is_restored_again_and_again_under_load_loses_no_record(scene: Scene) -> None:
     scene.table.create()
     scene.started(COMMIT__GROUP_RECORDS_MAX="3")
-    transactions = [scene.table.append() for _ in range(150)]
+    transactions = scene.table.appends(150)
     stop = threading.Event()
 
     def restore() -> None:

@@ -58,8 +58,8 @@ def test_a_topic_made_again_under_load_mixes_nothing_up(scene: Scene) -> None:
     """Records of the old topic that were fetched and not committed are dropped; the new one's have the same offsets."""
     first = scene.table.create()
     daemon = scene.started(COMMIT__COALESCE="none")
-    old = [scene.table.append() for _ in range(100)]
-    new = [scene.table.append() for _ in range(100)]
+    old = scene.table.appends(100)
+    new = scene.table.appends(100)
     scene.stage(*old)
     old_topic = scene.topics.topic_id()
     until(lambda: scene.table.version > 10)

@@ -24,20 +24,14 @@ class Sample:
 
 
 def unpack(folder: Path) -> list[Sample]:
-    """Unpack, of the cases with one staged change, the one with the most versions since its read version."""
+    """Copy, of the cases with one staged change, the one with the most versions since its read version."""
     chosen: dict[str, str] = {}
     for name in cases.names():
         change = name.rpartition("-")[2]
         if name.startswith(VERSION) and len(name) > len(chosen.get(change, "")):
             chosen[change] = name
-    wanted = set(chosen.values())
-    with cases.opened() as archive:
-        for member in archive:
-            if "/".join(Path(member.name).parts[:2]) in wanted:
-                archive.extract(member, folder)
-    found = [
-        Sample(name, folder / name / "dataset", (folder / name / "staged.pb").read_bytes()) for name in sorted(wanted)
-    ]
+    loaded = {name: cases.load(name) for name in sorted(chosen.values())}
+    found = [Sample(name, case.copy_table(folder / name), case.staged) for name, case in loaded.items()]
     return [*found, *_by_hand(next(one for one in found if one.name.count("-") > 3))]
 
 
