@@ -15,7 +15,6 @@ from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
 from committerd.lance.format.data_file import TAIL_BYTES, Extent, buffer_table, decode_descriptor, first_buffer
-from committerd.lance.format.deletion_file import decode_deletions
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import StagedFiles
@@ -23,6 +22,7 @@ from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
 from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd.table.deletion_vectors import DeletionVectors
+from committerd_common.deletion_file import decode_deletions
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
 from committerd_common.messages import (
     BasePath,

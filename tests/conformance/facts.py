@@ -9,9 +9,9 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from committerd.lance.format.deletion_file import decode_deletions
 from committerd.lance.format.fragment_reuse import ExternalContent, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd_common.deletion_file import decode_deletions
 from committerd_common.messages import (
     DataFile,
     DataFragment,

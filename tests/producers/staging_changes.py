@@ -308,6 +308,7 @@ def text(given: Transaction) -> str:
             message.file_size_bytes = 0
         elif isinstance(message, DeletionFile):
             message.id = 0
+            message.file_type = DeletionFile.BITMAP  # of a few rows pylance writes an array, and the helpers a bitmap
         elif isinstance(message, DataFragment) and message.HasField("inline_row_ids"):
             ids = decode_row_ids(message.inline_row_ids, fragment=message.id, staged=True)
             message.inline_row_ids = ",".join(map(str, ids)).encode()  # whatever its segments are

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 from lance.fragment import DataFile, FragmentMetadata, RowIdMeta, write_fragments
 
+from committerd.queue.outcomes import Status
 from committerd_client import Staged, staging
 from committerd_common.request import decode_transaction
 from tests.producers import staging_oracle
+from tests.producers.direct_commit import commit
 from tests.producers.old_pylance import ROOT, old_pylance
 
 NAMES = [name for name, _ in staging_oracle.cases()]
@@ -160,13 +162,13 @@ def test_row_ids_kept_in_a_column_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by_offset", [True, False], ids=["delete_rows", "pylance 4.0.0"])
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "scanned"])
-def test_a_delete_opens_the_fragments_that_have_its_rows_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_offset: bool, indexed: bool
+def test_a_delete_elsewhere_opens_the_fragments_that_have_its_rows_only(
+    monkeypatch: pytest.MonkeyPatch, *, by_offset: bool, indexed: bool
 ) -> None:
-    dataset = lance.write_dataset(pa.table({"id": range(3000)}), tmp_path, max_rows_per_file=10)
+    dataset = lance.write_dataset(pa.table({"id": range(3000)}), "memory://opens", max_rows_per_file=10)
     if indexed:
         dataset.create_scalar_index("id", "ZONEMAP")  # it answers inexactly, and does not know the rows added below
-    dataset = lance.write_dataset(pa.table({"id": range(3000, 3010)}), tmp_path, mode="append")
+    dataset = lance.write_dataset(pa.table({"id": range(3000, 3010)}), dataset, mode="append")
     dataset.delete("id = 75")
     name = "delete_rows" if by_offset else "delete"
     if not by_offset:
@@ -189,3 +191,32 @@ def test_a_delete_opens_the_fragments_that_have_its_rows_only(
     opened.clear()
     assert not staging.delete(dataset, "id = -1").transaction.delete.updated_fragments
     assert not opened
+
+
+async def test_a_delete_in_a_local_folder_writes_the_deletion_files_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 600 fragments: pylance has written deletion files (arrays), the first delete writes more, one is emptied."""
+    uri = str(tmp_path / "many.lance")
+    dataset = lance.write_dataset(pa.table({"id": range(3000)}), uri, max_rows_per_file=5)
+    dataset.delete("id in (0, 11) or id between 20 and 23")
+    monkeypatch.delattr(lance.LanceFragment, "delete_rows")
+    monkeypatch.delattr(lance.LanceFragment, "delete")
+    left = set(range(3000)) - {0, 11, 20, 21, 22, 23}
+    for predicate, rows in [
+        ("id % 5 = 3", {one for one in left if one % 5 == 3}),
+        ("id % 5 = 4 and id < 100", set(range(4, 100, 5))),
+    ]:
+        change = staging.delete(lance.dataset(uri), predicate)
+        assert change.deleted == len(rows)
+        assert (await commit(uri, change)).status is Status.COMMITTED
+        left -= rows
+        assert set(lance.dataset(uri).to_table()["id"].to_pylist()) == left
+    assert 4 not in [one.fragment_id for one in lance.dataset(uri).get_fragments()]
+
+
+async def test_a_column_is_cast_to_a_type_that_sql_has_no_short_name_for(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"day": pa.array([1, None], pa.date32())}), tmp_path)
+    changed = staging.alter_columns(lance.dataset(tmp_path), {"path": "day", "data_type": pa.timestamp("s")})
+    assert (await commit(tmp_path, changed)).status is Status.COMMITTED
+    assert lance.dataset(tmp_path).to_table()["day"].cast(pa.int64()).to_pylist() == [86_400, None]

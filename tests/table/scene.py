@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pyroaring import BitMap
 
-from committerd.lance.format.deletion_file import encode_bitmap
 from committerd.lance.format.manifest_file import ManifestFile, encode
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
@@ -18,6 +17,7 @@ from committerd.stores.port import Created, ObjectStore
 from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
 from committerd.table.versions import Committed, Gap, Table
 from committerd.table.writing import put, write_files
+from committerd_common.deletion_file import encode_bitmap
 from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
 from committerd_common.paths import NamingScheme, deletion_key, manifest_key, transaction_key, transaction_name
 from tests.lance import samples

@@ -10,7 +10,6 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
-from committerd.lance.format.deletion_file import encode_bitmap
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore
@@ -18,6 +17,7 @@ from committerd.table.prepare import ANYTHING, Allowed, Prepared, Rejected, prep
 from committerd.table.staged_files import CheckedFiles, FileLimits, check_files_of_several
 from committerd.table.versions import Table
 from committerd.table.writing import write_files
+from committerd_common.deletion_file import encode_bitmap
 from committerd_common.messages import Transaction
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, rewrite, update

@@ -13,7 +13,7 @@ from itertools import islice
 
 from pyroaring import BitMap
 
-from committerd.lance.format.deletion_file import encode_bitmap
+from committerd_common.deletion_file import encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
 from committerd_common.paths import deletion_key
 

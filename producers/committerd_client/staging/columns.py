@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.fragments import at_once, fragment, lance_schema
+from committerd_client.staging.fragments import at_once, fragment, lance_schema, quoted
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.backports import NotRequired
 from committerd_common.messages import DataFragment, Field
@@ -26,6 +26,28 @@ Transforms: TypeAlias = (
 )
 """SQL expressions by the name of the new column; a function of batches; or Arrow fields of columns that are all null.
 """
+
+_SQL_TYPES = {
+    "bool": "Boolean",
+    "int8": "Int8",
+    "int16": "Int16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "uint8": "UInt8",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "halffloat": "Float16",
+    "float": "Float32",
+    "double": "Float64",
+    "string": "Utf8",
+    "large_string": "LargeUtf8",
+    "binary": "Binary",
+    "large_binary": "LargeBinary",
+    "date32[day]": "Date32",
+    "date64[ms]": "Date64",
+}
+"""What the SQL function `arrow_cast` calls a type of Arrow. It casts as pylance's `alter_columns` does."""
 
 
 class Alteration(TypedDict):
@@ -106,8 +128,8 @@ def alter_columns(
 
     A new type rewrites the column, which must be a top-level one, and drops its indices. No other change writes data.
 
-    Raises `StagingError` for unknown columns and for names that exist already, and pyarrow's error for values that
-    can't be cast.
+    Raises `StagingError` for unknown columns and for names that exist already, and an error of pylance or pyarrow for
+    values that can't be cast.
     """
     table = read_table(dataset)
     fields = [_copy(one) for one in table.manifest.fields]
@@ -216,12 +238,18 @@ def _retyped(
         [pa.field(temporary[id], kind, dataset.schema.field(old[id]).nullable) for id, kind in retyped.items()]
     )
 
-    @batch_udf(output_schema=new_schema)
-    def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
-        return pa.RecordBatch.from_arrays(columns, schema=new_schema)
+    named = {id: _SQL_TYPES.get(str(kind)) for id, kind in retyped.items()}
+    if all(named.values()):  # several times as fast as a function of Python
+        casts = {temporary[id]: f"arrow_cast({quoted(old[id])}, '{kind}')" for id, kind in named.items()}
+        fragments, merged = _merged(dataset, casts, None, None)
+    else:
 
-    fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None)
+        @batch_udf(output_schema=new_schema)
+        def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+            columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
+            return pa.RecordBatch.from_arrays(columns, schema=new_schema)
+
+        fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None)
     new = {}
     for id, name in temporary.items():
         top = next(one for one in merged if one.parent_id == -1 and one.name == name)

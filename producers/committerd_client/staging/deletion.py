@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import secrets
 from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +13,19 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from committerd_client.headers import StagedChange
-from committerd_client.staging.fragments import at_once, fragment, opened_fragments
-from committerd_client.staging.transactions import read_table
-from committerd_common.messages import DataFragment
+from committerd_client.staging.fragments import AT_ONCE_LOCAL, at_once, fragment, local_folder, opened_fragments
+from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_common.deletion_file import decode_deletions, encode_bitmap
+from committerd_common.messages import DataFragment, DeletionFile
+from committerd_common.paths import DELETIONS, deletion_key
 
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
     from lance.fragment import FragmentMetadata, LanceFragment
+
+_WRITTEN_IN_TURN = 256
+"""So many deletion files are written one after the other."""
 
 
 def delete(
@@ -36,9 +44,9 @@ def delete(
     operation = transaction.delete
     operation.predicate = predicate
     found = RowOffsets()
-    for batch in dataset.scanner(columns=[], filter=predicate, with_row_address=True).to_reader():
+    for batch in dataset.scanner(columns=[], filter=predicate, with_row_address=True, scan_in_order=False).to_reader():
         found.add(batch.column("_rowaddr"))
-    changed, removed = delete_rows(dataset, found, predicate)
+    changed, removed = delete_rows(dataset, table, found, predicate)
     operation.updated_fragments.extend(changed)
     operation.deleted_fragment_ids.extend(removed)
     return table.change(transaction, deleted=sum(found.counts().values()))
@@ -66,23 +74,83 @@ class RowOffsets:
         """The number of rows by fragment id."""
         return {id: len(offsets) for id, offsets in self._of_fragment.items()}
 
-    def of(self, fragment_id: int) -> list[int]:
-        """The offsets of a fragment's rows, ascending."""
-        return list(self._of_fragment[fragment_id])
+    def of(self, fragment_id: int) -> BitMap:
+        """The offsets of a fragment's rows."""
+        return self._of_fragment[fragment_id]
 
 
-def delete_rows(dataset: lance.LanceDataset, rows: RowOffsets, predicate: str) -> tuple[list[DataFragment], list[int]]:
-    """Delete these rows, which are those for which the predicate is true.
+def delete_rows(
+    dataset: lance.LanceDataset, table: ReadTable, rows: RowOffsets, predicate: str
+) -> tuple[list[DataFragment], list[int]]:
+    """Delete these rows of a table, which are those for which the predicate is true.
 
     Returns the fragments with new deletion files, and the ids of the fragments without rows left. Only fragments that
-    have such rows are opened. A pylance that can delete only by predicate (4.0.0) evaluates it once more for them.
+    have such rows are opened.
+
+    In a local folder the deletion files are written here, because a call of pylance for each fragment takes several
+    times as long. Elsewhere pylance writes them; one that can delete only by predicate (4.0.0) evaluates it once more.
     """
+    folder = local_folder(dataset.uri)
+    counts = rows.counts()
+    if folder is not None:
+        touched = [one for one in table.fragments() if one.id in counts]
+        if all(map(_is_here, touched)):
+            return _deleted_here(folder, table.version, touched, rows)
+    return _deleted_by_pylance(dataset, rows, predicate)
+
+
+def _is_here(one: DataFragment) -> bool:
+    """Whether the fragment's number of rows is known, and its deletion file, if any, is in the table's folder."""
+    return one.physical_rows > 0 and not one.deletion_file.HasField("base_id")
+
+
+def _deleted_here(
+    folder: str, version: int, touched: list[DataFragment], rows: RowOffsets
+) -> tuple[list[DataFragment], list[int]]:
+    """As `delete_rows`; `touched` are the fragments, to which it adds the deletion files.
+
+    No version names the new files yet, so a crash in between leaves only files that nothing names.
+    """
+    os.makedirs(os.path.join(folder, DELETIONS), exist_ok=True)
+
+    def delete_from(some: list[DataFragment]) -> list[bool]:
+        return [_write_deletions(folder, version, one, rows.of(one.id)) for one in some]
+
+    parts = [touched[start : start + _WRITTEN_IN_TURN] for start in range(0, len(touched), _WRITTEN_IN_TURN)]
+    if len(parts) > 1:
+        with ThreadPoolExecutor(AT_ONCE_LOCAL) as threads:
+            written = list(threads.map(delete_from, parts))
+    else:
+        written = [delete_from(part) for part in parts]
+    has_rows = list(zip(touched, itertools.chain.from_iterable(written), strict=True))
+    return [one for one, has in has_rows if has], [one.id for one, has in has_rows if not has]
+
+
+def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitMap) -> bool:
+    """Give a fragment a deletion file with these rows and those that are deleted already; False if none is left."""
+    if one.HasField("deletion_file"):
+        with open(os.path.join(folder, deletion_key(one.id, one.deletion_file, staged=False)), "rb", 0) as old:
+            deleted = deleted | decode_deletions(old.read(), one, staged=False)
+    if len(deleted) == one.physical_rows:
+        return False
+    made = DeletionFile(
+        file_type=DeletionFile.BITMAP, read_version=version, id=secrets.randbits(64), num_deleted_rows=len(deleted)
+    )
+    with open(os.path.join(folder, deletion_key(one.id, made, staged=True)), "xb", 0) as new:
+        new.write(encode_bitmap(deleted))
+    one.deletion_file.CopyFrom(made)
+    return True
+
+
+def _deleted_by_pylance(
+    dataset: lance.LanceDataset, rows: RowOffsets, predicate: str
+) -> tuple[list[DataFragment], list[int]]:
     from lance.fragment import LanceFragment
 
     by_offset = hasattr(LanceFragment, "delete_rows")
 
     def deleted(one: LanceFragment) -> FragmentMetadata | None:
-        return one.delete_rows(rows.of(one.fragment_id)) if by_offset else one.delete(predicate)
+        return one.delete_rows(list(rows.of(one.fragment_id))) if by_offset else one.delete(predicate)
 
     changed: list[DataFragment] = []
     removed: list[int] = []

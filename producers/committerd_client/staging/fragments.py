@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from committerd_client.staging.errors import StagingError
 from committerd_common.messages import DataFile, DataFragment, DeletionFile, ExternalFile, Field
+from committerd_common.uris import canonical_uri
 
 if TYPE_CHECKING:
     import lance.fragment
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata, LanceFragment
     from lance.schema import LanceSchema
 
-_AT_ONCE_LOCAL, _AT_ONCE_REMOTE = 4, 16
+AT_ONCE_LOCAL, _AT_ONCE_REMOTE = 4, 16
 _FEW_FRAGMENTS = 100
 """Up to this number pylance is asked for each fragment by id, and does not have to wrap all of them for Python."""
 _FRAGMENT_FIELDS = frozenset(
@@ -48,8 +49,18 @@ _DELETION_TYPES = {"array": DeletionFile.ARROW_ARRAY, "bitmap": DeletionFile.BIT
 
 def at_once(dataset: lance.LanceDataset) -> int:
     """How many fragments to write at once: on a local disk the interpreter is the bound, elsewhere the latency."""
-    scheme, found, _ = dataset.uri.partition("://")
-    return _AT_ONCE_REMOTE if found and not scheme.startswith("file") else _AT_ONCE_LOCAL
+    return _AT_ONCE_REMOTE if local_folder(dataset.uri) is None else AT_ONCE_LOCAL
+
+
+def local_folder(uri: str) -> str | None:
+    """The folder of a table on a local disk; None for a table in another store."""
+    folder = canonical_uri(uri)
+    return None if "://" in folder else folder
+
+
+def quoted(name: str) -> str:
+    """A column name, quoted for Lance's SQL."""
+    return f"`{name}`"
 
 
 def opened_fragments(dataset: lance.LanceDataset, ids: Collection[int]) -> list[LanceFragment]:

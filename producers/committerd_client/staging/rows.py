@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any, overload
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.fragments import default_storage_version, fragment, lance_schema, storage_version
+from committerd_client.staging.fragments import (
+    default_storage_version,
+    fragment,
+    lance_schema,
+    local_folder,
+    storage_version,
+)
 from committerd_client.staging.keys import name_keys
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
 from committerd_common.messages import DataFragment, Field, Transaction
-from committerd_common.uris import canonical_uri
 
 if TYPE_CHECKING:
     import lance
@@ -115,8 +120,8 @@ def _require_files(uri: str, fragments: Iterable[DataFragment]) -> None:
 
     The committer looks for them in any store, and refuses the transaction; a request for each would take too long here.
     """
-    folder = canonical_uri(uri)
-    if "://" in folder:
+    folder = local_folder(uri)
+    if folder is None:
         return
     for one in fragments:
         for file in one.files:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from committerd_client.staging.errors import StagingError
+from committerd_client.staging.fragments import local_folder
 from committerd_common.messages import Transaction
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class _Watch:
         from lance.file import LanceFileSession
 
         self._files = LanceFileSession(dataset.uri, storage_options=dataset.latest_storage_options())
+        self._folder = local_folder(dataset.uri)
         self._expected = expected
         self._before = set(self._files.list(_FOLDER))
         self.found: list[Transaction] = []
@@ -94,10 +96,12 @@ class _Watch:
         self.found = [one for one in read if one is not None and self._expected(one)]
 
     def _read(self, path: str) -> Transaction | None:
-        with tempfile.TemporaryDirectory() as folder:
-            here = Path(folder, "transaction")
-            try:
+        try:
+            if self._folder is not None:
+                return Transaction.FromString(Path(self._folder, path).read_bytes())
+            with tempfile.TemporaryDirectory() as folder:
+                here = Path(folder, "transaction")
                 self._files.download_file(path, str(here))
-            except OSError:  # another writer has removed its file
-                return None
-            return Transaction.FromString(here.read_bytes())
+                return Transaction.FromString(here.read_bytes())
+        except OSError:  # another writer has removed its file
+            return None

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from committerd_client.headers import StagedChange
 from committerd_client.staging.deletion import RowOffsets, delete_rows
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.fragments import fragment
+from committerd_client.staging.fragments import fragment, quoted
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import DataFragment, Transaction
@@ -83,7 +83,7 @@ def _new_rows(
     schema = dataset.schema
     expressions = {name: new for name, new in updates.items() if isinstance(new, str)}
     values = {name: new for name, new in updates.items() if not isinstance(new, str)}
-    columns = {one.name: expressions.get(one.name, _quoted(one.name)) for one in table.top_fields}
+    columns = {one.name: expressions.get(one.name, quoted(one.name)) for one in table.top_fields}
     rows = dataset.scanner(columns=columns, filter=where, with_row_id=True, with_row_address=True).to_reader()
     for batch in rows:
         read.ids.frombytes(batch.column("_rowid").to_numpy().tobytes())
@@ -104,11 +104,6 @@ def _write(rows: Iterator[pa.RecordBatch], dataset: lance.LanceDataset) -> list[
         return []
     with Stream(dataset.schema, itertools.chain([first], rows)).being_read() as reader:
         return [fragment(one) for one in write_fragments(reader, dataset, mode="append")]
-
-
-def _quoted(name: str) -> str:
-    """A column name, quoted for Lance's SQL."""
-    return f"`{name}`"
 
 
 def _cast(column: pa.Array, field: pa.Field) -> Any:
@@ -133,7 +128,7 @@ def _delete_rows(
     """Delete the rows in `read`: (fragments with new deletion files, ids of the fragments without rows left)."""
     from lance.fragment import LanceFragment
 
-    changed, removed = delete_rows(dataset, read.rows, where)
+    changed, removed = delete_rows(dataset, table, read.rows, where)
     if not hasattr(LanceFragment, "delete_rows"):
         _check_rows(table, read.rows.counts(), changed=changed, removed=removed)
     return changed, removed

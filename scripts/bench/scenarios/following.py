@@ -15,9 +15,9 @@ from pathlib import Path
 import anyio
 from pyroaring import BitMap
 
-from committerd.lance.format.deletion_file import encode_bitmap
 from committerd.lance.operations.rebase import Followed
 from committerd.table.judge import Judged
+from committerd_common.deletion_file import encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile, Transaction
 from committerd_common.own_properties import IN_ORDER, ROWS
 from committerd_common.paths import deletion_key

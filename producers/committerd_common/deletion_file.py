@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from committerd.lance.format.arrow_file import decompressed_bytes
+from committerd_common.arrow_file import decompressed_bytes
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import DataFragment, DeletionFile
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from committerd.lance.format.arrow_file import decompressed_bytes
+from committerd_common.arrow_file import decompressed_bytes
 from committerd_common.malformed import MalformedError
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from committerd.errors import CorruptTable, InvalidRequest
-from committerd.lance.format.deletion_file import decode_deletions, encode_bitmap
+from committerd_common.deletion_file import decode_deletions, encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
 from tests.lance.format.golden_tables import TABLES, WRITERS, deletion_bytes, facts, manifest_file
 
