@@ -11,41 +11,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-import lance
 import pyarrow as pa
-from lance.fragment import write_fragments
 
-from committerd_client import CommitClient, CommitTimeout, RetryableConflict, staging
+from committerd_client import CommitClient, CommitTimeout
 
 SCHEMA = pa.schema([("writer", pa.int32()), ("number", pa.int64())])
 
 
-async def create_table(client: CommitClient, uri: str) -> None:
-    """Create the table, unless another process has created it."""
-    try:
-        result = await client.commit(staging.create([], SCHEMA))
-        print(f"created the table, version {result.version}")
-    except RetryableConflict as conflict:
-        if conflict.code != "table_exists":
-            raise
-        print(f"{uri} exists")
-
-
-async def append_rows(client: CommitClient, uri: str, *, writer: int, batches: int, rows: int) -> None:
+async def append_rows(client: CommitClient, *, writer: int, batches: int, rows: int) -> None:
     """Append batches one after the other, each in one transaction."""
     for batch in range(batches):
         numbers = range(batch * rows, (batch + 1) * rows)
         table = pa.table([pa.array([writer] * rows, pa.int32()), pa.array(numbers, pa.int64())], schema=SCHEMA)
-        # pylance blocks, and must not block the event loop.
-        dataset = await asyncio.to_thread(lance.dataset, uri)
-        fragments = await asyncio.to_thread(write_fragments, table, dataset, mode="append")
-        transaction = staging.append(fragments, dataset=dataset)
         try:
-            result = await client.commit(transaction)
-        except CommitTimeout:
+            version = (await client.append(table)).version
+        except CommitTimeout as error:
             # The outcome is unknown. The same transaction is safe to commit again: the table gets it only once.
-            result = await client.commit(transaction, timeout=600)
-        print(f"writer {writer} batch {batch}: version {result.version}, {result.transactions} transactions in it")
+            version = (await client.commit(error.work, timeout=600)).version
+        print(f"writer {writer} batch {batch}: version {version}")
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -53,12 +36,11 @@ async def run(arguments: argparse.Namespace) -> None:
     async with CommitClient(
         arguments.bootstrap_servers, dataset=arguments.dataset, dataset_uri=arguments.uri, producer="async_writer"
     ) as client:
-        await create_table(client, arguments.uri)
+        created = await client.create(SCHEMA, exist_ok=True)
+        print(f"the table is there, version {created.version}")
         async with asyncio.TaskGroup() as tasks:
             for writer in range(arguments.writers):
-                tasks.create_task(
-                    append_rows(client, arguments.uri, writer=writer, batches=arguments.batches, rows=arguments.rows)
-                )
+                tasks.create_task(append_rows(client, writer=writer, batches=arguments.batches, rows=arguments.rows))
 
 
 def main() -> None:

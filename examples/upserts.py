@@ -4,8 +4,8 @@
 
 Each line is a change, as a change data capture topic has it: `{"id": 7, "name": "Ann"}` sets a row, `{"id": 7, "name":
 null}` deletes it. Changes are merged in batches; the last of several changes of a row in a batch counts. The number of
-a batch is its app version, so the same input may be read again after a crash: batches that are in the table get
-DUPLICATE, and no change is made twice.
+a batch is its app version, so the same input may be read again after a crash: batches that are in the table are not
+applied again.
 """
 
 from __future__ import annotations
@@ -16,21 +16,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-import lance
 import pyarrow as pa
 
-from committerd_client import App, Reexecution, RetryableConflict, Staged, SyncCommitClient, staging
+from committerd_client import App, SyncCommitClient, WriteResult
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
-
-
-def create_table(client: SyncCommitClient) -> None:
-    """Create the table, unless another process has created it."""
-    try:
-        client.commit(staging.create([], SCHEMA))
-    except RetryableConflict as conflict:
-        if conflict.code != "table_exists":
-            raise
 
 
 def batches(lines: Iterable[str], size: int) -> Iterator[dict[int, str | None]]:
@@ -41,24 +31,13 @@ def batches(lines: Iterable[str], size: int) -> Iterator[dict[int, str | None]]:
         yield {change["id"]: change["name"] for change in changes}
 
 
-def merge(uri: str, changes: dict[int, str | None], again: Reexecution | None) -> Staged:
-    """The merge that applies these changes to the table's latest version: rows to set, or rows to delete.
-
-    `again`: None at first. After a refusal the merge reads only the rows that were appended since.
-    """
-    table = lance.dataset(uri)
+def apply(client: SyncCommitClient, changes: dict[int, str | None], unit: App) -> WriteResult:
+    """Set rows, or delete rows, in one transaction."""
     if None not in changes.values():
         rows = pa.table({"id": list(changes), "name": list(changes.values())}, schema=SCHEMA)
-        return staging.merge_insert(table, rows, on="id", again=again)
-    return staging.merge_insert(
-        table,
-        pa.table({"id": list(changes)}, schema=pa.schema([SCHEMA.field("id")])),
-        on="id",
-        when_matched_update_all=False,
-        when_matched_delete=True,
-        when_not_matched_insert_all=False,
-        again=again,
-    )
+        return client.upsert(rows, on="id", app=unit, timeout=600)
+    keys = pa.table({"id": list(changes)}, schema=pa.schema([SCHEMA.field("id")]))
+    return client.merge_insert(keys, on="id", when_matched_delete=True, app=unit, timeout=600)
 
 
 def parts(changes: dict[int, str | None]) -> Iterator[dict[int, str | None]]:
@@ -78,17 +57,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000, help="changes in each transaction; default %(default)s")
     chosen = parser.parse_args()
     with SyncCommitClient(chosen.bootstrap_servers, dataset=chosen.dataset, dataset_uri=chosen.uri) as client:
-        create_table(client)
+        client.create(SCHEMA, exist_ok=True)
         for number, changes in enumerate(batches(sys.stdin, chosen.batch)):
             for half, part in enumerate(parts(changes)):
-
-                def execute(again: Reexecution | None = None, part: dict[int, str | None] = part) -> Staged:
-                    return merge(chosen.uri, part, again)
-
                 # Batch n makes at most two transactions, with app versions 2 n and 2 n + 1.
-                unit = App(chosen.source, 2 * number + half)
-                result = client.commit(execute(), app=unit, reexecute=execute, timeout=600)
-                print(f"batch {number}: {result.status}, version {result.version}, {result.attempts} attempts")
+                result = apply(client, part, App(chosen.source, 2 * number + half))
+                status = "in the table already" if result.duplicate else "committed"
+                print(f"batch {number}: {status}, version {result.version}, {result.attempts} attempts")
 
 
 if __name__ == "__main__":
