@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from committerd_batch.committing import remove_files
 from committerd_batch.target import Mode, Plan
@@ -30,6 +31,19 @@ class _Names(AccumulatorParam[tuple[str, ...]]):
         return value1 + value2
 
 
+def check_executors(session: SparkSession) -> None:
+    """Import what a task needs on the executors, in a job with a task for each of their cores.
+
+    Raises `PackageMissing`, and Spark's errors.
+    """
+    tasks = session.sparkContext.defaultParallelism
+    try:
+        session.range(0, tasks, 1, tasks).mapInArrow(_imported, "nothing int").collect()
+    except Exception as error:
+        _raise_if_missing(error)
+        raise
+
+
 def run(df: DataFrame, plan: Plan, *, files_max: int | None = None) -> list[TaskResult]:
     """Run the plan's task over each partition; returns their results.
 
@@ -46,12 +60,7 @@ def run(df: DataFrame, plan: Plan, *, files_max: int | None = None) -> list[Task
         rows = _spread(df, plan, files_max).mapInArrow(work, _RESULT).collect()
     except Exception as error:
         remove_files(plan.target, written.value)
-        missing = _missing_package(error)
-        if missing is not None:
-            raise PackageMissing(
-                f"an executor has no package {missing!r}: install committerd-client[spark] where the executors' Python "
-                "is (PYSPARK_PYTHON), with the versions of the driver"
-            ) from error
+        _raise_if_missing(error)
         raise
     return [pickle.loads(row[0]) for row in rows]
 
@@ -72,7 +81,18 @@ def _spread(df: DataFrame, plan: Plan, files_max: int | None) -> DataFrame:
     return df if files_max is None else df.coalesce(files_max)
 
 
-def _missing_package(error: Exception) -> str | None:
-    """The package that a task could not import; None if that is not the error."""
+def _imported(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for name in _NEEDED:
+        importlib.import_module(name)
+    return iter(())
+
+
+def _raise_if_missing(error: Exception) -> None:
+    """Raise `PackageMissing` if the error says that a task could not import a package."""
     said = str(error) if isinstance(error, PySparkException) else ""
-    return next((name for name in _NEEDED if f"No module named '{name}" in said), None)
+    missing = next((name for name in _NEEDED if f"No module named '{name}" in said), None)
+    if missing is not None:
+        raise PackageMissing(
+            f"an executor has no package {missing!r}: install committerd-client[spark] where the executors' Python "
+            "is (PYSPARK_PYTHON), with the versions of the driver"
+        ) from error

@@ -21,7 +21,7 @@ from committerd_common.uris import dataset_name
 from committerd_spark.arrow_types import arrow_schema
 from committerd_spark.errors import ConnectUnsupported, SecondWrite, SparkWriteError, TableChanged
 from committerd_spark.micro_batch import Written, app_unit, current
-from committerd_spark.running import run
+from committerd_spark.running import check_executors, run
 
 ModeName = Literal["append", "overwrite", "upsert", "delete", "cdc"]
 
@@ -117,6 +117,8 @@ class LanceBatchWriter:
         )
         self._topic = f"{topic_prefix}{self._queue.dataset}"
         self._client: SyncCommitClient | None = self._queue.client(self._target)  # checks the arguments
+        self._checked = False
+        """Whether the executors can run the tasks."""
 
     # A `CommitResult`, or None. It is Any because `foreachBatch` is typed for functions that return None.
     def __call__(self, df: DataFrame, batch_id: int, *, name: str | None = None) -> Any:
@@ -180,7 +182,7 @@ class LanceBatchWriter:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "_checked": False}
 
     def __repr__(self) -> str:
         return f"<LanceBatchWriter {self._mode.value} into {self._target.uri}, queue {self._topic}>"
@@ -193,6 +195,9 @@ class LanceBatchWriter:
             if there is not None:
                 log.done(there)
                 return there
+            if not self._checked:
+                check_executors(df.sparkSession)
+                self._checked = True
             return self._commit(df, mode, app, dataset=dataset, log=log)
         except (NotCommitted, SparkWriteError):
             if app is not None:

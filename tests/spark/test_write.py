@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -20,6 +21,7 @@ from committerd_spark import (
     ConnectUnsupported,
     InvalidKeys,
     LanceBatchWriter,
+    PackageMissing,
     SchemaMismatch,
     TableMissing,
 )
@@ -270,3 +272,23 @@ class FromConnect:
     """Such a DataFrame's class name; a Connect server needs a gRPC that Spark's Python package lacks."""
 
     __module__ = "pyspark.sql.connect.dataframe"
+
+
+def test_a_package_that_executors_lack_is_found_before_a_file_is_written(
+    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lance.write_dataset(pa.table({"id": [1]}), queue.uri)
+    lacking = tmp_path / "lacking" / "lance"
+    lacking.mkdir(parents=True)
+    (lacking / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'lance'\")\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={lacking.parent}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    runs = list[Any]()
+    monkeypatch.setattr("committerd_spark.writer.run", lambda *given, **more: runs.append(given))
+    with monkeypatch.context() as executors:
+        executors.setattr(spark.sparkContext, "pythonExec", str(python))
+        with pytest.raises(PackageMissing, match="an executor has no package 'lance': install"):
+            queue.writer().write(spark.range(3))
+    assert runs == []
+    assert len(list(Path(queue.uri, "data").iterdir())) == 1
