@@ -1,7 +1,7 @@
 """All files of a table, and which versions name them, in a temporary database.
 
 Memory stays small however many files there are: SQLite keeps the rows in a file of its own in TMPDIR, which it deletes
-itself, and a few MiB of it in memory. The file takes about 400 bytes for each file of the table.
+itself, and a few MiB of it in memory. The file takes about 600 bytes for each file that goes, and 250 for each other.
 
 Files are deleted in turns. The turn of a manifest is its version, and that of a file the last version that names it. So
 all that goes with a version has its turn, and nothing of it is left when a later turn begins.
@@ -203,7 +203,7 @@ def _going(key: str, size: int, modified_ms: int, why: str) -> Going:
 
 def _no_room(error: sqlite3.Error) -> CommitterError:
     return CommitterError(
-        f"maintenance needs a temporary file: {error}. Set TMPDIR to a folder with room for 400 bytes for each file of "
+        f"maintenance needs a temporary file: {error}. Set TMPDIR to a folder with room for 600 bytes for each file of "
         "the table",
         code="no_temporary_file",
     )

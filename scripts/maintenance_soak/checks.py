@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import lance
 
@@ -101,13 +100,13 @@ def needless(scene: Scene) -> list[str]:
     return sorted(found)
 
 
-def reports_finished(scene: Scene) -> list[str]:
+def unfinished_reports(scene: Scene) -> list[str]:
     """Reports of deletions that nobody has finished."""
     folder = Path(scene.table.uri, "_maintenance")
     return [one.name for one in folder.glob("*.jsonl") if not one.with_suffix(".done").exists()]
 
 
-def dry_run(scene: Scene, command: Any) -> list[str]:
+def dry_run(command: Callable[..., str]) -> list[str]:
     """What a dry run would delete still."""
     lines = [json.loads(line) for line in command("maintain", "--dry-run", "--json").splitlines() if line[:1] == "{"]
     (cleanup,) = [one for one in lines if one["event"] == "cleanup"]

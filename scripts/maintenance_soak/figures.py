@@ -65,14 +65,15 @@ class Targets:
     """What maintenance aims for."""
 
     fragments: int
-    keep_seconds: float
+    hour_seconds: float
+    """How long versions stay."""
     keep_versions: int
     cleanup_seconds: float
 
     @property
     def window_seconds(self) -> float:
-        """How long a version stays that was replaced: until the first cleanup after `keep_seconds`."""
-        return self.keep_seconds + self.cleanup_seconds
+        """How long a version stays that was replaced: an hour, and until the next cleanup."""
+        return self.hour_seconds + self.cleanup_seconds
 
     def versions(self, samples: Sequence[Sample], at: Sample) -> int:
         """Versions that stay: the newest ones, and those that were the latest in this time."""

@@ -107,7 +107,7 @@ class Reader:
         self._scene = scene
         self._found = found
         self._rng = np.random.default_rng(seed)
-        self._keep_seconds = targets.keep_seconds
+        self._keep_seconds = targets.hour_seconds
         self._before: tuple[lance.LanceDataset, float, dict[int, int]] | None = None
 
     def read(self) -> None:

@@ -18,21 +18,19 @@ from scripts.maintenance_soak.client import BATCH, batches
 from scripts.maintenance_soak.figures import Figures, Targets
 from scripts.maintenance_soak.load import Reader, Writer, beside, sampler
 
-HOUR_SECONDS = 8.0
-"""An hour of maintain.keep_hours and maintain.reclaim_hours."""
-_RECLAIM_HOURS = 3.0
-TARGETS = Targets(fragments=100, keep_seconds=HOUR_SECONDS, keep_versions=20, cleanup_seconds=2.0)
+_RECLAIM_HOURS = 2.0
+_KILL_SECONDS = (0.5, 3.0)
+"""Shortest and longest time between two kills."""
 _CLIENT_IDS = 1_000_000
 """The clients' first ids; each process of a client has as many for itself."""
-_SETTINGS = {
-    "MAINTAIN__INTERVAL_SECONDS": "0.2",
-    "MAINTAIN__CLEANUP_SECONDS": str(TARGETS.cleanup_seconds),
-    "MAINTAIN__FRAGMENTS_MAX": str(TARGETS.fragments),
-    "MAINTAIN__UNINDEXED_ROWS_MAX": "500",
-    "MAINTAIN__KEEP_HOURS": "1",
-    "MAINTAIN__KEEP_VERSIONS": str(TARGETS.keep_versions),
-    "MAINTAIN__RECLAIM_HOURS": str(_RECLAIM_HOURS),
-}
+
+
+def targets_of(hour_seconds: float) -> Targets:
+    """The targets if an hour of maintain.keep_hours and maintain.reclaim_hours lasts so long.
+
+    Writers add so many fragments in three seconds, as they do at 340 commits a second with 1,000, the default.
+    """
+    return Targets(fragments=300, hour_seconds=hour_seconds, keep_versions=20, cleanup_seconds=5.0)
 
 
 @dataclass(slots=True)
@@ -81,8 +79,6 @@ class Killer:
     found: Figures
     victims: Mapping[str, tuple[Callable[[], object], Callable[[], object]]]
     """By name: how to kill it, and how to start it."""
-    seconds: tuple[float, float]
-    """Shortest and longest time between two kills."""
     next_at: float = field(default=0.0)
 
     def turn(self) -> None:
@@ -95,32 +91,43 @@ class Killer:
             kill()
             start()
             self.found.kills[name] = self.found.kills.get(name, 0) + 1
-        self.next_at = time.monotonic() + self.rng.uniform(*self.seconds)
+        self.next_at = time.monotonic() + self.rng.uniform(*_KILL_SECONDS)
 
 
-def maintainer_of(scene: Scene, kafka: str) -> Daemon:
+def maintainer_of(scene: Scene, kafka: str, targets: Targets) -> Daemon:
     """`committerd maintain` with short hours for this dataset; not started."""
+    settings = {
+        "MAINTAIN__INTERVAL_SECONDS": "0.2",
+        "MAINTAIN__CLEANUP_SECONDS": str(targets.cleanup_seconds),
+        "MAINTAIN__FRAGMENTS_MAX": str(targets.fragments),
+        "MAINTAIN__UNINDEXED_ROWS_MAX": "500",
+        "MAINTAIN__KEEP_HOURS": "1",
+        "MAINTAIN__KEEP_VERSIONS": str(targets.keep_versions),
+        "MAINTAIN__RECLAIM_HOURS": str(_RECLAIM_HOURS),
+    }
     return Daemon(
         name=scene.name,
         uri=scene.table.uri,
         kafka=kafka,
-        settings=_SETTINGS,
+        settings=settings,
         log=scene.folder / "maintain.log",
-        command=(sys.executable, "-m", "scripts.maintenance_soak.hours", str(HOUR_SECONDS), "maintain"),
+        command=(*_short_hours(targets), "maintain"),
     )
 
 
-def soak(
-    scene: Scene, kafka: str, *, seconds: float, rng: random.Random, kill_seconds: tuple[float, float] = (0.5, 3.0)
-) -> Figures:
+def _short_hours(targets: Targets) -> tuple[str, ...]:
+    return sys.executable, "-m", "scripts.maintenance_soak.hours", str(targets.hour_seconds)
+
+
+def soak(scene: Scene, kafka: str, *, seconds: float, rng: random.Random, hour_seconds: float = 8.0) -> Figures:
     """Write, read and kill for so long, then check."""
-    found = Figures()
+    found, targets = Figures(), targets_of(hour_seconds)
     committer = scene.daemon()
     writer = Writer(scene, rng, found)
     writer.create()
     committer.wait_ready(text="active")
     writer.index()
-    maintainer, clients = maintainer_of(scene, kafka), Clients(scene, kafka)
+    maintainer, clients = maintainer_of(scene, kafka, targets), Clients(scene, kafka)
     tagged: dict[str, int] = {}
     branches: dict[str, int] = {}
     start = time.monotonic()
@@ -129,15 +136,15 @@ def soak(
         "committer": (committer.kill, committer.start),
         "client": (clients.kill, clients.start),
     }
-    killer = Killer(rng, found, victims, kill_seconds)
+    killer = Killer(rng, found, victims)
     maintainer.start()
     clients.start()
     name_at = start + seconds / 8
-    reader = Reader(scene, found, TARGETS, rng.randrange(1 << 30))
+    reader = Reader(scene, found, targets, rng.randrange(1 << 30))
     try:
         with (
             beside(reader.read, found, every=0.05, what="a reader"),
-            beside(sampler(scene, found, TARGETS, start), found, every=1.0, what="the sampler"),
+            beside(sampler(scene, found, targets, start), found, every=1.0, what="the sampler"),
         ):
             while time.monotonic() < start + seconds:
                 writer.write()
@@ -153,14 +160,18 @@ def soak(
     found.client_commits = len(values) // BATCH
     committer.wait_ready(text="active")
     until(lambda: committer.metric("committerd_queue_lag_records") == 0, seconds=60)
-    found.problems += _end(scene, kafka, writer.values | values, unknown, tagged=tagged, branches=branches)
+    found.problems += _end(
+        scene, maintainer, writer.values | values, unknown, targets=targets, tagged=tagged, branches=branches
+    )
     return found
 
 
-def beside_and_without(scenes: tuple[Scene, Scene], kafka: str, *, seconds: float, rng: random.Random) -> list[Figures]:
-    """Write to two tables in turns, one with maintenance beside it and one without; the figures of both.
+def beside_and_without(
+    scenes: tuple[Scene, Scene], kafka: str, *, seconds: float, rng: random.Random, targets: Targets
+) -> list[Figures]:
+    """Write to two tables, one with maintenance beside it and one without; the figures of both.
 
-    Each turn is a few seconds, and the other table's maintenance stands still meanwhile, so both meet the same machine.
+    The table without gets the first quarter of the time and the last one, so that both meet the same machine.
     """
     figures, writers = [Figures(), Figures()], []
     for scene, found in zip(scenes, figures, strict=True):
@@ -170,27 +181,27 @@ def beside_and_without(scenes: tuple[Scene, Scene], kafka: str, *, seconds: floa
         committer.wait_ready(text="active")
         writer.index()
         writers.append(writer)
-    maintainer = maintainer_of(scenes[0], kafka)
-    maintainer.start()
+    with_it, without = range(2)
+    maintainer = maintainer_of(scenes[with_it], kafka, targets)
     start = time.monotonic()
-    turn_seconds = seconds / 8
     try:
-        for turn in range(8):
-            number = turn % 2
+        for number, share in ((without, 0.25), (with_it, 0.5), (without, 0.25)):
             scene, found, writer = scenes[number], figures[number], writers[number]
-            (maintainer.freeze if number else maintainer.thaw)()
-            reader = Reader(scene, found, TARGETS, rng.randrange(1 << 30))
+            if number == with_it:
+                maintainer.start()
+                start = time.monotonic()
+            reader = Reader(scene, found, targets, rng.randrange(1 << 30))
             began = time.monotonic()
             with (
                 beside(reader.read, found, every=0.05, what="a reader"),
-                beside(sampler(scene, found, TARGETS, start), found, every=1.0, what="the sampler"),
+                beside(sampler(scene, found, targets, start), found, every=1.0, what="the sampler"),
             ):
-                while time.monotonic() < began + turn_seconds:
+                while time.monotonic() < began + share * seconds:
                     writer.write()
                 found.seconds += time.monotonic() - began
+            maintainer.stop()
     finally:
-        maintainer.thaw()
-        maintainer.stop()
+        maintainer.kill()
     return figures
 
 
@@ -207,33 +218,37 @@ def _name_a_version(scene: Scene, tagged: dict[str, int], branches: dict[str, in
 
 def _end(
     scene: Scene,
-    kafka: str,
+    maintainer: Daemon,
     values: dict[int, int],
     unknown: set[int],
     *,
+    targets: Targets,
     tagged: dict[str, int],
     branches: dict[str, int],
 ) -> list[str]:
     """Two runs of maintenance when all is old enough; then everything is checked."""
 
     def command(*words: str) -> str:
-        daemon = maintainer_of(scene, kafka)
-        hours = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(HOUR_SECONDS)]
         done = subprocess.run(
-            [*hours, *words], env=daemon.environment, capture_output=True, text=True, check=False, timeout=180
+            [*_short_hours(targets), *words],
+            env=maintainer.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
         )
         assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
     problems = checks.check_contents(scene, values, unknown)
-    time.sleep(HOUR_SECONDS * _RECLAIM_HOURS)
+    time.sleep(targets.hour_seconds * _RECLAIM_HOURS)
     command("maintain", "--once")
-    time.sleep(HOUR_SECONDS)
+    time.sleep(targets.hour_seconds)
     command("maintain", "--once")
     scene.command("audit")
     problems += checks.check_contents(scene, values, unknown)
     problems += checks.check_places(scene, tagged, branches)
     left = checks.needless(scene)
     problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []
-    problems += [f"the report {one} is not finished" for one in checks.reports_finished(scene)]
-    return problems + checks.dry_run(scene, command)
+    problems += [f"the report {one} is not finished" for one in checks.unfinished_reports(scene)]
+    return problems + checks.dry_run(command)
