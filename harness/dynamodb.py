@@ -16,12 +16,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from committerd.dev.jars import jars
 from harness.aws import AwsEndpoint
-from harness.java import LOCKS, java
+from harness.java import BRIEFLY, LOCKS, java
 from harness.server import Server
 
 DYNAMODB = LOCKS / "dynamodb-local-3.1.0.lock"
 """The lock of its jars and native libraries."""
-_JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--enable-native-access=ALL-UNNAMED")
+_JVM = (*BRIEFLY, "-Xmx192m", "--enable-native-access=ALL-UNNAMED")
 
 
 @dataclass(frozen=True, slots=True)

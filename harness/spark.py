@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from committerd.dev.parts import free_port
 from harness.child import ChildProcess
-from harness.java import INSTALL_JDK, jdk
+from harness.java import BRIEFLY, INSTALL_JDK, jdk
 
 CONFIG: Final = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it starts often and runs only briefly
+    "spark.driver.extraJavaOptions": " ".join(BRIEFLY),
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -81,7 +81,7 @@ def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": f"{root}:{root / 'producers'}",
     }
-    program = [str(jdk("Spark", install=INSTALL_JDK)), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+    program = [str(jdk("Spark", install=INSTALL_JDK)), "-Xmx256m", *BRIEFLY, "-cp", f"{jars}/*"]
     place = ["--host", "127.0.0.1", "--webui-port", "0"]
     commands = [["org.apache.spark.deploy.master.Master", *place, "--port", str(port)]]
     for number in range(workers):

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import coverage
+import psutil
 
 from harness import PartMissingError
 from harness.kafka import KafkaBroker
@@ -62,6 +63,8 @@ DISK_BYTES = 4_000_000_000
 """The disk space that tables and the logs of brokers and stores take meanwhile, with some reserve: MinIO and Kafka stop
 before a disk is full.
 """
+_MEMORY = Path("/dev/shm")
+"""A file system in memory, on Linux."""
 AGAIN_MAX = 5
 """More failures than these are no accident."""
 
@@ -161,8 +164,42 @@ def shared_broker() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def files_in_memory() -> Iterator[None]:
+    """Temporary files of the tests in memory, where there is room: a disk takes several times as long to create a file.
+
+    A folder that the caller names in TMPDIR is used instead. The logs of failed tests stay on disk.
+    """
+    room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > DISK_BYTES
+    with contextlib.ExitStack() as stack:
+        if "TMPDIR" not in os.environ and room and psutil.virtual_memory().available > 3 * DISK_BYTES:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="committerd-tests-", dir=_MEMORY, ignore_cleanup_errors=True)
+            )
+            if _stores_attributes(folder):
+                os.environ.setdefault("COMMITTERD_KEPT_LOGS", str(Path(tempfile.gettempdir(), "committerd-kept-logs")))
+                os.environ["TMPDIR"] = tempfile.tempdir = folder
+                stack.callback(setattr, tempfile, "tempdir", None)
+                stack.callback(os.environ.pop, "TMPDIR")
+        yield
+
+
+def _stores_attributes(folder: str) -> bool:
+    """Whether files in this folder can have attributes, which S3 servers need; in memory since Linux 6.6."""
+    try:
+        os.setxattr(folder, "user.committerd", b"")
+    except OSError:
+        return False
+    return True
+
+
 def run_everything() -> int:
     """Run both lanes, then check the branches. The last line has pytest's counts."""
+    with files_in_memory():
+        return _run_everything()
+
+
+def _run_everything() -> int:
     started = time.monotonic()
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < DISK_BYTES:

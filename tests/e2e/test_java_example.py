@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.daemon import Daemon
-from harness.java import INSTALL_JDK, jdk
+from harness.java import BRIEFLY, INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,12 +39,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("java") / "java"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("target"))
     command = [maven, "-q", "-B", "compile", f"-Dprotos={ROOT / 'protos'}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    briefly = os.environ | {"MAVEN_OPTS": " ".join(BRIEFLY)}
+    done = subprocess.run(command, cwd=folder, env=briefly, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     target = folder / "target"
     classes = f"{target / 'classes'}:{(target / 'classpath').read_text()}"
     opens = "--add-opens=java.base/java.nio=ALL-UNNAMED"  # Arrow asks for it
-    return [java, opens, "-XX:TieredStopAtLevel=1", "-cp", classes, "example.Append"]
+    return [java, opens, *BRIEFLY, "-cp", classes, "example.Append"]
 
 
 class Example:

@@ -17,7 +17,7 @@ import pytest
 from committerd.settings.load import load_settings
 from harness import PartMissingError
 from harness.daemon import Daemon
-from harness.java import INSTALL_JDK, jdk
+from harness.java import BRIEFLY, INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 SMALL_SPARK = {
     "SPARK_LOCAL_IP": "127.0.0.1",
-    "PYSPARK_SUBMIT_ARGS": "--driver-java-options -XX:TieredStopAtLevel=1 --conf spark.ui.enabled=false pyspark-shell",
+    "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{' '.join(BRIEFLY)}' --conf spark.ui.enabled=false pyspark-shell",
 }
 """Starts sooner; what it writes is the same."""
 

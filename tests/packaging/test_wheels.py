@@ -65,13 +65,13 @@ def queue(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 @pytest.mark.parametrize("version", sorted({OLDEST, NEWEST}))
 def test_the_client_alone_commits(
-    queue: Queue, client_wheel: Path, tmp_path: Path, version: str, resolution: Resolution
+    queue: Queue, client_wheel: Path, environment_folder: Path, version: str, resolution: Resolution
 ) -> None:
     asked = list(project(CLIENT)["dependencies"])
     if resolution == "lowest-direct":
         asked.append(OF_PYARROW)
     made = make_environment(
-        tmp_path / "environment",
+        environment_folder,
         interpreters()[version],
         wheels=[client_wheel],
         requirements=asked,
@@ -93,11 +93,11 @@ def test_the_client_alone_commits(
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 @pytest.mark.parametrize("version", interpreters())
 def test_the_client_with_pylance_changes_rows(
-    queue: Queue, client_wheel: Path, tmp_path: Path, version: str, resolution: Resolution
+    queue: Queue, client_wheel: Path, environment_folder: Path, version: str, resolution: Resolution
 ) -> None:
     about = project(CLIENT)
     made = make_environment(
-        tmp_path / "environment",
+        environment_folder,
         interpreters()[version],
         wheels=[client_wheel],
         requirements=[*about["dependencies"], *about["optional-dependencies"]["lance"]],
@@ -113,12 +113,17 @@ def test_the_client_with_pylance_changes_rows(
 @pytest.mark.spark
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 def test_the_spark_writer_streams_each_file_once(
-    kafka: KafkaBroker | RunningKafka, dataset: str, client_wheel: Path, tmp_path: Path, resolution: Resolution
+    kafka: KafkaBroker | RunningKafka,
+    dataset: str,
+    client_wheel: Path,
+    environment_folder: Path,
+    tmp_path: Path,
+    resolution: Resolution,
 ) -> None:
     about = project(CLIENT)
     extra = about["optional-dependencies"]
     made = make_environment(
-        tmp_path / "environment",
+        environment_folder,
         Path(sys.executable),
         wheels=[client_wheel],
         requirements=[
@@ -147,12 +152,13 @@ def test_the_committer_serves_a_table_in_a_bucket(
     dataset: str,
     client_wheel: Path,
     committer_wheel: Path,
+    environment_folder: Path,
     tmp_path: Path,
     resolution: Resolution,
 ) -> None:
     own = [one for one in project(COMMITTER)["dependencies"] if not one.startswith("committerd-client")]
     made = make_environment(
-        tmp_path / "environment",
+        environment_folder,
         Path(sys.executable),
         wheels=[client_wheel, committer_wheel],
         requirements=[*own, *project(CLIENT)["dependencies"]],
@@ -177,12 +183,12 @@ def test_the_committer_serves_a_table_in_a_bucket(
 
 @pytest.mark.pylance
 def test_with_its_extras_the_committer_brings_a_kafka_and_needs_no_java(
-    client_wheel: Path, committer_wheel: Path, tmp_path: Path
+    client_wheel: Path, committer_wheel: Path, environment_folder: Path, tmp_path: Path
 ) -> None:
     """`pip install committerd[dev,lance]`, on a machine without Java, Maven and Docker."""
     own, about = project(COMMITTER), project(CLIENT)
     made = make_environment(
-        tmp_path / "environment",
+        environment_folder,
         Path(sys.executable),
         wheels=[client_wheel, committer_wheel],
         requirements=[

@@ -18,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from committerd_spark import LanceBatchWriter
+from harness.java import BRIEFLY
 from harness.spark import small_session
 
 _SETTINGS = {
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": " ".join(BRIEFLY),
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }
