@@ -60,23 +60,27 @@ async def probe(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUI
     Raises `StoreUnavailable` when the store does not respond, which proves nothing.
     """
     trial = _Trial(store, f"{_PREFIX}{int(now.timestamp()):010}-{new_uuid().hex[:12]}-")
-    checks = []
+    attempts = dict(trial.attempts())
+    checks: dict[str, Check] = {}
+
+    async def run(name: str) -> None:
+        start, fault = anyio.current_time(), ""
+        try:
+            await attempts[name]()
+        except _Fault as found:
+            fault = str(found)
+        except SettingsError as found:
+            if found.code != "no_atomic_create":
+                raise
+            fault = str(found)
+        checks[name] = Check(name=name, fault=fault, seconds=anyio.current_time() - start)
+
     try:
-        for name, attempt in trial.attempts():
-            start, fault = anyio.current_time(), ""
-            try:
-                await attempt()
-            except _Fault as found:
-                fault = str(found)
-            except SettingsError as found:
-                if found.code != "no_atomic_create":
-                    raise
-                fault = str(found)
-            checks.append(Check(name=name, fault=fault, seconds=anyio.current_time() - start))
+        await for_each(attempts, run)  # together, because a committer starts after them
     finally:
         with anyio.move_on_after(_CLEANING_SECONDS_MAX, shield=True):
             await trial.clean(now)
-    return checks
+    return [checks[name] for name in attempts]
 
 
 async def require_sound_store(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUID]) -> None:
@@ -154,7 +158,12 @@ class _Trial:
             return
 
     async def _races(self) -> None:
-        proved = [await self._race(self._key(f"race-{number}")) for number in range(ROUNDS)]
+        proved: list[bool] = []
+
+        async def race(number: int) -> None:
+            proved.append(await self._race(self._key(f"race-{number}")))
+
+        await for_each(range(ROUNDS), race)
         if not any(proved):
             raise StoreUnavailable("the store replied to none of several puts that must only create")
 
@@ -187,21 +196,28 @@ class _Trial:
 
     async def _reads(self) -> None:
         key = self._key("read")
-        await self._store.put(key, _BODY)
         await self._store.put(key, _BODY[::-1] + _BODY)
         await self._store.put(key, _BODY)
-        _same("a whole object", await self._store.get(key), _BODY)
-        _same("a range", await self._store.get_range(key, 3, 17), _BODY[3:17])
-        _same("a range beyond the end", await self._store.get_range(key, 250, 300), _BODY[250:])
-        _same("the end of an object", await self._store.get_tail(key, 16), Tail(body=_BODY[-16:], size=len(_BODY)))
-        _same("a small object's end", await self._store.get_tail(key, 1000), Tail(body=_BODY, size=len(_BODY)))
-        _same("an object's size", await self._store.head(key), len(_BODY))
-        _same("an object that is not there", await self._store.get(self._key("nothing")), None)
+        store, size = self._store, len(_BODY)
+        wanted: list[tuple[str, Callable[[], Awaitable[object]], object]] = [
+            ("a whole object", lambda: store.get(key), _BODY),
+            ("a range", lambda: store.get_range(key, 3, 17), _BODY[3:17]),
+            ("a range beyond the end", lambda: store.get_range(key, 250, 300), _BODY[250:]),
+            ("the end of an object", lambda: store.get_tail(key, 16), Tail(body=_BODY[-16:], size=size)),
+            ("a small object's end", lambda: store.get_tail(key, 1000), Tail(body=_BODY, size=size)),
+            ("an object's size", lambda: store.head(key), size),
+            ("an object that is not there", lambda: store.get(self._key("nothing")), None),
+        ]
+
+        async def read(one: tuple[str, Callable[[], Awaitable[object]], object]) -> None:
+            what, call, expected = one
+            _same(what, await call(), expected)
+
+        await for_each(wanted, read)
 
     async def _lists(self) -> None:
         keys = [self._key(f"list-{name}") for name in ("1", "10", "2", "B", "a")]
-        for key in reversed(keys):
-            await self._store.put(key, b"")
+        await for_each(reversed(keys), lambda key: self._store.put(key, b""))
         before = f"{self._prefix}list-"
         _same("a listing", await self._listed(before, limit=len(keys)), keys)
         _same("a listing from a key on", await self._listed(keys[1], limit=2), keys[2:4])
@@ -210,8 +226,7 @@ class _Trial:
 
     async def _copies(self) -> None:
         source, target = self._key("copy-source"), self._key("copy-target")
-        await self._store.put(source, _BODY)
-        await self._store.put(target, b"old")
+        await for_each([(source, _BODY), (target, b"old")], lambda one: self._store.put(*one))
         _same("a copy", await self._store.copy(source, target), True)
         _same("a copied object", await self._store.get(target), _BODY)
         _same("a copy of nothing", await self._store.copy(self._key("nothing"), target), False)

@@ -110,7 +110,7 @@ class Wrong(FakeStore):
         ("ranges end late", "read", "a range is"),
         ("tails lie", "read", "the end of an object"),
         ("lists as people would", "list", "a listing"),
-        ("lists from the start", "list", "a listing from a key on"),
+        ("lists from the start", "list", "a listing"),
         ("copies nothing", "copy", "a copied object"),
         ("deletes nothing", "delete", "a deleted object"),
     ],
@@ -164,7 +164,7 @@ async def test_lost_answers_prove_nothing_against_a_store(lands: Callable[[int],
 async def test_a_store_that_answers_no_put_is_not_proved() -> None:
     store = Forgetful(Bucket())
     store.lost, store.lands = 1000, lambda _: False
-    with pytest.raises(StoreUnavailable, match="replied to none"):
+    with pytest.raises(StoreUnavailable, match="replied to none|does not reply"):
         await tried(store)
 
 
