@@ -164,7 +164,7 @@ async def test_lost_answers_prove_nothing_against_a_store(lands: Callable[[int],
 async def test_a_store_that_answers_no_put_is_not_proved() -> None:
     store = Forgetful(Bucket())
     store.lost, store.lands = 1000, lambda _: False
-    with pytest.raises(StoreUnavailable, match="replied to none|does not reply"):
+    with pytest.raises(StoreUnavailable, match=r"replied to none|does not reply"):
         await tried(store)
 
 
