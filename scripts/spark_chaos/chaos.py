@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import shlex
 import sys
 import time
 from collections import Counter
@@ -90,7 +91,7 @@ class Application:
             "--app-id", f"stream-{number}", "--checkpoint", str(self._checkpoint), "--json", str(incoming),
             "--schema", "writer long, number long", "--files", "1", "--available-now",
         ]  # fmt: skip
-        options = " ".join(f"--conf {name}={value}" for name, value in CONFIG.items())
+        options = " ".join(f"--conf {shlex.quote(f'{name}={value}')}" for name, value in CONFIG.items())
         local = f"--conf spark.local.dir={folder / 'local'}"
         self._environment = os.environ | {
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] {options} {local} pyspark-shell",
