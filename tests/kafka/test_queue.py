@@ -194,17 +194,16 @@ async def test_stops_fetching_at_the_limit_of_records(kafka: KafkaBroker | Runni
         generation = await assignment(queue)
         await stage(queue, settings, [b"x"] * 4_000)
         await queue.seek(generation, 0)
-        held = await take_what_comes(queue)
+        held = [*await take(queue, 600), *await take_what_comes(queue)]
         # At most one poll beyond the limit.
-        assert 600 <= len(held) <= 750
+        assert len(held) <= 750
         await queue.done(generation, 300, 0)
         assert await take_what_comes(queue) == []  # more than a quarter has no outcome yet
-        records = held
+        records = list(held)
         while len(records) < 4_000:
             await queue.done(generation, len(held), sum(map(record_size, held)))
-            held = await take_what_comes(queue)
-            assert held
-            records = [*records, *held]
+            held = [*await take(queue, 1), *await take_what_comes(queue)]
+            records += held
     assert [r.offset for r in records] == list(range(4_000))
 
 
@@ -215,9 +214,10 @@ async def test_stops_fetching_at_the_limit_of_bytes(kafka: KafkaBroker | Running
         generation = await assignment(queue)
         await stage(queue, settings, [value] * 50)
         await queue.seek(generation, 0)
-        held = await take_what_comes(queue)
+        # A fetch takes longer on a slow machine than what comes is waited for.
+        held = [*await take(queue, 8), *await take_what_comes(queue)]
         # At most one fetch, of ten megabytes, beyond the limit.
-        assert 8 <= len(held) <= 30
+        assert len(held) <= 30
         await queue.done(generation, len(held), sum(map(record_size, held)))
         assert (await take(queue, 1))[0].offset == held[-1].offset + 1
 
