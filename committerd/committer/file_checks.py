@@ -26,6 +26,7 @@ from committerd.lance.transactions.transaction import named_fragments
 from committerd.queue.rounds import Part, part_of
 from committerd.table.staged_files import Places, read_deletions
 from committerd.table.versions import Table
+from committerd.table.work import Work, at_once
 from committerd_common.messages import DataFragment
 from committerd_common.request import Request
 
@@ -48,6 +49,7 @@ class FileChecker:
         options: FormingOptions,
         file_check_timing: FileCheckTiming,
         wall_clock: Callable[[], datetime],
+        work: Work = at_once,
     ) -> None:
         """`table`: a `Table` for these checks only, on the same store as the committer's table."""
         self._intake = intake
@@ -56,6 +58,7 @@ class FileChecker:
         self._options = options
         self._file_check_timing = file_check_timing
         self._wall_clock = wall_clock
+        self._work = work
         self._on = False
         self.latest: ManifestFile | None = None
         """The latest version, as far as the committer knows; None = none is known."""
@@ -98,7 +101,7 @@ class FileChecker:
     async def _look_at(self, batch: Sequence[Pending]) -> None:
         now_ms = int(self._wall_clock().timestamp() * 1000)
         wanted = [one for one in batch if self._options.verifies(age_ms=now_ms - one.record.timestamp_ms)]
-        await check_files(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits)
+        await check_files(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits, work=self._work)
         await self._read_deletions(wanted)
 
     async def _read_deletions(self, records: Sequence[Pending]) -> None:

@@ -60,7 +60,7 @@ from committerd.table.refusals import INTERNAL_ERROR
 from committerd.table.row_groups import recorded
 from committerd.table.staged_files import FileLimits, check_files_of_several
 from committerd.table.versions import Table
-from committerd.table.work import LIGHT_BYTES_MAX
+from committerd.table.work import LIGHT_BYTES_MAX, Work
 from committerd.telemetry import Telemetry
 from committerd_common.index_details import MEM_WAL_INDEX
 from committerd_common.messages import Member, Refusal
@@ -390,7 +390,9 @@ class Former:
         if not wanted:
             return
         try:
-            await check_files(wanted, head.table, decoder=self.decoder, limits=self.options.file_limits)
+            await check_files(
+                wanted, head.table, decoder=self.decoder, limits=self.options.file_limits, work=self.world.work
+            )
         except Exception as error:  # noqa: BLE001  # judging the record raises it again
             _log.debug("files.not_checked", extra={"error": repr(error)})
 
@@ -706,8 +708,13 @@ async def _in_turn(
     return [*first, *(p for p in waiting if p.offset not in ahead)]
 
 
-async def check_files(records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits) -> None:
-    """Check the files of records, all at once, and keep the result with each record. Raises `StoreUnavailable`."""
+async def check_files(
+    records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits, work: Work
+) -> None:
+    """Check the files of records, all at once, and keep the result with each record.
+
+    Raises as `check_files_of_several`.
+    """
     requests: list[tuple[Pending, Request]] = []
     for number, pending in enumerate(records, start=1):
         if number % _AT_ONCE == 0 or pending.size > LIGHT_BYTES_MAX:
@@ -716,6 +723,8 @@ async def check_files(records: Sequence[Pending], table: Table, *, decoder: Deco
         if isinstance(request, Request):
             requests.append((pending, request))
     transactions = [request.transaction for _, request in requests]
-    found = await check_files_of_several(table.store, transactions, limits, deletion_vectors=table.deletion_vectors)
+    found = await check_files_of_several(
+        table.store, transactions, limits, deletion_vectors=table.deletion_vectors, work=work
+    )
     for (pending, _), checked_files in zip(requests, found, strict=True):
         pending.checked_files = checked_files

@@ -225,6 +225,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             options=options,
             file_check_timing=_file_check_timing(options, around.store),
             wall_clock=around.wall_clock,
+            work=around.work,
         ),
         putter=Putter(
             around.queue,

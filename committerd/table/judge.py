@@ -589,6 +589,7 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
             written=judged.files,
             checked_files=checked_files,
             limits=case.options.file_limits,
+            do=case.do,
         )
     limits = case.options.file_limits
     places = case.places(latest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
 from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd.table.deletion_vectors import DeletionVectors
+from committerd.table.work import LIGHT_BYTES_MAX, Do, Work, at_once
 from committerd_common.deletion_file import decode_deletions
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
 from committerd_common.messages import (
@@ -212,30 +214,28 @@ async def check_files_of_several(
     limits: FileLimits,
     *,
     deletion_vectors: DeletionVectors | None = None,
+    work: Work = at_once,
 ) -> list[CheckedFiles]:
     """Check ahead of judging which files of these transactions exist in the table's own folder.
 
     Refuses nothing: a missing or unreadable file is just not noted. Returns one result per transaction, in their order.
-    `deletion_vectors`: keeps what deletion files hold. Raises `StoreUnavailable`.
+    `deletion_vectors`: keeps what deletion files hold. Raises `StoreUnavailable`, and `InvalidRequest`
+    (`budget_exceeded`) if listing the files of a transaction exceeds the limits of `work`.
     """
     places = Places(store=store, deletion_vectors=deletion_vectors or DeletionVectors())
-    files_by = [new_files(transaction) for transaction in transactions]
+    listed: list[_Listed] = []
+    for transaction in transactions:
+        size = transaction.ByteSize()
+        call = partial(_listed, transaction, limits)
+        listed.append(await work(call, size=size) if size > LIGHT_BYTES_MAX else call())
     found = [CheckedFiles(at=anyio.current_time()) for _ in transactions]
-    keys: list[list[str]] = []
-    for transaction, files in zip(transactions, files_by, strict=True):
-        named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
-        keys.append([one.key for one in named if one.base_id is None] if len(named) <= limits.files else [])
 
     async def look() -> None:
-        sizes = await _sizes_found(store, [key for some in keys for key in some])
-        for checked_files, some in zip(found, keys, strict=True):
-            checked_files.sizes = {key: sizes[key] for key in some if key in sizes}
+        sizes = await _sizes_found(store, [key for one in listed for key in one.keys])
+        for checked_files, one in zip(found, listed, strict=True):
+            checked_files.sizes = {key: sizes[key] for key in one.keys if key in sizes}
 
-    deleting: list[tuple[Sequence[DataFragment], CheckedFiles]] = []
-    for files, checked_files in zip(files_by, found, strict=True):
-        own = [one for one in staged_deletions(files, None) if not one.deletion_file.HasField("base_id")]
-        if own:
-            deleting.append((own, checked_files))
+    deleting = [(one.deleting, checked) for one, checked in zip(listed, found, strict=True) if one.deleting]
 
     async def read() -> None:
         for start in range(0, len(deleting), _BODIES_AT_ONCE):
@@ -243,6 +243,24 @@ async def check_files_of_several(
 
     await for_each([look, read] if deleting else [look], lambda call: call())
     return found
+
+
+class _Listed(NamedTuple):
+    """The files of a transaction in the table's folder."""
+
+    keys: Sequence[str]
+    """Of its data files and index files; none if there are too many."""
+    deleting: Sequence[DataFragment]
+    """The fragments that have a deletion file."""
+
+
+def _listed(transaction: Transaction, limits: FileLimits) -> _Listed:
+    files = new_files(transaction)
+    named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
+    return _Listed(
+        [one.key for one in named if one.base_id is None] if len(named) <= limits.files else [],
+        [one for one in staged_deletions(files, None) if not one.deletion_file.HasField("base_id")],
+    )
 
 
 async def _check_deletions_of_several(
@@ -274,31 +292,47 @@ async def require_files(
     written: Container[str],
     checked_files: CheckedFiles,
     limits: FileLimits,
+    do: Do,
 ) -> None:
     """Return if the staged `files` exist, have the sizes that the transaction gives, and delete as many rows.
 
     `current`: an excerpt of the latest version, whose files are taken to exist. `written`: keys that are written before
     the version. Files that `checked_files` has are not checked again; those found now are added to it. Files in a base
-    path are checked as far as `places` can read it.
+    path are checked as far as `places` can read it. `do`: runs what may take long for very many files.
 
     Raises `InvalidRequest` (`too_many_files`, `missing_file`, `file_size`, `physical_rows_too_many`, `deletion_file`,
     `named_bytes`, `file_unreadable`), and `StoreUnavailable`.
     """
-    named = [one for one in named_files(transaction, files, current) if one.key not in written]
-    _require_few(named, limits)
-    own = [one for one in named if one.base_id is None]
-    if len(own) < len(named):
-        await _require_in_bases(places, [one for one in named if one.base_id is not None])
-    sizes = await _sizes(places.store, [one.key for one in own if not _fits(one, checked_files.sizes.get(one.key))])
+
+    def to_find() -> tuple[list[Named], list[str], list[Named]]:
+        """(the files in the table's folder, the keys of those that are not known, the files in base paths)"""
+        named = [one for one in named_files(transaction, files, current) if one.key not in written]
+        _require_few(named, limits)
+        own = [one for one in named if one.base_id is None]
+        unknown = [one.key for one in own if not _fits(one, checked_files.sizes.get(one.key))]
+        return own, unknown, [one for one in named if one.base_id is not None] if len(own) < len(named) else []
+
+    own, unknown, in_bases = await do(to_find)
+    if in_bases:
+        await _require_in_bases(places, in_bases)
+    sizes = await _sizes(places.store, unknown)
     checked_files.sizes.update((key, size) for key, size in sizes.items() if size is not None)
-    _require_sizes(own, checked_files.sizes)
-    await _require_rows(places.store, files, checked_files.sizes)
+
+    def to_read() -> tuple[list[tuple[DataFragment, str]], list[DataFragment]]:
+        """(what `_doubtful` returns, the fragments with deletion files to read)"""
+        _require_sizes(own, checked_files.sizes)
+        deletions = [
+            one
+            for one in staged_deletions(files, current)
+            if deletion_key(one.id, one.deletion_file, staged=True) not in written
+        ]
+        return _doubtful(files, checked_files.sizes), deletions
+
+    doubtful, deletions = await do(to_read)
+    await _require_rows(places.store, doubtful)
     allowance = Allowance(limits)
-    for fragment in staged_deletions(files, current):
-        file = fragment.deletion_file
-        if deletion_key(fragment.id, file, staged=True) in written:
-            continue
-        if file.HasField("base_id"):
+    for fragment in deletions:
+        if fragment.deletion_file.HasField("base_id"):
             await _read_in_base(places, fragment, allowance)
         else:
             await _check_deletions(places, fragment, checked_files, allowance)
@@ -335,13 +369,8 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
     )
 
 
-async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[str, int]) -> None:
-    """Return if no fragment claims far more rows than its data files have.
-
-    For a column that no file has, readers create `physical_rows` nulls: up to 16 GiB for a file of 300 bytes. So the
-    row count of a file with few bytes per row is read from the file. Raises `InvalidRequest`
-    (`physical_rows_too_many`).
-    """
+def _doubtful(files: StagedFiles, sizes: Mapping[str, int]) -> list[tuple[DataFragment, str]]:
+    """The fragments that claim very many rows for the bytes of a data file, with its key."""
     few_bytes = [
         (fragment, data_key(file.path))
         for fragment in files.fragments
@@ -349,11 +378,20 @@ async def _require_rows(store: ObjectStore, files: StagedFiles, sizes: Mapping[s
         if fragment.physical_rows > file.file_size_bytes * _ROWS_PER_BYTE and not file.HasField("base_id")
     ]
     # The transaction may give no size, so the stored size decides. Files that are not in `sizes` are the table's.
-    doubtful = [
+    return [
         (fragment, key)
         for fragment, key in few_bytes
         if key in sizes and fragment.physical_rows > sizes[key] * _ROWS_PER_BYTE
     ]
+
+
+async def _require_rows(store: ObjectStore, doubtful: Sequence[tuple[DataFragment, str]]) -> None:
+    """Return if no `_doubtful` fragment claims more rows than its data file has.
+
+    For a column that no file has, readers create `physical_rows` nulls: up to 16 GiB for a file of 300 bytes. So the
+    row count of a file with few bytes per row is read from the file. Raises `InvalidRequest`
+    (`physical_rows_too_many`).
+    """
 
     async def ask(one: tuple[DataFragment, str]) -> None:
         fragment, key = one

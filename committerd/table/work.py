@@ -49,6 +49,14 @@ async def at_once(call: Callable[[], T], *, size: int) -> T:
     return call()
 
 
+class Do(Protocol):
+    """Runs a function as `Work` does, or directly if the record is light."""
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        """Run `call` and return its result, or raise its exception."""
+        ...
+
+
 def heavy_size(transaction: Transaction, latest: ManifestFile | None) -> int:
     """The size in bytes of a transaction whose work may take long on this version; 0 when its work is light."""
     operation = known_operation(transaction)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from pyroaring import BitMap
@@ -25,6 +26,7 @@ from tests.lance.samples import fragment, index, manifest, transaction
 from tests.table.scene import ANY, Scene, append, read_at, rejected, world
 
 VERIFYING = replace(ANY, verify_files=True)
+T = TypeVar("T")
 
 
 class Counting(LocalStore):
@@ -327,6 +329,28 @@ class TestLookedAt:
         assert sorted(counting.asked) == ["_deletions/0-1-2.bin", "data/new.lance"]
         assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
         assert counting.asked == []
+
+    async def test_very_many_files_are_listed_through_work(self, scene: Scene, counting: Counting) -> None:
+        """100,000 files would hold the event loop for a second."""
+        scene.write_versions(1)
+        many = append(1, *(fragment(0, name=f"n{number}") for number in range(3_000)))
+        sizes: list[int] = []
+
+        async def work(call: Callable[[], T], *, size: int) -> T:
+            sizes.append(size)
+            return call()
+
+        few, checked_files = await check_files_of_several(
+            counting, [append(1, fragment(0)), many], FileLimits(), work=work
+        )
+        assert (few.sizes, checked_files.sizes) == ({}, {})
+        assert sizes == [many.ByteSize()]
+        latest, options = await Table(counting).latest(), replace(VERIFYING, checked_files=checked_files)
+        refused = await prepare(Table(counting), latest, many, options=options, world=replace(world(), work=work))
+        assert isinstance(refused, Rejected)
+        assert refused.reason == "missing_file"
+        # Validation, fit, the list of files, and what was found of them.
+        assert sizes[1:] == [many.ByteSize()] * 4
 
     async def test_what_its_writer_did_not_know_is_known_from_it(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
