@@ -78,16 +78,19 @@ def run(*command: str, **environment: str) -> Ended:
     return Ended(out=out, cpu_seconds=used.ru_utime + used.ru_stime, resident_mib=float(err.splitlines()[-1]))
 
 
-def command(folder: Path, words: Sequence[str], servers: str = "127.0.0.1:1") -> Ended:
+def command(folder: Path, words: Sequence[str], servers: str = "127.0.0.1:1", **environment: str) -> Ended:
     return run(
         sys.executable,
         "-c",
         _TOLD_AT_EXIT,
         *words,
-        COMMITTERD_DATASET__NAME="events",
-        COMMITTERD_DATASET__URI=str(folder),
-        COMMITTERD_KAFKA__BOOTSTRAP_SERVERS=servers,
-        COMMITTERD_KAFKA__REQUEST_TIMEOUT_MS="1000",
+        **{
+            "COMMITTERD_DATASET__NAME": "events",
+            "COMMITTERD_DATASET__URI": str(folder),
+            "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS": servers,
+            "COMMITTERD_KAFKA__REQUEST_TIMEOUT_MS": "1000",
+        }
+        | environment,
     )
 
 

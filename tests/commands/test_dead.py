@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from committerd_common.messages import Status, Transaction
 from harness.scene import Scene, until
 from tests.commands.running import answered, printed, run
 from tests.commands.story import Story
+from tests.test_memory import command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -117,3 +120,24 @@ def test_a_replay_is_judged_anew_and_only_once(scene: Scene) -> None:
     assert run(scene, "dead", "drop", "--below", "3", "--apply").code == 2
     until(lambda: scene.topics.group_offset() == 3, seconds=120)
     assert answered(scene, "audit")["good"]
+
+
+def test_many_large_letters_are_replayed_in_bounded_memory(scene: Scene) -> None:
+    """Kept and decoded, 80 MB of letters would take 160 MB more than the client's buffers."""
+    scene.table.create()
+    daemon = scene.started()
+    staged = [scene.table.append() for _ in range(2)] * 40
+    values = [one.SerializeToString() + b"\xfa\x7f\xc0\x84\x3d" + bytes(1_000_000) for one in staged]
+    offsets = scene.topics.stage(*values, headers={"dataset": "/nowhere.lance"})
+    assert {answer.reason for answer in scene.topics.wait_answers(offsets)} == {"wrong_dataset"}
+    daemon.stop()
+    ended = command(
+        Path(scene.table.uri),
+        ["dead", "replay", "--reason", "wrong_dataset", "--json"],
+        scene.topics.servers,
+        COMMITTERD_DATASET__NAME=scene.name,
+        COMMITTERD_DATASET__ALIASES="/nowhere.lance",
+    )
+    letters = json.loads(ended.out)["letters"]
+    assert [bool(one["refused"]) for one in letters] == [False, False, *[True] * 78]
+    assert ended.resident_mib < 200

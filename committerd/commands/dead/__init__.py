@@ -12,14 +12,13 @@ import anyio
 import click
 from google.protobuf import text_format
 
-from committerd.commands.dead.letters import Wanted, letters_below, one_letter, read_letters
+from committerd.commands.dead.letters import Summary, Wanted, letters_below, one_letter, read_summaries, summary_of
 from committerd.commands.dead.replay import Replay, replay_letters
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import echo_counts, echo_fields, echo_table, plain, since_ms, when
 from committerd.commands.surroundings import wall_clock
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
-from committerd.queue.dead_letter import Letter
 from committerd.settings.load import Settings
 
 _LINE_CHARS_MAX = 200
@@ -117,7 +116,7 @@ def _wanted(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | Non
 
 async def _list(configured: Settings, wanted: Wanted, limit: int, as_json: bool) -> None:
     async with open_operator(configured.kafka, configured.dataset.name) as operator:
-        letters, total = await read_letters(operator, wanted, newest=limit)
+        letters, total = await read_summaries(operator, wanted, newest=limit)
         topic = operator.topics.dead
     if as_json:
         listed = [_summary(letter) for letter in letters]
@@ -135,14 +134,13 @@ async def _list(configured: Settings, wanted: Wanted, limit: int, as_json: bool)
 _LISTED = ("offset", "time", "uuid", "operation", "reason", "message")
 
 
-def _summary(letter: Letter) -> dict[str, Any]:
-    transaction = letter.transaction
+def _summary(letter: Summary) -> dict[str, Any]:
     return {
         "offset": letter.offset,
         "time": when(letter.timestamp_ms),
         "timestamp_ms": letter.timestamp_ms,
-        "uuid": transaction.uuid,
-        "operation": transaction.WhichOneof("operation") or "",
+        "uuid": letter.uuid,
+        "operation": letter.operation,
         "status": letter.status,
         "reason": letter.reason,
         "message": letter.message,
@@ -167,7 +165,7 @@ async def _show(configured: Settings, offset: int, as_json: bool) -> None:
             "dropped_bytes": letter.dropped_bytes,
             "transaction": text,
         }
-        click.echo(json.dumps(_summary(letter) | value, indent=2))
+        click.echo(json.dumps(_summary(summary_of(letter)) | value, indent=2))
         return
     key = "none" if letter.key is None else letter.key.decode("utf-8", "backslashreplace")
     echo_fields(
@@ -215,7 +213,7 @@ def _print_replays(replays: list[Replay], *, apply: bool) -> None:
     for one in replays:
         staged = "to be staged" if one.staged_offset is None else f"staged at offset {one.staged_offset}"
         letter = one.letter
-        rows.append((letter.offset, letter.transaction.uuid, letter.reason, "REFUSED" if one.refused else staged))
+        rows.append((letter.offset, letter.uuid, letter.reason, "REFUSED" if one.refused else staged))
     echo_table(("offset", "uuid", "reason", "replay"), rows)
     for one in replays:
         if one.refused:

@@ -31,36 +31,70 @@ class Wanted:
         )
 
 
-async def read_letters(
-    operator: TopicOperator, wanted: Wanted, *, newest: int | None = None
-) -> tuple[list[Letter], int]:
-    """The chosen letters in offset order, or only the `newest` of them; and the number of all chosen letters."""
-    topic, total = operator.topics.dead, 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A letter without the record: few bytes, however large that is."""
+
+    offset: int
+    timestamp_ms: int
+    uuid: str
+    operation: str
+    status: str
+    reason: str
+    message: str
+    place: str
+
+
+def summary_of(letter: Letter) -> Summary:
+    """The letter without its record."""
+    transaction = letter.transaction
+    return Summary(
+        offset=letter.offset,
+        timestamp_ms=letter.timestamp_ms,
+        uuid=transaction.uuid,
+        operation=transaction.WhichOneof("operation") or "",
+        status=letter.status,
+        reason=letter.reason,
+        message=letter.message,
+        place=letter.place,
+    )
+
+
+async def wanted_letters(operator: TopicOperator, wanted: Wanted) -> AsyncGenerator[Letter, None]:
+    """The chosen letters in offset order."""
+    topic = operator.topics.dead
     bounds = await operator.bounds(topic)
     if wanted.since_ms is not None:
         bounds = await operator.since(topic, wanted.since_ms)
     start, end = bounds[PARTITION]
     if wanted.offsets:
         start, end = max(start, min(wanted.offsets)), min(end, max(wanted.offsets) + 1)
-    kept: deque[Letter] = deque(maxlen=newest)
     async with aclosing(_letters(operator, start, end)) as letters:
         async for letter in letters:
             if letter is not None and wanted.takes(letter):
-                kept.append(letter)
-                total += 1
+                yield letter
+
+
+async def read_summaries(operator: TopicOperator, wanted: Wanted, *, newest: int) -> tuple[list[Summary], int]:
+    """The `newest` of the chosen letters in offset order, and the number of all chosen letters."""
+    total, kept = 0, deque[Summary](maxlen=newest)
+    async with aclosing(wanted_letters(operator, wanted)) as letters:
+        async for letter in letters:
+            kept.append(summary_of(letter))
+            total += 1
     return list(kept), total
 
 
 async def one_letter(operator: TopicOperator, offset: int) -> Letter:
     """The letter at an offset. Raises `SettingsError` if there is none."""
-    letters, _ = await read_letters(operator, Wanted(offsets=frozenset({offset})))
-    if not letters:
-        start, end = (await operator.bounds(operator.topics.dead))[PARTITION]
-        raise SettingsError(
-            f"there is no dead letter at offset {offset} of {operator.topics.dead}, which holds {start} to {end} "
-            "(exclusive)"
-        )
-    return letters[0]
+    async with aclosing(wanted_letters(operator, Wanted(offsets=frozenset({offset})))) as letters:
+        async for letter in letters:
+            return letter
+    start, end = (await operator.bounds(operator.topics.dead))[PARTITION]
+    raise SettingsError(
+        f"there is no dead letter at offset {offset} of {operator.topics.dead}, which holds {start} to {end} "
+        "(exclusive)"
+    )
 
 
 async def letters_below(operator: TopicOperator, offset: int) -> AsyncGenerator[Letter | None, None]:

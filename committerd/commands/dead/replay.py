@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from committerd.commands.dead.letters import Wanted, read_letters
+from committerd.commands.dead.letters import Summary, Wanted, summary_of, wanted_letters
 from committerd.commands.printing import Progress
 from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
@@ -17,21 +17,24 @@ from committerd.committer.loading import Loading, load
 from committerd.errors import CommitterError
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter
-from committerd.queue.ledger import NOT_SEEN
-from committerd.queue.port import Record
+from committerd.queue.ledger import NOT_SEEN, Refused
+from committerd.queue.port import Publication, Record
 from committerd.queue.position import Position
 from committerd.queue.replay import Since, refuse_replay
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
-from committerd_common.messages import DecodeError, Outcome
+from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.request import Request
+
+_PART_BYTES = 16 * 1024 * 1024
+"""Bytes of letters that are staged together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """The result for one letter."""
 
-    letter: Letter
+    letter: Summary
     refused: str
     """Why it is not staged again; empty if it is."""
     staged_offset: int | None = None
@@ -40,22 +43,41 @@ class Replay:
 
 async def replay_letters(configured: Settings, operator: TopicOperator, wanted: Wanted, *, apply: bool) -> list[Replay]:
     """Judge the letters and, with `apply`, stage those that are not refused."""
-    letters, _ = await read_letters(operator, wanted)
-    replays = await _judged(configured, operator, letters) if letters else []
-    good = [one for one in replays if not one.refused]
+    replays = await _judged(configured, operator, wanted)
+    good = frozenset(one.letter.offset for one in replays if not one.refused)
     if not apply or not good:
         return replays
-    offsets = dict(
-        zip(
-            (one.letter.offset for one in good),
-            await operator.stage([one.letter.replay() for one in good]),
-            strict=True,
-        )
-    )
-    return [replace(one, staged_offset=offsets.get(one.letter.offset)) for one in replays]
+    staged = await _staged(operator, good)
+    return [
+        replace(one, staged_offset=staged[one.letter.offset])
+        if one.letter.offset in staged
+        else replace(one, refused=one.refused or "Kafka deleted the letter meanwhile")
+        for one in replays
+    ]
 
 
-async def _judged(configured: Settings, operator: TopicOperator, letters: Sequence[Letter]) -> list[Replay]:
+async def _staged(operator: TopicOperator, offsets: frozenset[int]) -> dict[int, int]:
+    """Stage the letters at these offsets, some at a time; returns the offset at which each is staged."""
+    staged: dict[int, int] = {}
+    part, size = dict[int, Publication](), 0
+    async with aclosing(wanted_letters(operator, Wanted(offsets=offsets))) as letters:
+        async for letter in letters:
+            part[letter.offset], size = letter.replay(), size + len(letter.value)
+            if size > _PART_BYTES:
+                staged |= await _stage(operator, part)
+                part, size = {}, 0
+    return staged | await _stage(operator, part)
+
+
+async def _stage(operator: TopicOperator, part: Mapping[int, Publication]) -> dict[int, int]:
+    if not part:
+        return {}
+    return dict(zip(part, await operator.stage(list(part.values())), strict=True))
+
+
+async def _judged(configured: Settings, operator: TopicOperator, wanted: Wanted) -> list[Replay]:
+    """Judge the letters one after the other; of each, only what is needed for its outcome is kept."""
+    judged: list[tuple[Summary, Letter, Request | Refused]] = []
     async with stores_of(configured) as stores:
         table = Table(stores.open(configured.dataset.uri))
         try:
@@ -65,15 +87,19 @@ async def _judged(configured: Settings, operator: TopicOperator, letters: Sequen
         decoder = Decoder(
             aliases=configured.dataset.aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
         )
-        decoded = [await decoder.decode(_pending(letter.as_staged()), table) for letter in letters]
-        known = {
-            one.uuid: await earlier(loaded.ledger, table, one.uuid, 0) for one in decoded if isinstance(one, Request)
-        }
-    outcomes = await _outcomes_of(operator, {one.uuid for one in decoded if isinstance(one, Request)})
+        async with aclosing(wanted_letters(operator, wanted)) as letters:
+            async for letter in letters:
+                decoded = await decoder.decode(_pending(letter.as_staged()), table)
+                if isinstance(decoded, Request):
+                    decoded = replace(decoded, transaction=Transaction(uuid=decoded.uuid))
+                judged.append((summary_of(letter), replace(letter, key=None, value=b"", headers=()), decoded))
+        uuids = {one.uuid for _, _, one in judged if isinstance(one, Request)}
+        known = {uuid: await earlier(loaded.ledger, table, uuid, 0) for uuid in uuids}
+    outcomes = await _outcomes_of(operator, uuids)
     waiting = await _waiting(operator, loaded.position)
     now_ms = int(wall_clock().timestamp() * 1000)
     replays, seen = [], dict[str, int]()
-    for letter, one in zip(letters, decoded, strict=True):
+    for summary, letter, one in judged:
         uuid = one.uuid if isinstance(one, Request) else ""
         since = Since(
             earlier=known.get(uuid, NOT_SEEN),
@@ -87,7 +113,7 @@ async def _judged(configured: Settings, operator: TopicOperator, letters: Sequen
             refused = f"letter {seen[uuid]} is of the same transaction"
         if not refused:
             seen[uuid] = letter.offset
-        replays.append(Replay(letter=letter, refused=refused))
+        replays.append(Replay(letter=summary, refused=refused))
     return replays
 
 
