@@ -44,8 +44,8 @@ def test_active_and_standby_say_which_they_are(scene: Scene) -> None:
 @pytest.mark.slow
 def test_sigterm_ends_in_order_and_a_standby_takes_over_at_once(scene: Scene) -> None:
     ids = scene.table.create()
-    first = scene.started(COMMIT__GROUP_RECORDS_MAX="10")
-    second = scene.daemon(COMMIT__GROUP_RECORDS_MAX="10")
+    slow = {"COMMIT__GROUP_RECORDS_MAX": "10", "COMMIT__INTERVAL_SECONDS_MIN": "0.05"}  # 1.5 s for all, on any disk
+    first, second = scene.started(**slow), scene.daemon(**slow)
     second.wait_ready(text="standby")
     transactions = scene.table.appends(300)
     offsets = scene.stage(*transactions)

@@ -8,7 +8,7 @@ import grimp
 import pytest
 
 ALLOWED = {
-    "committerd_common": {"exceptiongroup", "google", "numpy", "pyroaring", "typing_extensions"},
+    "committerd_common": {"exceptiongroup", "google", "numpy", "pyarrow", "pyroaring", "typing_extensions"},
     "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
     "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
     "committerd_daft": {"committerd_batch", "committerd_client", "committerd_common", "daft", "pyarrow"},
