@@ -116,6 +116,7 @@ def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
     _seen(prometheus, f"{rewritten} >= 0")
     scene.committed(10)
     _seen(prometheus, f"increase({rewritten}[1m]) > 0")
+    _seen(prometheus, "min_over_time(committerd_maintenance_fragments_wanted[5m:20s])")  # an alert looks each 20 s
     _seen(prometheus, "committerd_maintenance_stored_bytes > 0")
 
 
