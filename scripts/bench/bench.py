@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.admin import NewTopic
+from kafka import KafkaAdminClient
 
 from harness.daemon import Daemon
 from harness.kafka import kafka_broker
@@ -25,8 +24,6 @@ from scripts.bench.pool import Pool, make_pool, make_table
 from scripts.bench.proxied_s3 import ProxiedS3
 from scripts.bench.results import Results
 from scripts.bench.workers import Worker
-
-_WARM_UP_RECORDS = 1500
 
 
 class Bench:
@@ -73,8 +70,7 @@ class Bench:
             self._kafka = self._stack.enter_context(kafka_broker()).bootstrap_servers
             if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # a port that stays the same after a restart
                 self._stack.callback(self._remove_topics)
-            _warm_up(self._kafka)
-            self.tell("Kafka runs, and has compiled what it needs")
+            self.tell("Kafka runs")
         return self._kafka
 
     def workers(self, count: int) -> list[Worker]:
@@ -156,20 +152,3 @@ def pid_of(daemon: Daemon) -> int:
 def mode(durable: bool) -> str:
     """The part of a case's name that says whether writes are durable."""
     return "durable" if durable else "not durable"
-
-
-def _warm_up(servers: str) -> None:
-    """Send records through a topic one by one, so that the broker's JVM has compiled its code, as a broker's in use."""
-    topic = f"warm-up-{secrets.token_hex(4)}"
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
-    producer = KafkaProducer(bootstrap_servers=servers)
-    consumer = KafkaConsumer(topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest")
-    for _ in range(_WARM_UP_RECORDS):
-        producer.send(topic, bytes(500)).get(timeout=60)
-        for _ in consumer.poll(timeout_ms=1000).values():
-            consumer.commit()
-    consumer.close()
-    producer.close()
-    admin.delete_topics([topic])
-    admin.close()
