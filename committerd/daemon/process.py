@@ -55,6 +55,7 @@ _log = logging.getLogger(__name__)
 STALLED_SECONDS = 10.0
 """An event loop or Kafka thread that has not run for this long is stuck; only a restart can help."""
 _LOAD_AHEAD_SECONDS = 1.0
+"""How often the committer's state is looked at, until it has started."""
 _BEAT_SECONDS = 1.0
 _AHEAD_MAX = timedelta(minutes=5)
 """How far a version's timestamp may be ahead of Kafka's clock, in order to be later than that of the one before."""

@@ -268,9 +268,8 @@ class AwsClient:
         """
         if bucket not in self._plain_reads:
             return None
-        await self._opened()
         async with self._heads:
-            plain = self._plain_reads.get(bucket)
+            plain = await self._plain(bucket)
             if plain is None:
                 return None
             response = await plain.head(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
@@ -279,10 +278,7 @@ class AwsClient:
 
     async def get_quickly(self, *, bucket: str, key: str, span: str) -> GetResponse | None:
         """As `head_quickly`, with a GET request. None also for a missing object. `span`: as for `get`."""
-        if bucket not in self._plain_reads:
-            return None
-        await self._opened()
-        plain = self._plain_reads.get(bucket)
+        plain = await self._plain(bucket)
         if plain is None:
             return None
         response = await plain.get(
@@ -293,6 +289,12 @@ class AwsClient:
         )
         self._note_failure(bucket, response)
         return response if isinstance(response, GetResponse) else None
+
+    async def _plain(self, bucket: str) -> PlainReads | None:
+        """The way to a bucket without the SDK, with credentials that are up to date; None if it is not known."""
+        if bucket in self._plain_reads:
+            await self._opened()
+        return self._plain_reads.get(bucket)
 
     def _note_failure(self, bucket: str, response: object) -> None:
         if response is NoResponse.THROTTLED:

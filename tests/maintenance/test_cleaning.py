@@ -162,7 +162,12 @@ async def test_a_file_that_is_staged_again_stays(scene: Scene) -> None:
     assert Why.UNNAMED not in cleaned.by_reason
 
 
-async def test_a_tag_that_is_made_after_the_look_keeps_its_version(scene: Scene) -> None:
+@pytest.mark.parametrize("step_max", [1000, 2])
+async def test_a_tag_that_is_made_after_the_look_keeps_its_version(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, step_max: int
+) -> None:
+    """And the files of later steps."""
+    monkeypatch.setattr(cleaning_module, "_STEP_MAX", step_max)
     scene.hours = 2
     cleaning = scene.cleaning()
     found = await cleaning.look()
@@ -247,16 +252,6 @@ async def test_what_a_foreign_restore_brings_back_stays(scene: Scene) -> None:
     scene.hours = 2
     await scene.clean()
     assert scene.read_all() == {7: 20}
-
-
-async def test_a_late_tag_keeps_the_files_of_later_steps(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning_module, "_STEP_MAX", 2)
-    scene.hours = 2
-    cleaning = scene.cleaning()
-    found = await cleaning.look()
-    lance.dataset(scene.uri).tags.create("late", 4)
-    await cleaning.clean(found)
-    assert scene.read_all() == {4: 29, 6: 29}
 
 
 async def test_what_is_restored_between_look_and_deletion_stays(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
