@@ -80,10 +80,6 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Wanted)
     judged: list[tuple[Summary, Letter, Request | Refused]] = []
     async with stores_of(configured) as stores:
         table = Table(stores.open(configured.dataset.uri))
-        try:
-            loaded = await load(table, Loading(monotonic=monotonic))
-        except StartAgain as reason:
-            raise CommitterError(f"{reason}: try again", code="contended") from reason
         decoder = Decoder(
             aliases=configured.dataset.aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
         )
@@ -93,6 +89,12 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Wanted)
                 if isinstance(decoded, Request):
                     decoded = replace(decoded, transaction=Transaction(uuid=decoded.uuid))
                 judged.append((summary_of(letter), replace(letter, key=None, value=b"", headers=()), decoded))
+        if not judged:
+            return []
+        try:
+            loaded = await load(table, Loading(monotonic=monotonic))
+        except StartAgain as reason:
+            raise CommitterError(f"{reason}: try again", code="contended") from reason
         uuids = {one.uuid for _, _, one in judged if isinstance(one, Request)}
         known = {uuid: await earlier(loaded.ledger, table, uuid, 0) for uuid in uuids}
     outcomes = await _outcomes_of(operator, uuids)
