@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.protobuf import text_format
@@ -47,7 +47,8 @@ ABOUT = (
     "each record is staged after the outcome of the one before it. Keys, headers, values and outcomes are hexadecimal; "
     "`transaction` and `message` show the same in protobuf's text format. An outcome of a real committer differs in "
     "cluster_id, topic, topic_id, queued_ms, commit_ms and message. `files` must be in the table's folder: data files "
-    "as placeholders of this many bytes, because a committer looks at their size only."
+    "as placeholders of this many bytes, because a committer looks at their size only. Where a record has "
+    "`cleaned_up_to`, versions up to this one are deleted and the committer is started again before it is staged."
 )
 
 
@@ -63,6 +64,8 @@ class Vector:
     headers: Mapping[str, str] = field(default_factory=dict)
     staged: Transaction | None = None
     """What the value, or the file of a claim check, holds; None if that is no transaction."""
+    cleaned_up_to: int | None = None
+    """Before it is staged, the versions up to this one are cleaned up and the committer is started again."""
     is_read: bool = True
     """Whether the committer reads the transaction; if not, the outcome has an empty key and no uuid."""
 
@@ -275,6 +278,14 @@ def refusals() -> Iterator[Vector]:
     yield vector(
         "too late", append(24, 16, "e"), headers={"deadline-ms": "1"}, status=Status.EXPIRED, reason="deadline_passed"
     )
+    lost = vector(
+        "history cleaned up",
+        append(25, 2, "e"),
+        status=Status.UNDECIDED,
+        reason="history_gap",
+        conflicting_version=3,
+    )
+    yield replace(lost, cleaned_up_to=12)
 
 
 def vectors() -> list[Vector]:
@@ -330,6 +341,7 @@ def shown(one: Vector, offset: int) -> dict[str, Any]:
     outcome = expected(one, offset)
     return {
         "name": one.name,
+        **({} if one.cleaned_up_to is None else {"cleaned_up_to": one.cleaned_up_to}),
         "offset": offset,
         "key": one.uuid.encode().hex(),
         "headers": [[name, value.encode().hex()] for name, value in one.headers.items()],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from committerd.queue.port import Record
-from committerd_common.request import headers_size
+from committerd_common.request import headers_size, sent_sha256
 
 HEADER_OVERHEAD_BYTES = 160
 """Memory that a tuple, a str and a bytes object take in addition to their content."""
@@ -13,10 +11,7 @@ HEADER_OVERHEAD_BYTES = 160
 
 def record_sha256(record: Record) -> str:
     """The SHA-256 of key and value, as hex digits; it differs for another record at the same offset."""
-    digest = hashlib.sha256()
-    digest.update(b"-" if record.key is None else b"+" + len(record.key).to_bytes(4, "big") + record.key)
-    digest.update(record.value)
-    return digest.hexdigest()
+    return sent_sha256(record.key, record.value)
 
 
 def record_size(record: Record) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, KafkaError, for_code
 
@@ -28,6 +28,7 @@ from committerd_client.connection import Connection, connect
 from committerd_client.place import Place
 from committerd_client.queue_status import Cause, Observed, QueueStatus, era_of, explain, table_position
 from committerd_client.quiet import quieten_kafka
+from committerd_common.request import sent_sha256
 
 _LOOK_SECONDS = 4.0
 """The check begins this long before the end of a timeout, or at half of a shorter timeout."""
@@ -42,6 +43,7 @@ _TELL_SECONDS = 30.0
 _RATE_SECONDS = 1.0
 """Time between two requests for the group's offset, if there is no earlier one to compare with."""
 _REQUEST_MS = 2_000
+_SHORT = {"bootstrap_timeout_ms": _REQUEST_MS, "request_timeout_ms": _REQUEST_MS}
 _COORDINATOR_TRIES, _COORDINATOR_SECONDS = 6, 0.25
 
 
@@ -144,12 +146,25 @@ class Diagnosis:
         with contextlib.suppress(Exception):  # it is then not known whether there is a table
             look_at_table(facts, self._storage_options)
 
+    def _read_last(self, facts: Observed, place: TopicPartition) -> None:
+        """Note the hash of the record at the position's last offset; unknown if this user may not read the topic."""
+        offset = facts.settled_offset
+        if offset is None:
+            return
+        with contextlib.suppress(KafkaError):
+            consumer = connect(KafkaConsumer, self._connection.consumer_config() | _SHORT)
+            try:
+                consumer.assign([place])
+                consumer.seek(place, offset)
+                polled = consumer.poll(timeout_ms=_REQUEST_MS, max_records=1)
+            finally:
+                consumer.close()
+            for record in polled.get(place, []):
+                if record.offset == offset:
+                    facts.last_sha256 = sent_sha256(record.key, record.value or b"")
+
     def _ask_kafka(self, facts: Observed) -> None:
-        config = self._connection.admin_config() | {
-            "bootstrap_timeout_ms": _REQUEST_MS,
-            "request_timeout_ms": _REQUEST_MS,
-        }
-        admin = connect(KafkaAdminClient, config)
+        admin = connect(KafkaAdminClient, self._connection.admin_config() | _SHORT)
         place = TopicPartition(facts.topic, 0)
         try:
             for ask in (_ask_topic, _ask_group, None, _ask_bounds):
@@ -162,6 +177,7 @@ class Diagnosis:
                     _repeated(ask, admin, facts, place)
                 except KafkaError as error:
                     facts.error = str(error) or type(error).__name__
+            self._read_last(facts, place)
             if facts.waiting and facts.rate is None:
                 time.sleep(_RATE_SECONDS)
                 _ask_progress(admin, facts, place)

@@ -27,6 +27,10 @@ class TablePosition(NamedTuple):
     next_offset: int
     topic_id: str
     era: int
+    last_offset: int
+    """Offset of the last record before it; negative if there was none."""
+    last_sha256: str
+    """Hash of that record (`sent_sha256`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,16 @@ class Observed:
     table_exists: bool | None = None
     version: int | None = None
     table_position: TablePosition | None = None
+    last_sha256: str | None = None
+    """Hash of the record that is at the last offset of the table's position; None too if there is none any more."""
+
+    @property
+    def settled_offset(self) -> int | None:
+        """The last offset of the table's position, if the topic still has it."""
+        if self.table_position is None or self.log_start is None or self.readable_end is None:
+            return None
+        last = self.table_position.last_offset
+        return last if self.log_start <= last < self.readable_end else None
 
     def note_position(self, position: int | None, at: float) -> None:
         """Note the group's offset; a second one gives the rate."""
@@ -151,7 +165,13 @@ def table_position(metadata: Mapping[str, str]) -> TablePosition | None:
     """The position in a version's table_metadata; None if there is none that this client can read."""
     try:
         raw = json.loads(metadata[_POSITION_KEY])
-        return TablePosition(int(raw["next"]), str(raw["topic_id"]), int(raw["era"]))
+        return TablePosition(
+            next_offset=int(raw["next"]),
+            topic_id=str(raw["topic_id"]),
+            era=int(raw["era"]),
+            last_offset=int(raw["last"]),
+            last_sha256=str(raw["sha256"]),
+        )
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -159,8 +179,7 @@ def table_position(metadata: Mapping[str, str]) -> TablePosition | None:
 def refusal(facts: Observed) -> str | None:
     """Why a committer refuses to run on these facts; None if they show no reason.
 
-    These are the committer's own rules (`committerd.queue.start`), as far as the facts go: it also compares the record
-    before the position, and outcomes.
+    These are the committer's own rules (`committerd.queue.start`), as far as the facts go: it also compares outcomes.
     """
     position, acknowledged = facts.table_position, facts.acknowledged
     if facts.table_exists is False and acknowledged:
@@ -179,6 +198,11 @@ def refusal(facts: Observed) -> str | None:
     same_era = facts.acknowledged_era is None or facts.acknowledged_era >= position.era
     if acknowledged is not None and same_era and position.next_offset < acknowledged:
         return f"{named}, and the group has acknowledged {acknowledged}: the table went back"
+    if facts.last_sha256 not in (None, position.last_sha256):
+        return (
+            f"the record at offset {position.last_offset} of topic {facts.topic} is not the one that the table "
+            "settled: the log was rewritten"
+        )
     return None
 
 

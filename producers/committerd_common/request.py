@@ -7,6 +7,7 @@ headers (`docs/wire-contract.md`). Decoding has two steps, because the transacti
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -92,6 +93,14 @@ class Request:
 def sent_size(key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> int:
     """An upper estimate of a record's size in Kafka, in bytes, without the overhead of its batch."""
     return len(value) + len(key or b"") + headers_size(headers) + _LENGTHS_BYTES * (len(headers) + 1)
+
+
+def sent_sha256(key: bytes | None, value: bytes) -> str:
+    """The SHA-256 of a record's key and value, as hex digits; the table's position names its last record by it."""
+    digest = hashlib.sha256()
+    digest.update(b"-" if key is None else b"+" + len(key).to_bytes(4, "big") + key)
+    digest.update(value)
+    return digest.hexdigest()
 
 
 def headers_size(headers: Sequence[tuple[str, bytes]]) -> int:

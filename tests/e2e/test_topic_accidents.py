@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from committerd_client import SyncCommitClient
 from committerd_common.messages import Status
 from harness.kafka import KafkaBroker
 from harness.scene import Scene, until
@@ -249,6 +250,9 @@ def test_a_log_that_lost_its_end_under_a_running_committer_is_refused(
     daemon.thaw()
     said = daemon.wait_refused("log_rewritten")
     assert "is not the one that the table settled" in said
+    seen = SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri).status()
+    assert seen.why == "refuses"
+    assert "the log was rewritten" in str(seen)
     assert scene.table.version == version
     scene.adopt(daemon, "--offset", "3")
     until(lambda: len([o for o in scene.topics.read_outcomes() if o.era == 1]) >= len(offsets))

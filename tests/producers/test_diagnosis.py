@@ -34,7 +34,8 @@ FACTS = Observed(
 )
 HERE = "AAAAAAAAAAAAAAAAAAAAAQ"
 """That topic id, as the committer writes it."""
-AHEAD, BEHIND, OTHER = TablePosition(101, HERE, 1), TablePosition(3, HERE, 1), TablePosition(5, "x", 1)
+BEHIND = TablePosition(next_offset=3, topic_id=HERE, era=1, last_offset=2, last_sha256="a")
+AHEAD, OTHER = BEHIND._replace(next_offset=101), BEHIND._replace(next_offset=5, topic_id="x")
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,13 @@ AHEAD, BEHIND, OTHER = TablePosition(101, HERE, 1), TablePosition(3, HERE, 1), T
         ),
         ({"table_position": BEHIND, "acknowledged": 5}, 7, "refuses", "has acknowledged 5: the table went back"),
         ({"table_position": OTHER}, 7, "refuses", "events.staged is not the one that the table was written from"),
+        (
+            {"table_position": BEHIND, "last_sha256": "b"},
+            7,
+            "refuses",
+            "the record at offset 2 of topic events.staged is not the one that the table settled",
+        ),
+        ({"table_position": BEHIND, "last_sha256": "a"}, 7, "behind", "2 records are ahead of it"),
         ({"table_exists": False, "acknowledged": 5}, 7, "refuses", "no table at /data/events.lance, .* it was deleted"),
         ({"position": None, "log_start": 3}, 7, "behind", "4 records are ahead of it"),
         ({}, 5, "stalled", "`committerd status`"),
