@@ -42,6 +42,8 @@ LONGEST = [
     "tests/spark",
     "tests/packaging",
     "tests/oracle",
+    "tests/dev",
+    "tests/rowlevel",
     "tests/conformance",
     "tests/simulation",
     "tests/producers",
@@ -277,6 +279,8 @@ def _every_branch_is_taken(data_file: Path) -> bool:
 def main(chosen: list[str]) -> int:
     os.chdir(ROOT)
     os.environ.setdefault("COMMITTERD_PYLANCE_4", str(bootstrap.old_pylance()))
+    # The tests start hundreds of Python processes, and each would compile every module that it imports again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if chosen:
         os.execv(sys.executable, command(chosen, Path()))

@@ -45,8 +45,11 @@ def plain(text: str) -> str:
 
 
 def when(timestamp_ms: int) -> str:
-    """Unix milliseconds as a time of day in UTC, to the second."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Unix milliseconds as a time of day in UTC, to the second; as a number where no calendar reaches."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # which one depends on the platform and on how far
+        return f"{timestamp_ms} ms since 1970"
 
 
 def duration(milliseconds: float) -> str:

@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.names import Names
@@ -134,7 +135,7 @@ class _Reading:
         self.above, self.names_above = chunks, names.keys
         settled = settled_by(await self.table.transaction(file), version=version)
         listed = self.manifests.get(_key(self.table, version))
-        time_ms = max(file.outline.timestamp.ToMilliseconds(), listed.modified_ms if listed is not None else 0)
+        time_ms = max(to_ms(file.outline.timestamp), listed.modified_ms if listed is not None else 0)
         found = self.found
         if time_ms > self.refused_after_ms:
             found.refused.update(refusal.offset for refusal in settled.refusals)

@@ -90,6 +90,27 @@ class TestEveryVersion:
             made = after(table(current), transaction(append=Transaction.Append()), given).manifest
             assert made.timestamp.ToDatetime(UTC) == expected
 
+    @pytest.mark.parametrize("ahead_max", [None, timedelta(minutes=5)])
+    @pytest.mark.parametrize(
+        ("seconds", "nanos"),
+        [
+            (253_402_300_799, 999_999_999),
+            (253_402_300_800, 0),
+            (2**63 - 1, 2**31 - 1),
+            (-(2**63), -(2**31)),
+            (-62_135_596_801, 0),
+            (0, -1),
+        ],
+    )
+    def test_has_a_time_although_a_foreign_version_is_dated_when_no_calendar_reaches(
+        self, seconds: int, nanos: int, ahead_max: timedelta | None
+    ) -> None:
+        current = manifest()
+        current.timestamp.seconds, current.timestamp.nanos = seconds, nanos
+        given = replace(samples.GIVEN, ahead_max=ahead_max)
+        made = after(table(current), transaction(append=Transaction.Append()), given).manifest
+        assert made.timestamp.ToDatetime(UTC) == samples.NOW
+
     def test_carries_the_flag_of_mixed_file_versions(self) -> None:
         current = manifest(fragment(0))
         current.reader_feature_flags = current.writer_feature_flags = FeatureFlag.MIXED_FILE_VERSIONS

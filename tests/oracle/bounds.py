@@ -7,7 +7,7 @@ Whatever happens to the transaction, the next one can be built on the table, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -25,6 +25,8 @@ from committerd_common.messages import (
     RowIdSequence,
     Transaction,
 )
+
+M = TypeVar("M", bound=Message)
 
 _BITS = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -54,12 +56,17 @@ class Case(NamedTuple):
 
 def at_bounds(staged: bytes) -> Iterator[Case]:
     """Yield the transaction with one number at a bound, for each number and each bound."""
-    whole = Transaction.FromString(staged)
+    for name, changed in with_a_number_at_a_bound(Transaction.FromString(staged)):
+        yield Case(name, changed.SerializeToString())
+
+
+def with_a_number_at_a_bound(whole: M) -> Iterator[tuple[str, M]]:
+    """Yield copies of the message: each has one number at a bound, and is named after the place and the number."""
     for path, change in _numbers(whole, ()):
         for number in _NUMBERS:
-            changed = Transaction.FromString(staged)
+            changed = type(whole).FromString(whole.SerializeToString())
             if change(changed, number):
-                yield Case(f"{path} = {number}", changed.SerializeToString())
+                yield f"{path} = {number}", changed
 
 
 Change = Callable[[Any, int], bool]

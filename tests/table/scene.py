@@ -69,7 +69,11 @@ class Scene:
         name = transaction_name(transaction.read_version, transaction.uuid)
         made.transaction_file = name
         self.path(transaction_key(name)).write_bytes(transaction.SerializeToString())
-        self.path(manifest_key(made.version, self.scheme)).write_bytes(encode(made, indices, transaction))
+        self.write_manifest(made.version, encode(made, indices, transaction))
+
+    def write_manifest(self, version: int, body: bytes) -> None:
+        """Write the file of a version."""
+        self.path(manifest_key(version, self.scheme)).write_bytes(body)
 
     def write_versions(self, *versions: int, **other: object) -> None:
         for version in versions:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, RefusedToRun
+from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.report import LATEST
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Position, decode_position, highest
@@ -118,7 +119,7 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState
     (outline, fragments, data_bytes), size = skimmed
     return VersionState(
         version=version,
-        timestamp_ms=outline.timestamp.ToMilliseconds(),
+        timestamp_ms=to_ms(outline.timestamp),
         operation=settled.operation,
         from_queue=settled.ours,
         committed=len(settled.members),

@@ -19,6 +19,7 @@ from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.format.timestamps import END_OF_CALENDAR_NS, to_ns
 from committerd.lance.format.writers import by_old_lance, name_writer
 from committerd.lance.versions.fragments import (
     drop_dead_files,
@@ -310,11 +311,11 @@ def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> No
     manifest.transaction_file = given.transaction_file
     now = Timestamp()
     now.FromDatetime(given.now)
-    later = 0 if before is None else before.timestamp.ToNanoseconds() + 1000
+    later = 0 if before is None else to_ns(before.timestamp) + 1000
     ahead = math.inf if given.ahead_max is None else given.ahead_max.total_seconds() * 1e9
     # Writers' clocks differ, and cleanup by age assumes that a later version has a later time. But a version of a
     # writer whose clock was far ahead must not move the times of all later ones: cleanup would keep them that long.
-    if 0 < later - now.ToNanoseconds() <= ahead:
+    if 0 < later - now.ToNanoseconds() <= ahead and later < END_OF_CALENDAR_NS:
         now.FromNanoseconds(later)
     manifest.timestamp.CopyFrom(now)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.uuids import is_uuid
+from committerd.lance.format.timestamps import to_ms
 from committerd.lance.versions.draft import Draft
 from committerd_common.index_details import MEM_WAL_INDEX, pack_details, unpack_details
 from committerd_common.messages import UUID, IndexMetadata, MemWalIndexDetails, MergedGeneration
@@ -44,7 +45,7 @@ def merge_generations(draft: Draft, merged: Iterable[MergedGeneration]) -> None:
             dataset_version=draft.version,
             index_details=pack_details(details),
             index_version=0,
-            created_at=draft.manifest.timestamp.ToMilliseconds(),
+            created_at=to_ms(draft.manifest.timestamp),
         ),
     ]
 
