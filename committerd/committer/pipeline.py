@@ -1,9 +1,11 @@
 """Forms the next versions while the previous ones are put.
 
-The pipeline forms ahead only when a full group waits, because records that arrive later would not have joined it. It
-forms on the head that will follow once the put succeeds. If that becomes the current head soon, the formed version is
-put next. Otherwise it is dropped, and there is nothing to roll back. A version whose files are still being written
-can't be built on, so nothing is formed ahead on it.
+The pipeline forms ahead at once when a full group waits, because records that arrive later would not have joined it.
+On a store with a round trip it forms ahead for fewer records too, but so late that the version is ready when the put
+returns: the round trip hides the time that forming takes, and records may arrive until then. It forms on the head
+that will follow once the put succeeds. If that becomes the current head soon, the formed version is put next.
+Otherwise it is dropped, and there is nothing to roll back. A version whose files are still being written can't be
+built on, so nothing is formed ahead on it.
 
 On some stores a call costs more than the write itself (`stores.port.TakesSeveral`). For those the pipeline forms
 several versions, each on the one before it, and puts them in one go: a run. The overhead of a put is then paid once per
@@ -38,6 +40,10 @@ _RUN_SECONDS = 0.05
 """Longest time to form a run, and roughly the longest time to put it."""
 _AT_ONCE = 16
 """Versions to form between two checkpoints of the event loop: about 10 ms of work."""
+_LEAD_SHARE_MAX = 0.25
+"""Greatest share of a put during which the next version is formed, if no full group waits."""
+_LEAD_MORE, _LEAD_SECONDS = 1.25, 0.002
+"""How much longer than the last version forming the next one may take, as a factor, and in seconds on top."""
 _FRESH_SECONDS = 1.0
 """Greatest age of a run formed ahead when it is put: its records have deadlines."""
 
@@ -48,7 +54,12 @@ Run = Sequence[FormedVersion]
 class _Ahead:
     """A run that is formed ahead."""
 
-    def __init__(self, before: FormedVersion, *, most: int, monotonic: Callable[[], float]) -> None:
+    def __init__(self, before: FormedVersion, *, most: int, after: float, monotonic: Callable[[], float]) -> None:
+        """`after`: as `Pipeline._may_begin_after`."""
+        self.before = before
+        self.after = after
+        self.put_ended = anyio.Event()
+        """Set when the put of `before` has ended, well or not."""
         self.head = before.after
         """The head that the first version is formed on."""
         self._round_end = before.round_end
@@ -59,6 +70,10 @@ class _Ahead:
         self._begun_at = monotonic()
         self.ended = anyio.Event()
         self.scope = anyio.CancelScope()
+
+    def begin(self) -> None:
+        """Count the age from now on."""
+        self._begun_at = self._monotonic()
 
     @property
     def age(self) -> float:
@@ -96,6 +111,8 @@ class Pipeline:
         self._run_max = run_max
         self._put_seconds = _RUN_SECONDS
         """Time per version of the last put, in seconds."""
+        self._form_seconds = 0.0
+        """Time to form the last version, in seconds."""
         self._tasks: TaskGroup | None = None
         self._ahead: _Ahead | None = None
         self._round_end: int | None = None
@@ -137,8 +154,9 @@ class Pipeline:
 
     async def put(self, run: Run, view: View) -> Settlement:
         """As `Putter.put`, and form the next run meanwhile; drops that one unless the whole run was created."""
-        if self._tasks is not None and self._may_follow(run[-1]):
-            self._ahead = _Ahead(run[-1], most=self._most(view.table), monotonic=view.monotonic)
+        after = self._may_begin_after(run[-1], view.table)
+        if self._tasks is not None and after is not None:
+            self._ahead = _Ahead(run[-1], most=self._most(view.table), after=after, monotonic=view.monotonic)
             self._tasks.start_soon(self._form_ahead, self._ahead)
         began, made = view.monotonic(), 0
         try:
@@ -147,6 +165,8 @@ class Pipeline:
             if made:
                 self._round_end = settlement.made[-1].round_end
         finally:
+            if self._ahead is not None:
+                self._ahead.put_ended.set()
             if made < len(run):
                 await self._drop()
         self._put_seconds = (view.monotonic() - began) / made if made else _RUN_SECONDS
@@ -178,7 +198,7 @@ class Pipeline:
         """
         if not (self._intake.pending if held_for is None else self._intake.waiting_retries()):
             return None
-        forming = partial(self._former.form, head, self._intake, held_for=held_for, round_end=round_end)
+        forming = partial(self._timed, head, held_for=held_for, round_end=round_end)
         if self._known_of(self._newest_expected(head, held_for)) is not None:
             draft = await forming()
         else:
@@ -191,9 +211,21 @@ class Pipeline:
             self._known = arrived, request.result
         return None if draft is None else replace(draft, identity=self._known_of(draft.newest))
 
+    async def _timed(
+        self, head: Head, *, held_for: Container[str] | None, round_end: int | None
+    ) -> FormedVersion | None:
+        """As `Former.form`, and note how long it takes."""
+        began = anyio.current_time()
+        draft = await self._former.form(head, self._intake, held_for=held_for, round_end=round_end)
+        if draft is not None:
+            self._form_seconds = anyio.current_time() - began
+        return draft
+
     async def _form_ahead(self, ahead: _Ahead) -> None:
         try:
             with ahead.scope:
+                if ahead.after and not await self._is_time(ahead):
+                    return
                 while await self._form_one_more(ahead):
                     if len(ahead.drafts) % _AT_ONCE == 0:
                         await anyio.lowlevel.checkpoint()  # lets other tasks run
@@ -201,6 +233,14 @@ class Pipeline:
             pass
         finally:
             ahead.ended.set()
+
+    async def _is_time(self, ahead: _Ahead) -> bool:
+        """Wait until it is time to form ahead; False if the put ends before, or no record is ready by then."""
+        with anyio.move_on_after(ahead.after):
+            await ahead.put_ended.wait()
+            return False
+        ahead.begin()
+        return self._is_ready(ahead.before)
 
     async def _form_one_more(self, ahead: _Ahead) -> bool:
         """Add a version to the run; returns whether another one may follow in it."""
@@ -230,18 +270,31 @@ class Pipeline:
             return 1
         return max(1, min(self._run_max, int(_RUN_SECONDS / max(self._put_seconds, 1e-6))))
 
+    def _may_begin_after(self, draft: FormedVersion, table: Table) -> float | None:
+        """Return after how many seconds of this version's put the next one may be formed; None = not before its end."""
+        if self._may_follow(draft):
+            return 0.0
+        if isinstance(table.store, TakesSeveral) or not _can_be_built_on(draft):
+            return None
+        lead = self._form_seconds * _LEAD_MORE + _LEAD_SECONDS
+        return self._put_seconds - min(lead, self._put_seconds * _LEAD_SHARE_MAX)
+
     def _may_follow(self, draft: FormedVersion) -> bool:
-        """Whether another version may be formed on this one before it is put."""
-        prepared = draft.prepared
-        if prepared.before is None or prepared.copies:
+        """Whether another version may be formed at once on this one, before it is put."""
+        if not _can_be_built_on(draft):
             return False
-        if not prepared.files.keys() <= prepared.deletion_vectors.keys():
-            return False  # they can't be read before they are written
         if draft.round_end is not None:
             return True
         if self._intake.waiting_retries():
             return False
         return self._intake.behind(draft.group.position) >= self._former.options.limits.full
+
+    def _is_ready(self, draft: FormedVersion) -> bool:
+        """Whether records wait behind this version, the first of which can be judged: its files were checked."""
+        if draft.group.refusals or self._intake.waiting_retries():
+            return False
+        waiting = self._intake.first(1, behind=draft.group.position)
+        return bool(waiting) and (waiting[0].file_check is None or waiting[0].file_check.is_set())
 
     async def _drop(self) -> None:
         """Drop what was formed ahead."""
@@ -249,3 +302,11 @@ class Pipeline:
         if ahead is not None:
             ahead.scope.cancel()
             await ahead.ended.wait()  # it may be in a read that can't be interrupted
+
+
+def _can_be_built_on(draft: FormedVersion) -> bool:
+    """Whether all that the next version needs of this one is known before it is put."""
+    prepared = draft.prepared
+    if prepared.before is None or prepared.copies:
+        return False
+    return prepared.files.keys() <= prepared.deletion_vectors.keys()  # others can't be read before they are written

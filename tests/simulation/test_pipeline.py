@@ -91,11 +91,26 @@ def test_the_broker_is_asked_which_topic_it_is_once_for_all_that_is_here(monkeyp
     assert asked < versions / 2
 
 
-def test_nothing_is_formed_ahead_while_less_than_a_group_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = Taken(monkeypatch)
-    report = run(1, group=1000)
-    assert report.violation is None, report.text()
-    assert taken.formed == 0
+def trickle(world: World) -> None:
+    """Records that arrive one after the other, some during each put."""
+    world.producers.plan = [world.producers.plain() for _ in range(100)]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_less_than_a_group_is_formed_ahead_if_a_round_trip_hides_it(
+    monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    taken, versions = Taken(monkeypatch), 0
+    for seed in range(5):
+        scenario = Scenario(records=100, seconds=10, rates=SLOW, several=several)
+        report = simulate(seed, scenario, prepare=trickle)
+        assert report.violation is None, report.text()
+        versions += len(report.world.auditor.versions)
+    assert versions < 250, "records that arrive during a put share the next version"
+    if several:
+        assert taken.formed == 0, "the store has no round trip"
+    else:
+        assert taken.used > versions / 10
 
 
 def test_what_a_foreign_version_made_wrong_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
