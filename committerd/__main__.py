@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage or settings.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 
@@ -40,7 +41,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        found = getattr(importlib.import_module(f"committerd.commands.{cmd_name}"), cmd_name)
+        # What is imported stays; Python's garbage collector would visit it a hundred times meanwhile, in vain.
+        gc.disable()
+        try:
+            found = getattr(importlib.import_module(f"committerd.commands.{cmd_name}"), cmd_name)
+        finally:
+            gc.freeze()
+            gc.enable()
         assert isinstance(found, click.Command)
         return found
 

@@ -6,6 +6,8 @@
     staged.pb       the transaction, as a producer would send it
     expected.json   the outcome and, for a commit, what the new version must be and what pylance reads of it
     mounts/         another table that this one reads through a base, to be put where `expected.json` says
+
+`cases.txt` lists the cases, because every process of the tests needs their names and one of them their content.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 ARCHIVE = Path(__file__).with_name("cases.tar.gz")
+NAMES = ARCHIVE.with_name("cases.txt")
 
 Tree = Mapping[PurePosixPath, bytes | None]
 """The content of each file below a folder, and None for each folder; a folder comes before what is in it."""
@@ -74,6 +77,11 @@ class Case:
 @cache
 def names() -> list[str]:
     """All cases, as `14.0.2/one-main-append_1`."""
+    return NAMES.read_text(encoding="utf-8").splitlines()
+
+
+def archived() -> list[str]:
+    """The names of the cases in the archive."""
     return sorted(_trees())
 
 

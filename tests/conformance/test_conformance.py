@@ -167,3 +167,7 @@ def test_pylance_4_takes_part(oldest: Oldest | None) -> None:
 def test_there_are_cases_of_both_versions() -> None:
     found = [Path(name).parts[0] for name in cases.names()]
     assert (found.count("4.0.0"), found.count("14.0.2")) == (307, 311)
+
+
+def test_every_case_of_the_archive_is_tried() -> None:
+    assert cases.names() == cases.archived()

@@ -9,8 +9,6 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
-from lance.namespace import DirectoryNamespace
-from lance_namespace import DescribeTableRequest
 
 from committerd_client import staging
 from committerd_common.messages import Status
@@ -45,6 +43,10 @@ def test_a_branch_is_a_table_of_its_own_with_a_queue_of_its_own(
 
 
 def test_versions_that_a_namespace_tracks_in_the_tables_folder_are_seen_by_all(scene: Scene, tmp_path: Path) -> None:
+    # Imported here: it takes a second, and every process of the tests imports this module.
+    from lance.namespace import DirectoryNamespace
+    from lance_namespace import DescribeTableRequest
+
     options = {"root": str(tmp_path), "manifest_enabled": "true", "table_version_tracking_enabled": "true"}
     namespace: Any = DirectoryNamespace(**options)  # type: ignore[no-untyped-call]
     where: Any = {"namespace_client": namespace, "table_id": ["events"]}

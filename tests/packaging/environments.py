@@ -49,7 +49,9 @@ def interpreters() -> Mapping[str, Path]:
     """The first interpreter found of each version in `PYTHONS`, this one among them."""
     found = {_version(Path(sys.executable)): Path(sys.executable)}
     for candidate in _candidates():
-        version = _version(candidate) if candidate.is_file() else ""
+        # Asking takes a tenth of a second, so of several that have the same name the first one is asked.
+        named = candidate.name.removeprefix("python")
+        version = _version(candidate) if named not in found and candidate.is_file() else ""
         if version in PYTHONS:
             found.setdefault(version, candidate)
     return {version: found[version] for version in PYTHONS if version in found}
