@@ -25,9 +25,9 @@ from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import OutcomeBatch
 from committerd.committer.view import View
 from committerd.concurrency import for_each
-from committerd.errors import QueueUnavailable
+from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
-from committerd.queue.port import Acknowledged, Queue, Record
+from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
 from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.queue.start import (
@@ -81,7 +81,11 @@ class Starter:
         position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         if facts.log_start <= position.last_offset:
             before = await self.queue.read(position.last_offset, position.last_offset + 1)
-            refuse_rewritten_log(position, before)
+            try:
+                refuse_rewritten_log(position, before)
+            except RefusedToRun:
+                await _require_same_topic(self.queue, facts.identity)
+                raise
         if loaded.newest_ours:
             await complete(loaded.table, loaded.newest_ours)
         head = loaded.head(position)
@@ -232,8 +236,7 @@ async def read_facts(
     loaded = await load(table, replace(loading, owed_from=owed))
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
-    if await queue.identity() != identity:
-        raise StartAgain("the topic was deleted and made again while it was read")
+    await _require_same_topic(queue, identity)
     outcomes = decode_outcomes(tail)
     if len(outcomes) < len(tail):
         _log.warning("start.outcomes_undecodable", extra={"count": len(tail) - len(outcomes)})
@@ -247,6 +250,12 @@ async def read_facts(
         outcomes_are_all=len(tail) < OUTCOMES_TAIL,
     )
     return facts, loaded
+
+
+async def _require_same_topic(queue: Queue, identity: TopicIdentity) -> None:
+    """Raise `StartAgain` if the topic is not the one of this identity any more: what was read may be of another."""
+    if await queue.identity() != identity:
+        raise StartAgain("the topic was deleted and made again while it was read")
 
 
 async def _entries(
