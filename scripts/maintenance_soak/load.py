@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,8 +64,12 @@ class Writer:
         table = self.scene.table.open()
         some = self.rng.sample(sorted(self.values), _CHANGED + 1)
         changed = {id_: self.rng.randrange(1, 1 << 30) for id_ in some[1:]} | self._new_rows(_CHANGED)
-        upsert = staging.merge_insert(table, rows(changed), on="id").transaction
-        delete = staging.delete(table, f"id = {some[0]}")
+        opened = time.monotonic()
+        try:
+            upsert = staging.merge_insert(table, rows(changed), on="id").transaction
+            delete = staging.delete(table, f"id = {some[0]}")
+        except OSError as error:
+            raise RuntimeError(self._about(error, table.version, time.monotonic() - opened)) from error
         upserted, deleted = self.scene.ask(upsert, delete)
         if upserted.status == Status.COMMITTED:
             self.values |= changed
@@ -73,6 +78,13 @@ class Writer:
             del self.values[some[0]]
             self.found.deletes += 1
         self.found.refused += [upserted.status, deleted.status].count(Status.RETRYABLE)
+
+    def _about(self, error: OSError, version: int, seconds: float) -> str:
+        """What is known of a file that could not be read."""
+        names = set(re.findall(r"[\w-]+\.(?:lance|arrow|bin|idx)", str(error)))
+        logs = sorted(self.scene.folder.glob("*.log"))
+        said = [line for log in logs for line in log.read_text().splitlines() if any(name in line for name in names)]
+        return f"version {version}, opened {seconds:.1f} s before: {error}; the logs say of it: {said}"
 
     def _new_rows(self, count: int) -> dict[int, int]:
         self.next_id += count
