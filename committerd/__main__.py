@@ -41,7 +41,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        # What is imported stays; Python's garbage collector would visit it a hundred times meanwhile, in vain.
+        # Modules stay loaded. While they load, the garbage collector would search them many times, and free nothing.
         gc.disable()
         try:
             found = getattr(importlib.import_module(f"committerd.commands.{cmd_name}"), cmd_name)

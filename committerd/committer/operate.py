@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, load, position_of, read_new
-from committerd.committer.starting import read_facts
+from committerd.committer.starting import read_facts, require_same_log
 from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
 from committerd.queue.grouping import position_only
 from committerd.queue.outcomes import Settled
@@ -19,7 +19,7 @@ from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, Position, encode_metadata, kept_marks, start_of
 from committerd.queue.race import Found, Race, race
 from committerd.queue.records import record_sha256
-from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
+from committerd.queue.start import QueueFacts, starting_position
 from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
@@ -54,17 +54,16 @@ async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
 
     Raises `CommitterError` (`contended`) when table or topic change too fast to be read.
     """
-    try:
-        facts, loaded = await read_facts(queue, table, loading)
-    except StartAgain as reason:
-        raise CommitterError(f"{reason}: look again", code="contended") from reason
     refusal = None
     try:
-        position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
-        if facts.log_start <= position.last_offset:
-            refuse_rewritten_log(position, await queue.read(position.last_offset, position.last_offset + 1))
-    except RefusedToRun as error:
-        refusal = error
+        facts, loaded = await read_facts(queue, table, loading)
+        try:
+            position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
+            await require_same_log(queue, position, facts)
+        except RefusedToRun as error:
+            refusal = error
+    except StartAgain as reason:
+        raise CommitterError(f"{reason}: look again", code="contended") from reason
     unchanged = 0
     if refusal is not None and refusal.code in _LOST_ITS_END:
         unchanged = await _unchanged_below(queue, loaded, facts)

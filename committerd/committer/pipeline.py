@@ -1,11 +1,11 @@
 """Forms the next versions while the previous ones are put.
 
-The pipeline forms ahead at once when a full group waits, because records that arrive later would not have joined it.
-On a store with a round trip it forms ahead for fewer records too, but so late that the version is ready when the put
-returns: the round trip hides the time that forming takes, and records may arrive until then. It forms on the head
-that will follow once the put succeeds. If that becomes the current head soon, the formed version is put next.
-Otherwise it is dropped, and there is nothing to roll back. A version whose files are still being written can't be
-built on, so nothing is formed ahead on it.
+If a full group waits, the pipeline forms ahead at once, because records that arrive later would not have joined it. If
+fewer records wait, and the store has a round trip, it forms ahead shortly before the put returns: the round trip then
+hides the time that forming takes, and records that arrive during most of it still join. It forms on the head that
+will follow once the put succeeds. If that becomes the current head soon, the formed version is put next. Otherwise it
+is dropped, and there is nothing to roll back. A version whose files are still being written can't be built on, so
+nothing is formed ahead on it.
 
 On some stores a call costs more than the write itself (`stores.port.TakesSeveral`). For those the pipeline forms
 several versions, each on the one before it, and puts them in one go: a run. The overhead of a put is then paid once per
@@ -40,10 +40,12 @@ _RUN_SECONDS = 0.05
 """Longest time to form a run, and roughly the longest time to put it."""
 _AT_ONCE = 16
 """Versions to form between two checkpoints of the event loop: about 10 ms of work."""
+_LEAD_FACTOR, _LEAD_SECONDS = 1.25, 0.002
+"""If no full group waits, the next version is begun so long before the put is expected to return: the time that the
+last version took to form, times this factor, plus these seconds.
+"""
 _LEAD_SHARE_MAX = 0.25
-"""Greatest share of a put during which the next version is formed, if no full group waits."""
-_LEAD_MORE, _LEAD_SECONDS = 1.25, 0.002
-"""How much longer than the last version forming the next one may take, as a factor, and in seconds on top."""
+"""The longest such lead, as a share of the put's expected time."""
 _FRESH_SECONDS = 1.0
 """Greatest age of a run formed ahead when it is put: its records have deadlines."""
 
@@ -54,15 +56,11 @@ Run = Sequence[FormedVersion]
 class _Ahead:
     """A run that is formed ahead."""
 
-    def __init__(self, before: FormedVersion, *, most: int, after: float, monotonic: Callable[[], float]) -> None:
-        """`after`: as `Pipeline._may_begin_after`."""
+    def __init__(self, before: FormedVersion, *, most: int, monotonic: Callable[[], float]) -> None:
         self.before = before
-        self.after = after
+        """The version that is put meanwhile."""
         self.put_ended = anyio.Event()
-        """Set when the put of `before` has ended, well or not."""
-        self.head = before.after
-        """The head that the first version is formed on."""
-        self._round_end = before.round_end
+        """Set when the put of `before` has ended, whatever its result."""
         self.drafts: list[FormedVersion] = []
         self.most = most
         """Most versions in the run."""
@@ -76,6 +74,11 @@ class _Ahead:
         self._begun_at = self._monotonic()
 
     @property
+    def head(self) -> Head:
+        """The head that the first version is formed on."""
+        return self.before.after
+
+    @property
     def age(self) -> float:
         """Seconds since it was begun, including those in which the machine slept."""
         return self._monotonic() - self._begun_at
@@ -83,12 +86,16 @@ class _Ahead:
     @property
     def round_end(self) -> int | None:
         """The last offset of the round that the next version goes on with; None = it begins one."""
-        return self.drafts[-1].round_end if self.drafts else self._round_end
+        return self._newest.round_end
 
     @property
     def last(self) -> Head:
         """The head that the next version is formed on."""
-        return self.drafts[-1].after if self.drafts else self.head
+        return self._newest.after
+
+    @property
+    def _newest(self) -> FormedVersion:
+        return self.drafts[-1] if self.drafts else self.before
 
 
 class Pipeline:
@@ -154,10 +161,10 @@ class Pipeline:
 
     async def put(self, run: Run, view: View) -> Settlement:
         """As `Putter.put`, and form the next run meanwhile; drops that one unless the whole run was created."""
-        after = self._may_begin_after(run[-1], view.table)
-        if self._tasks is not None and after is not None:
-            self._ahead = _Ahead(run[-1], most=self._most(view.table), after=after, monotonic=view.monotonic)
-            self._tasks.start_soon(self._form_ahead, self._ahead)
+        delay = self._delay(run[-1], view.table)
+        if self._tasks is not None and delay is not None:
+            self._ahead = _Ahead(run[-1], most=self._most(view.table), monotonic=view.monotonic)
+            self._tasks.start_soon(self._form_ahead, self._ahead, delay)
         began, made = view.monotonic(), 0
         try:
             settlement = await self._putter.put(run, view)
@@ -214,17 +221,18 @@ class Pipeline:
     async def _timed(
         self, head: Head, *, held_for: Container[str] | None, round_end: int | None
     ) -> FormedVersion | None:
-        """As `Former.form`, and note how long it takes."""
+        """Call `Former.form`, and remember how long it took to form a version."""
         began = anyio.current_time()
         draft = await self._former.form(head, self._intake, held_for=held_for, round_end=round_end)
         if draft is not None:
             self._form_seconds = anyio.current_time() - began
         return draft
 
-    async def _form_ahead(self, ahead: _Ahead) -> None:
+    async def _form_ahead(self, ahead: _Ahead, delay: float = 0.0) -> None:
+        """Form a run. `delay`: seconds to wait for more records; without it a full group waits."""
         try:
             with ahead.scope:
-                if ahead.after and not await self._is_time(ahead):
+                if delay and not await self._is_due(ahead, delay):
                     return
                 while await self._form_one_more(ahead):
                     if len(ahead.drafts) % _AT_ONCE == 0:
@@ -234,9 +242,9 @@ class Pipeline:
         finally:
             ahead.ended.set()
 
-    async def _is_time(self, ahead: _Ahead) -> bool:
-        """Wait until it is time to form ahead; False if the put ends before, or no record is ready by then."""
-        with anyio.move_on_after(ahead.after):
+    async def _is_due(self, ahead: _Ahead, delay: float) -> bool:
+        """Wait for so many seconds. Whether a version can be formed then: the put still runs, and a record is ready."""
+        with anyio.move_on_after(delay):
             await ahead.put_ended.wait()
             return False
         ahead.begin()
@@ -270,13 +278,13 @@ class Pipeline:
             return 1
         return max(1, min(self._run_max, int(_RUN_SECONDS / max(self._put_seconds, 1e-6))))
 
-    def _may_begin_after(self, draft: FormedVersion, table: Table) -> float | None:
-        """Return after how many seconds of this version's put the next one may be formed; None = not before its end."""
+    def _delay(self, draft: FormedVersion, table: Table) -> float | None:
+        """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""
         if self._may_follow(draft):
             return 0.0
         if isinstance(table.store, TakesSeveral) or not _can_be_built_on(draft):
             return None
-        lead = self._form_seconds * _LEAD_MORE + _LEAD_SECONDS
+        lead = self._form_seconds * _LEAD_FACTOR + _LEAD_SECONDS
         return self._put_seconds - min(lead, self._put_seconds * _LEAD_SHARE_MAX)
 
     def _may_follow(self, draft: FormedVersion) -> bool:
@@ -290,7 +298,10 @@ class Pipeline:
         return self._intake.behind(draft.group.position) >= self._former.options.limits.full
 
     def _is_ready(self, draft: FormedVersion) -> bool:
-        """Whether records wait behind this version, the first of which can be judged: its files were checked."""
+        """Whether the next version can be formed of what waits behind this one: the first record's files were checked.
+
+        A refusal's re-execution may have to go first, so nothing is formed before the refusal is published.
+        """
         if draft.group.refusals or self._intake.waiting_retries():
             return False
         waiting = self._intake.first(1, behind=draft.group.position)
@@ -305,8 +316,8 @@ class Pipeline:
 
 
 def _can_be_built_on(draft: FormedVersion) -> bool:
-    """Whether all that the next version needs of this one is known before it is put."""
+    """Whether the next version can be formed on this one before this one is put."""
     prepared = draft.prepared
     if prepared.before is None or prepared.copies:
         return False
-    return prepared.files.keys() <= prepared.deletion_vectors.keys()  # others can't be read before they are written
+    return prepared.files.keys() <= prepared.deletion_vectors.keys()  # the content of other files can't be read yet

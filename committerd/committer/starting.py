@@ -79,13 +79,7 @@ class Starter:
         loading = replace(self.loading, report=report, later=True)
         facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
         position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
-        if facts.log_start <= position.last_offset:
-            before = await self.queue.read(position.last_offset, position.last_offset + 1)
-            try:
-                refuse_rewritten_log(position, before)
-            except RefusedToRun:
-                await _require_same_topic(self.queue, facts.identity)
-                raise
+        await require_same_log(self.queue, position, facts)
         if loaded.newest_ours:
             await complete(loaded.table, loaded.newest_ours)
         head = loaded.head(position)
@@ -252,8 +246,24 @@ async def read_facts(
     return facts, loaded
 
 
+async def require_same_log(queue: Queue, position: Position, facts: QueueFacts) -> None:
+    """Compare the record before the position, if the log still has it, with the one that the table settled.
+
+    Raises `RefusedToRun` (`log_rewritten`) if it is another record. Raises `StartAgain` if it is another one because
+    the topic was deleted and made again since `facts` were read.
+    """
+    if facts.log_start > position.last_offset:
+        return
+    before = await queue.read(position.last_offset, position.last_offset + 1)
+    try:
+        refuse_rewritten_log(position, before)
+    except RefusedToRun:
+        await _require_same_topic(queue, facts.identity)
+        raise
+
+
 async def _require_same_topic(queue: Queue, identity: TopicIdentity) -> None:
-    """Raise `StartAgain` if the topic is not the one of this identity any more: what was read may be of another."""
+    """Raise `StartAgain` if the topic no longer has this identity: what was read may be of the new topic."""
     if await queue.identity() != identity:
         raise StartAgain("the topic was deleted and made again while it was read")
 

@@ -80,7 +80,7 @@ class Writer:
         self.found.refused += [upserted.status, deleted.status].count(Status.RETRYABLE)
 
     def _about(self, error: OSError, version: int, seconds: float) -> str:
-        """What is known of a file that could not be read."""
+        """Return a message: the error, the age of the version, and the lines of the logs that name the missing file."""
         names = set(re.findall(r"[\w-]+\.(?:lance|arrow|bin|idx)", str(error)))
         logs = sorted(self.scene.folder.glob("*.log"))
         said = [line for log in logs for line in log.read_text().splitlines() if any(name in line for name in names)]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded
 from committerd.committer.older_history import SettledVersions
 from committerd.committer.operate import Situation, adopted, undecided_below
+from committerd.committer.starting import require_same_log
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.queue.ledger import Ledger
-from committerd.queue.port import TopicIdentity
+from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import Position, start_of
 from committerd.queue.start import QueueFacts
 from committerd.stores.local import LocalStore
@@ -103,6 +106,38 @@ def test_a_log_that_lost_its_end_is_taken_on_where_it_is_proven_unchanged(
     found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, unchanged)
     assert adopted(found, None) == replace(start_of(TOPIC, next_offset), era=1)
     assert undecided_below(found, 100) == 100 - next_offset
+
+
+SETTLED = replace(start_of(TOPIC, 60), last_offset=59, last_sha256="00" * 32)
+
+
+class RewrittenLog:
+    """The part of a queue that is read here: its log has another record than the table settled."""
+
+    def __init__(self, identity: TopicIdentity) -> None:
+        self._identity = identity
+
+    async def identity(self) -> TopicIdentity:
+        return self._identity
+
+    async def read(self, start: int, end: int) -> list[Record]:
+        return [Record(offset=offset, value=b"another record") for offset in range(start, end)]
+
+
+@pytest.mark.parametrize(
+    ("identity", "error"),
+    [(TOPIC, RefusedToRun), (replace(TOPIC, topic_id="made again"), StartAgain)],
+    ids=["the same topic", "a topic that was made again"],
+)
+async def test_a_log_is_called_rewritten_only_if_it_is_still_the_same_topic(
+    identity: TopicIdentity, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await require_same_log(cast(Queue, RewrittenLog(identity)), SETTLED, FACTS)
+
+
+async def test_a_log_that_no_longer_has_the_record_before_the_position_is_not_read() -> None:
+    await require_same_log(cast(Queue, RewrittenLog(TOPIC)), SETTLED, replace(FACTS, log_start=60))
 
 
 def test_an_operator_who_asks_for_more_is_told_how_many_records_that_skips() -> None:

@@ -7,7 +7,8 @@
     expected.json   the outcome and, for a commit, what the new version must be and what pylance reads of it
     mounts/         another table that this one reads through a base, to be put where `expected.json` says
 
-`cases.txt` lists the cases, because every process of the tests needs their names and one of them their content.
+`cases.txt` lists the names of the cases, as `archived` returns them: every process of the tests needs the names, and
+only one unpacks the archive.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def interpreters() -> Mapping[str, Path]:
     """The first interpreter found of each version in `PYTHONS`, this one among them."""
     found = {_version(Path(sys.executable)): Path(sys.executable)}
     for candidate in _candidates():
-        # Asking takes a tenth of a second, so of several that have the same name the first one is asked.
+        # It takes a tenth of a second to ask an interpreter for its version. Once `python3.11` has said that it is
+        # 3.11, others of that name are not asked.
         named = candidate.name.removeprefix("python")
         version = _version(candidate) if named not in found and candidate.is_file() else ""
         if version in PYTHONS:

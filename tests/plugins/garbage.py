@@ -1,7 +1,7 @@
 """Keeps Python's garbage collector away from what lives as long as the process: modules, tests and their parameters.
 
-The collector would look through them again and again, which takes a fifth of the time in which tests are collected, and
-a tenth of that of the simulation.
+The collector would search them again and again. That takes a fifth of the time to collect the tests, and a tenth of the
+time of the simulation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Everything is collected; other plugins run the tests."""
+    """Called when the tests are collected, before they run; returns None, so that pytest runs them."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -105,7 +105,7 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
     async def put(self: Pipeline, run: Run, view: View) -> Settlement:
         self._ahead = None
         if run[-1].prepared.before is not None:
-            self._ahead = _Ahead(run[-1], after=0, most=1, monotonic=view.monotonic)
+            self._ahead = _Ahead(run[-1], most=1, monotonic=view.monotonic)
             await self._form_ahead(self._ahead)
         return await self._putter.put(run, view)
 
