@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from ray.data import Dataset
+from ray.data import Dataset, Schema
 from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import Datasink
 
@@ -24,7 +24,7 @@ def write(ds: Dataset, uri: str, **options: Unpack[JobOptions]) -> CommitResult 
     the table already, the dataset is not executed. Raises before any file is written: `KafkaUnavailable`, and
     `SchemaMismatch` if the columns don't fit the table; and afterwards the errors of Ray and of `CommitClient.commit`.
     """
-    sink = CommitterdDatasink(uri, _schema(ds), **options)
+    sink = CommitterdDatasink(uri, ds.schema(), **options)
     if sink.result is None:
         ds.write_datasink(sink)
     return sink.result
@@ -33,9 +33,9 @@ def write(ds: Dataset, uri: str, **options: Unpack[JobOptions]) -> CommitResult 
 class CommitterdDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has no types here
     """For `ds.write_datasink`. Use it once; `result` is the result of the commit."""
 
-    def __init__(self, uri: str, given: pa.Schema, **options: Unpack[JobOptions]) -> None:
-        """Plan the write of rows with the schema `given`. Raises as `write` does."""
-        self._job: Job | None = Job(uri, given, options, engine="ray")
+    def __init__(self, uri: str, given: Schema | pa.Schema | None, **options: Unpack[JobOptions]) -> None:
+        """Plan the write of rows with the schema `given`: `ds.schema()`. Raises as `write` does."""
+        self._job: Job | None = Job(uri, _arrow(given), options, engine="ray")
         self._task = self._job.plan.task
         self.result: CommitResult | None = self._job.there
 
@@ -60,8 +60,7 @@ def _batches(blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
         yield from BlockAccessor.for_block(block).to_arrow().to_batches()
 
 
-def _schema(ds: Dataset) -> pa.Schema:
-    schema = ds.schema()
+def _arrow(schema: Schema | pa.Schema | None) -> pa.Schema:
     if schema is None:
         raise SchemaMismatch("the dataset has no rows, so its columns are not known")
     for name, kind in zip(schema.names, schema.types, strict=True):

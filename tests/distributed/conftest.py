@@ -19,3 +19,13 @@ def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> It
     """A table that does not exist yet, and the committer of its queue."""
     with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A Ray of two processors."""
+    import ray  # imported here: where it is missing, this file is loaded all the same
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
+    yield
+    ray.shutdown()

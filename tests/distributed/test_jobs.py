@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ from tests.spark.queue import Queue
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
 _ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(params=["ray", "daft"])

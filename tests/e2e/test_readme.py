@@ -152,11 +152,12 @@ def _names(here: Callable[[str], str]) -> dict[int, str]:
 
 
 def test_every_program_on_a_page_is_run() -> None:
-    """Here, in `tests/spark`, or with the runbooks."""
+    """Here, in `tests/spark`, in `tests/distributed`, or with the runbooks."""
     pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
     assert {page for page in pages if not page.startswith("docs/runbooks/")} == {
         "README.md",
         "docs/client.md",
+        "docs/ray-daft.md",
         "docs/spark.md",
     }
     assert len(_blocks(README, "python")) == 2
