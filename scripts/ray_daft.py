@@ -23,7 +23,8 @@ def main(arguments: list[str]) -> int:
     os.chdir(ROOT)
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "DO_NOT_TRACK": "true"}
     digest = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()[:8]
-    folder = installed(f"ray-daft-{digest}", ["--requirement", str(_REQUIREMENTS)], size="140 MB")
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"  # their wheels are of one version of Python
+    folder = installed(f"ray-daft-{python}-{digest}", ["--requirement", str(_REQUIREMENTS)], size="140 MB")
     ignored = [word for one in _WARNINGS for word in ("-W", f"ignore::{one}")]
     return 0 if pytest_with(folder, [*ignored, "tests/distributed", *arguments]) else 1
 

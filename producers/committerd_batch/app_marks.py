@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from committerd_batch.errors import AppIdInUse, AppIdMissing, app_id_in_use
-from committerd_client.headers import App
+from committerd_client.headers import App, app_unit
 from committerd_client.results import CommitResult, CommitStatus
 
 _KEY_PREFIX = "committerd.app."
@@ -74,9 +74,18 @@ def mark_in(table_metadata: Mapping[str, str], app_id: str) -> AppMark | None:
         return None
 
 
+def unit(app_id: str | None, app_version: int | None) -> App | None:
+    """The unit of work of a job; None if it has none. Raises `ValueError`, `TypeError` and `AppIdMissing`."""
+    if app_id is None and app_version is None:
+        return None
+    if app_id is None or app_version is None:
+        raise ValueError("app_id and app_version belong together: give both or none")
+    return app_unit((checked(app_id), app_version))
+
+
 def checked(app_id: str) -> str:
     """Return the app id itself. Raises `AppIdMissing` if it is not a valid one."""
-    if not _APP_ID.fullmatch(app_id):
+    if not isinstance(app_id, str) or not _APP_ID.fullmatch(app_id):
         raise AppIdMissing(
             f"{app_id!r} can't be an app id: 1 to 128 of the characters A-Z a-z 0-9 . _ - are needed. Give the writer "
             "app_id='...'"

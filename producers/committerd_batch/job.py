@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import pyarrow as pa
 
-from committerd_batch.app_marks import checked
+from committerd_batch.app_marks import unit
 from committerd_batch.casting import plain
 from committerd_batch.committing import (
     BatchCommit,
@@ -18,7 +20,8 @@ from committerd_batch.committing import (
 )
 from committerd_batch.target import Mode, Plan, SchemaMode, Target
 from committerd_batch.tasks import TaskResult
-from committerd_client.headers import App
+from committerd_client.arguments import names
+from committerd_client.place import checked_uri
 from committerd_client.results import CommitResult
 from committerd_common.backports import Required
 from committerd_common.uris import dataset_name
@@ -51,18 +54,18 @@ class JobOptions(TypedDict, total=False):
 
 
 class Job:
-    """The driver's side of one write; tasks get `plan.task`. it connects anew for the commit, and may be pickled."""
+    """The driver's side of one write; tasks get `plan.task`. It connects anew for the commit, and may be pickled."""
 
-    def __init__(self, uri: str, given: pa.Schema, options: JobOptions, *, engine: str) -> None:
+    def __init__(self, uri: str | os.PathLike[str], given: pa.Schema, options: JobOptions, *, engine: str) -> None:
         """Plan the write of rows with the schema `given`. `engine`: its name in logs, and to Kafka.
 
-        Raises `ValueError` for invalid arguments, and before any file is written: `KafkaUnavailable`, `SchemaMismatch`,
-        `AppIdInUse`.
+        Raises `ValueError` and `TypeError` for invalid arguments, and before any file is written: `KafkaUnavailable`,
+        `SchemaMismatch`, `AppIdInUse`.
         """
+        _check_names(options)
+        uri = checked_uri(uri)
         app_id, version = options.get("app_id"), options.get("app_version")
-        if (app_id is None) != (version is None):
-            raise ValueError("app_id and app_version belong together: give both or none")
-        self._app = None if app_id is None or version is None else App(checked(app_id), version)
+        self._app = unit(app_id, version)
         mode, target = Mode(options.get("mode", "append")), _target(uri, options)
         target.check(mode)
         servers = options["bootstrap_servers"]
@@ -93,14 +96,26 @@ class Job:
             return BatchCommit(client, self._queue, self.plan, self._log).run(results, self._app)
 
 
+def _check_names(options: JobOptions) -> None:
+    """Raise `TypeError` for an argument that does not exist, and for the one that must be there."""
+    known = JobOptions.__annotations__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TypeError(f"the write has no argument {name!r}{hint}; it has {', '.join(known)}")
+    if "bootstrap_servers" not in options:
+        raise TypeError("the write needs bootstrap_servers: Kafka's addresses, such as 'broker1:9092,broker2:9092'")
+
+
 def _target(uri: str, options: JobOptions) -> Target:
     storage = options.get("storage_options")
     return Target(
         uri=uri,
         storage_options=None if storage is None else dict(storage),
-        keys=_names(options.get("keys", ())),
+        keys=tuple(names(options.get("keys", ()), "keys")),
         op_column=options.get("op_column"),
-        order_by=_names(options.get("order_by", ())),
+        order_by=tuple(names(options.get("order_by", ()), "order_by")),
         schema_mode=SchemaMode(options.get("schema_mode", "strict")),
         target_rows_per_file=options.get("target_rows_per_file"),
         schema=options.get("schema"),
@@ -108,7 +123,3 @@ def _target(uri: str, options: JobOptions) -> Target:
         enable_v2_manifest_paths=options.get("enable_v2_manifest_paths"),
         data_storage_version=options.get("data_storage_version"),
     )
-
-
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -13,6 +13,8 @@ from committerd_batch.casting import check
 from committerd_batch.changes import Changes
 from committerd_batch.errors import SchemaMismatch, TableMissing
 from committerd_batch.tasks import Place, WriteTask
+from committerd_client.arguments import count
+from committerd_client.data import schema_of
 from committerd_client.staging.fragments import lance_schema
 from committerd_client.staging.transactions import read_table
 from committerd_common.backports import StrEnum
@@ -33,6 +35,10 @@ class Mode(StrEnum):
     CDC = "cdc"
     """Upsert or delete, as a column says; the latest change of a key wins."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"mode takes one of {', '.join(cls)}, not {value!r}")
+
     @property
     def keyed(self) -> bool:
         """Whether the rows change the table by their keys."""
@@ -46,6 +52,10 @@ class SchemaMode(StrEnum):
     """It is an error."""
     MERGE = "merge"
     """New columns are added to the table, nullable, and nullable columns that are missing are null."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"schema_mode takes one of {', '.join(cls)}, not {value!r}")
 
 
 FieldKey = tuple[int, str, int, str, bool]
@@ -77,8 +87,9 @@ class Target:
                 "mode 'cdc' needs op_column='...', the column that says whether a row is put in or taken out, and "
                 "order_by='...', whose highest value is the latest change of a key"
             )
-        if self.target_rows_per_file is not None and self.target_rows_per_file < 1:
-            raise ValueError(f"target_rows_per_file={self.target_rows_per_file}: at least 1 is needed")
+        schema_of(self.schema)
+        if self.target_rows_per_file is not None:
+            count(self.target_rows_per_file, "target_rows_per_file")
 
     def open(self) -> Any:
         """pylance's dataset at the latest version; None if there is no table."""

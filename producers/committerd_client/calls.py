@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
-from committerd_client.data import ArrowSchema, Data, is_schema, rows_of, scalars
+from committerd_client import arguments
+from committerd_client.data import ArrowSchema, Data, is_schema, rows_of, scalars, schema_of
 from committerd_client.errors import IncompatibleConflict, RetryableConflict, TableExists
-from committerd_client.headers import AppUnit, Staged, StagedChange
+from committerd_client.headers import AppUnit, Staged, StagedChange, require_app
 from committerd_client.options import CLIENTS_TIMEOUT, CommitOptions, Files, NewTable, Timeout
 from committerd_client.place import Place
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
@@ -55,6 +56,32 @@ class TableCalls:
     def _table(self) -> Place:
         """The table's place. Raises `ValueError` or `ModuleNotFoundError` if it can't be read or written."""
 
+    @abstractmethod
+    def _usable(self) -> object:
+        """Raises `ClientClosed` if the client is closed, `RuntimeError` if it is not started, or not in this loop."""
+
+    @abstractmethod
+    def _seconds(self, timeout: Timeout) -> float | None:
+        """The seconds of a `timeout`. Raises `TypeError`, `ValueError`."""
+
+    def _begin(
+        self,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: Timeout,
+        attempts: int = 1,
+        app: AppUnit | None = None,
+    ) -> Place:
+        """The table's place. Raises for a client that can't be used, and for wrong arguments, before anything else."""
+        place = self._table()
+        arguments.properties(properties)
+        arguments.attempts(attempts)
+        if app is not None:
+            require_app(app)
+        self._seconds(timeout)
+        self._usable()
+        return place
+
     async def append(
         self,
         data: Data,
@@ -85,13 +112,13 @@ class TableCalls:
         from committerd_client.changes import Append
 
         change = Append(
-            place=self._table(),
+            place=self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app),
             rows=rows_of(data),
             new_table=NewTable(enable_stable_row_ids=enable_stable_row_ids, data_storage_version=data_storage_version)
             if create
             else None,
             files=Files(max_rows_per_file=max_rows_per_file, max_bytes_per_file=max_bytes_per_file),
-            keys=(keys,) if isinstance(keys, str) else tuple(keys),
+            keys=tuple(arguments.names(keys, "keys")),
             properties=properties,
         )
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
@@ -122,9 +149,9 @@ class TableCalls:
         from committerd_client.changes import Upsert
 
         change = Upsert(
-            place=self._table(),
+            place=self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app),
             rows=rows_of(data),
-            on=on,
+            on=None if on is None else arguments.names(on, "on"),
             clauses={},
             new_table=NewTable(enable_stable_row_ids=enable_stable_row_ids, data_storage_version=data_storage_version)
             if create
@@ -170,9 +197,9 @@ class TableCalls:
         if not any(clauses.values()):
             raise ValueError(f"merge_insert does nothing without a clause: give one of {', '.join(clauses)}")
         change = Upsert(
-            place=self._table(),
+            place=self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app),
             rows=rows_of(data),
-            on=on,
+            on=None if on is None else arguments.names(on, "on"),
             clauses={**clauses, "use_index": use_index},
             properties=properties,
         )
@@ -195,9 +222,11 @@ class TableCalls:
         """
         from committerd_client import staging
 
-        if not isinstance(where, str):
-            raise TypeError(f"delete takes an SQL predicate as a string, such as 'id = 3', not {type(where).__name__}")
-        change = self._on_latest(lambda table: staging.delete(table, where, properties=properties))
+        arguments.predicate(where, "delete")
+        change = _on_latest(
+            self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app),
+            lambda table: staging.delete(table, where, properties=properties),
+        )
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
 
     async def update(
@@ -225,6 +254,11 @@ class TableCalls:
 
         if isinstance(values, str) or isinstance(where, Mapping):
             raise TypeError("update takes the values first and the predicate second: update({'name': 'Ann'}, 'id = 7')")
+        for name, given in (("values", values), ("values_sql", values_sql)):
+            if given is not None and not isinstance(given, Mapping):
+                raise TypeError(f"{name} takes a dict of columns, such as {{'name': ...}}, not {given!r}")
+        if where is not None:
+            arguments.predicate(where, "update")
         if not values and not values_sql:
             raise ValueError("update needs the new values: values={'name': 'Ann'} or values_sql={'count': 'count + 1'}")
         twice = (values or {}).keys() & (values_sql or {}).keys()
@@ -235,7 +269,7 @@ class TableCalls:
             updates = {**(values_sql or {}), **scalars(values or {}, table.schema)}
             return staging.update(table, updates, where, properties=properties)
 
-        change = self._on_latest(stage)
+        change = _on_latest(self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app), stage)
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
 
     async def overwrite(
@@ -262,9 +296,9 @@ class TableCalls:
         from committerd_client.changes import Overwrite
 
         change = Overwrite(
-            place=self._table(),
+            place=self._begin(properties=properties, timeout=timeout, app=app),
             rows=rows_of(data),
-            schema=schema,
+            schema=schema_of(schema),
             new_table=NewTable(
                 enable_stable_row_ids=enable_stable_row_ids,
                 enable_v2_manifest_paths=enable_v2_manifest_paths,
@@ -303,9 +337,9 @@ class TableCalls:
 
         only_schema = is_schema(data)
         change = Create(
-            place=self._table(),
+            place=self._begin(properties=properties, timeout=timeout),
             rows=None if only_schema else rows_of(data),
-            schema=data if only_schema else schema,
+            schema=data if only_schema else schema_of(schema),
             new_table=NewTable(
                 enable_stable_row_ids=enable_stable_row_ids,
                 enable_v2_manifest_paths=enable_v2_manifest_paths,
@@ -340,7 +374,10 @@ class TableCalls:
         """
         from committerd_client import staging
 
-        change = self._on_latest(lambda table: staging.restore(table, version, properties=properties))
+        change = _on_latest(
+            self._begin(properties=properties, timeout=timeout, attempts=attempts),
+            lambda table: staging.restore(table, version, properties=properties),
+        )
         return await self._write(change, timeout=timeout, attempts=attempts)
 
     async def add_columns(
@@ -366,10 +403,11 @@ class TableCalls:
         from committerd_client import staging
 
         given: Any = transforms
-        change = self._on_latest(
+        change = _on_latest(
+            self._begin(properties=properties, timeout=timeout, attempts=attempts),
             lambda table: staging.add_columns(
                 table, given, read_columns=read_columns, batch_size=batch_size, properties=properties
-            )
+            ),
         )
         return await self._write(change, timeout=timeout, attempts=attempts)
 
@@ -387,8 +425,11 @@ class TableCalls:
         """
         from committerd_client import staging
 
-        names = [columns] if isinstance(columns, str) else list(columns)
-        change = self._on_latest(lambda table: staging.drop_columns(table, names, properties=properties))
+        names = arguments.names(columns, "drop_columns")
+        change = _on_latest(
+            self._begin(properties=properties, timeout=timeout, attempts=attempts),
+            lambda table: staging.drop_columns(table, names, properties=properties),
+        )
         return await self._write(change, timeout=timeout, attempts=attempts)
 
     async def alter_columns(
@@ -407,7 +448,10 @@ class TableCalls:
         from committerd_client import staging
 
         given: Any = alterations
-        change = self._on_latest(lambda table: staging.alter_columns(table, *given, properties=properties))
+        change = _on_latest(
+            self._begin(properties=properties, timeout=timeout, attempts=attempts),
+            lambda table: staging.alter_columns(table, *given, properties=properties),
+        )
         return await self._write(change, timeout=timeout, attempts=attempts)
 
     async def create_index(
@@ -436,10 +480,11 @@ class TableCalls:
         """
         from committerd_client import staging
 
-        change = self._on_latest(
+        change = _on_latest(
+            self._begin(properties=properties, timeout=timeout, attempts=attempts),
             lambda table: staging.create_index(
                 table, column, index_type, name=name, replace=replace, properties=properties, **parameters
-            )
+            ),
         )
         return await self._write(change, timeout=timeout, attempts=attempts)
 
@@ -460,7 +505,10 @@ class TableCalls:
         """
         from committerd_client import staging
 
-        change = self._on_latest(lambda table: staging.optimize_indices(table, names, **options))
+        change = _on_latest(
+            self._begin(timeout=timeout, attempts=attempts),
+            lambda table: staging.optimize_indices(table, names, **options),
+        )
         return await self._write(change, timeout=timeout, attempts=attempts)
 
     async def compact(
@@ -483,14 +531,9 @@ class TableCalls:
         """
         from committerd_client.compacting import compact
 
-        place = self._table()
+        place = self._begin(timeout=timeout, attempts=attempts)
         done = await compact(self, place.open, timeout=timeout, attempts=attempts, reindex=reindex, **options)
         return CompactionResult() if done is None else done
-
-    def _on_latest(self, stage: Callable[[lance.LanceDataset], Staged | None]) -> OnLatest:
-        from committerd_client.changes import OnLatest
-
-        return OnLatest(self._table(), stage)
 
     async def _write(
         self,
@@ -547,3 +590,9 @@ def _result(staged: Staged, commit: CommitResult, attempts: int) -> WriteResult:
         num_updated_rows=staged.updated,
         num_deleted_rows=staged.deleted,
     )
+
+
+def _on_latest(place: Place, stage: Callable[[lance.LanceDataset], Staged | None]) -> OnLatest:
+    from committerd_client.changes import OnLatest
+
+    return OnLatest(place, stage)

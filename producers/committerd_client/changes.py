@@ -24,6 +24,9 @@ from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import DataFragment, Field, Transaction
 
+PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
+"""Metadata of a field that belongs to the table's primary key."""
+
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
@@ -46,6 +49,7 @@ class Append:
     _written: _Written | None = None
 
     def __call__(self, again: Reexecution | None = None) -> StagedChange:
+        require_columns(self.rows, self.keys)
         dataset = self.place.find()
         if dataset is None and self.new_table is not None:
             staged = Create(
@@ -114,7 +118,7 @@ class Upsert:
 
     place: Place
     rows: Rows
-    on: str | Sequence[str] | None
+    on: Sequence[str] | None
     clauses: Mapping[str, Any]
     new_table: NewTable | None = None
     properties: Mapping[str, str] | None = None
@@ -125,6 +129,7 @@ class Upsert:
         dataset = self.place.find()
         if dataset is None and self.new_table is not None:
             rows = self._in_memory()
+            self._check_keys(rows)
             return Create(place=self.place, rows=rows, new_table=self.new_table, properties=self.properties)()
         dataset = self.place.open() if dataset is None else dataset
         # A merge whose source is the same object is recognised as the one that was executed before.
@@ -134,11 +139,30 @@ class Upsert:
             dataset, self._source, on=self.on, again=again, properties=self.properties, **self.clauses
         )
 
+    def _check_keys(self, rows: Rows) -> None:
+        """Raise `StagingError` if the rows could not be merged into the table that they make."""
+        require_columns(rows, self.on or ())
+        if not self.on and not any(PRIMARY_KEY in (one.metadata or {}) for one in rows.table().schema):
+            raise StagingError(
+                "the new table would have no unenforced primary key: name the columns to merge on, as in on='id'",
+                code="column",
+            )
+
     def _in_memory(self) -> Rows:
         """The rows, which a refused merge needs again."""
         if not self.rows.again:
             self.rows = rows_in_memory(self.rows)
         return self.rows
+
+
+def require_columns(rows: Rows, names: Sequence[str]) -> None:
+    """Raise `StagingError` if the rows lack one of these key columns; no rows need none."""
+    missing = [name for name in names if name not in rows.names]
+    if missing and rows.count != 0:
+        raise StagingError(
+            f"the rows have no column {missing[0]!r}, which is part of the key; they have {', '.join(rows.names)}",
+            code="keys_missing",
+        )
 
 
 def rows_in_memory(rows: Rows) -> Rows:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from committerd_client import claim_check, history
+from committerd_client.arguments import kind_of, plain_function, seconds, server_list, text, texts
 from committerd_client.calls import TableCalls
 from committerd_client.channel import Channel
 from committerd_client.claim_check import WriteClaim
@@ -29,17 +30,26 @@ from committerd_client.connection import Connection, recent_warnings
 from committerd_client.diagnosis import Diagnosis
 from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
 from committerd_client.handle import CommitHandle
-from committerd_client.headers import Asking, StagedRecord, constant_headers, make_record, too_large
+from committerd_client.headers import (
+    Asking,
+    Staged,
+    StagedRecord,
+    asked_for,
+    constant_headers,
+    make_record,
+    too_large,
+)
 from committerd_client.in_flight import Arrivals, InFlightLimit, Submission, Submissions, closed, timed_out, withdrawn
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
-from committerd_client.place import Place, checked_uri, place_of
+from committerd_client.place import Place, checked_uri, place_of, require_same_table
 from committerd_client.queue_status import QueueStatus
 from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
 from committerd_common.backports import UTC, Self, Unpack, add_note
+from committerd_common.messages import Transaction
 from committerd_common.uris import queue_name
 
 _log = logging.getLogger(__name__)
@@ -87,14 +97,22 @@ class CommitClient(TableCalls):
 
         Raises `ValueError` for invalid arguments.
         """
-        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        servers = server_list(bootstrap_servers)
+        for name, value in (("connect_timeout", connect_timeout), ("close_timeout", close_timeout)):
+            if seconds(value, name) is None:
+                raise ValueError(f"{name} needs a number of seconds")
         uri = None if dataset_uri is None else checked_uri(dataset_uri)
         if dataset is None and uri is None:
             raise ValueError("the client needs the name of the dataset (dataset=), or the table's URI (dataset_uri=)")
-        dataset = queue_name(uri or "") if dataset is None else dataset
+        dataset = queue_name(uri or "") if dataset is None else text(dataset, "dataset")
+        if producer is not None:
+            text(producer, "producer")
+        if kafka_options is not None and not isinstance(kafka_options, Mapping):
+            raise TypeError(f"kafka_options takes a dict of kafka-python's arguments, not {kind_of(kafka_options)}")
+        storage_options = None if storage_options is None else texts(storage_options, "storage_options")
         instance = secrets.token_hex(8)
         self._connection = Connection(
-            bootstrap_servers=[server.strip() for server in servers],
+            bootstrap_servers=servers,
             dataset=dataset,
             topic_prefix=topic_prefix,
             client_id=client_id,
@@ -119,7 +137,7 @@ class CommitClient(TableCalls):
         self._partition = 0
         self._started_at: datetime | None = None
         self._producer = f"{client_id}-{instance}" if producer is None else producer
-        self._timeout, self._close_timeout = timeout, close_timeout
+        self._timeout, self._close_timeout = seconds(timeout, "timeout"), close_timeout
         self._room = InFlightLimit(records_max=max_in_flight, bytes_max=max_in_flight_bytes)
         self._submissions = Submissions()
         self._headers: list[tuple[str, bytes]] = []
@@ -211,12 +229,13 @@ class CommitClient(TableCalls):
         `SubmitFailed`; the error's `attempts` is the number of tries. Cancelling the caller does not withdraw the
         transaction: it may still be committed.
         """
-        seconds = self._seconds(timeout)
-        until = _until(seconds)
-        tries = Attempts(transaction, Asking(**asked), most=attempts)
+        limit = self._seconds(timeout)
+        until = _until(limit)
+        plain_function(reexecute, coroutines=True)
+        tries = Attempts(transaction, asked_for(asked), most=attempts)
         while True:
             try:
-                return tries.counted(await self._commit(tries.work, tries.asking, seconds, until))
+                return tries.counted(await self._commit(tries.work, tries.asking, limit, until))
             except ClientError as error:
                 error.work = tries.work
                 if reexecute is None:
@@ -231,10 +250,10 @@ class CommitClient(TableCalls):
 
         `timeout` covers the staging alone. Cancelling the caller does not withdraw the transaction.
         """
-        seconds = self._seconds(timeout)
-        until = _until(seconds)
+        limit = self._seconds(timeout)
+        until = _until(limit)
         bookmark = self.bookmark()
-        submission = await self._submit(transaction, Asking(**asked), until)
+        submission = await self._submit(transaction, asked_for(asked), until)
         try:
             staged = await self._waited(submission, submission.wait_staged, _left(until))
         except BaseException:
@@ -242,7 +261,7 @@ class CommitClient(TableCalls):
             raise
         if not staged:
             submission.wanted = False
-            raise self._timed_out(submission, seconds)
+            raise self._timed_out(submission, limit)
         if not submission.acknowledged and isinstance(submission.answer, ClientError) and submission.offset is None:
             raise submission.answer
         return CommitHandle(submission, bookmark, self._outcome)
@@ -270,15 +289,18 @@ class CommitClient(TableCalls):
         nothing.
         """
         self._usable()
+        text(uuid, "resume")
         if isinstance(since, datetime):
             check_time(since, earliest=None if self._named else self._started_at)
-        seconds = self._seconds(timeout)
+        elif not isinstance(since, Bookmark):
+            raise TypeError(f"since takes a Bookmark, as in Bookmark(*kept), or a datetime, not {since!r}")
+        limit = self._seconds(timeout)
         best = await find_answer(
             OutcomeSearch(self._connection, uuid),
             since=since,
             partition=self._partition,
             history=partial(history.find, self._dataset_uri, self._storage_options, uuid),
-            until=None if seconds is None else time.monotonic() + seconds,
+            until=None if limit is None else time.monotonic() + limit,
         )
         answer = interpret(best)
         if isinstance(answer, ClientError):
@@ -318,8 +340,10 @@ class CommitClient(TableCalls):
         an outcome by then are a `CommitTimeout` each. Any other error, including one that `transactions` raises, is
         raised at once; the transactions before it are staged by then.
         """
-        seconds = self._seconds(timeout)
-        until = _until(seconds)
+        if isinstance(transactions, Staged | Transaction | bytes | str):
+            raise TypeError(f"commit_many takes a list of transactions, not {kind_of(transactions)}: call commit")
+        limit = self._seconds(timeout)
+        until = _until(limit)
         waiting: list[Submission | ClientError] = []
         try:
             for transaction in transactions:
@@ -328,7 +352,7 @@ class CommitClient(TableCalls):
                 except ClientError as error:
                     waiting.append(error)
             answers = [
-                one if isinstance(one, ClientError) else await self._answer(one, seconds, until) for one in waiting
+                one if isinstance(one, ClientError) else await self._answer(one, limit, until) for one in waiting
             ]
         finally:
             for one in waiting:
@@ -354,6 +378,8 @@ class CommitClient(TableCalls):
         """Wait for room, and hand the transaction to the sender."""
         self._usable()
         record = make_record(transaction, asking, self._headers)
+        if isinstance(transaction, Staged) and self._dataset_uri not in (None, transaction.uri):
+            require_same_table(transaction, self._dataset_uri)
         size = record.size
         if size > self._claim_check_above:
             record = await self._claim(record)
@@ -375,8 +401,8 @@ class CommitClient(TableCalls):
         return await claim_check.check(record, self._write_claim)
 
     async def _outcome(self, submission: Submission, timeout: Timeout) -> CommitResult:
-        seconds = self._seconds(timeout)
-        answer = await self._answer(submission, seconds, _until(seconds))
+        limit = self._seconds(timeout)
+        answer = await self._answer(submission, limit, _until(limit))
         if isinstance(answer, ClientError):
             raise answer
         return answer
@@ -428,7 +454,7 @@ class CommitClient(TableCalls):
         return channel
 
     def _seconds(self, timeout: Timeout) -> float | None:
-        return self._timeout if isinstance(timeout, ClientTimeout) else timeout
+        return self._timeout if isinstance(timeout, ClientTimeout) else seconds(timeout, "timeout")
 
     def _timed_out(self, submission: Submission, seconds: float | None) -> CommitTimeout:
         trouble = self._channel.trouble if self._channel is not None else ""

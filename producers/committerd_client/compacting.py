@@ -32,7 +32,7 @@ from committerd_client.staging.compaction import (
     execute_here,
     with_remapped_indices,
 )
-from committerd_client.staging.indices import optimize_indices
+from committerd_client.staging.indices import index_names, optimize_indices
 from committerd_client.staging.operations import reserve_fragments
 from committerd_client.staging.remapping import remapped_indices
 
@@ -159,7 +159,9 @@ async def _optimize(
     timeout: Timeout,
 ) -> None:
     def optimized(_refused: Reexecution | None = None) -> Staged | None:
-        return optimize_indices(open_table(), names)
+        dataset = open_table()
+        # Others may have dropped one meanwhile.
+        return optimize_indices(dataset, index_names(dataset).intersection(names))
 
     staged = await to_thread.run_sync(optimized)
     if staged is not None:

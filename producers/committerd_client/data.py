@@ -106,6 +106,8 @@ class Rows:
                     "add it to the table with add_columns",
                     code="schema_differs",
                 )
+        if not self.names and self.count == 0:
+            return
         for field in target:
             if not field.nullable and field.name not in self.names:
                 raise StagingError(
@@ -125,9 +127,11 @@ def rows_of(data: Any) -> Rows:
         return Rows(tuple(data.schema.names), None, False, lambda _: data)
     if isinstance(data, Mapping):
         return _columns(data)
-    if _is_frame(data, "pandas"):
+    if isinstance(data, pa.Array | pa.ChunkedArray) or _is_frame(data, "pandas", "Series"):
+        raise TypeError(f"{_TAKEN} is needed, and {_described(data)} has no column's name: give {{'name': values}}")
+    if _is_frame(data, "pandas", "DataFrame"):
         return _pandas(data)
-    if _is_frame(data, "polars"):
+    if _is_frame(data, "polars", "DataFrame"):
         return rows_of(data.to_arrow())
     if hasattr(data, "scanner"):
         return Rows(tuple(data.schema.names), None, True, lambda _: data.scanner().to_reader())
@@ -142,6 +146,13 @@ def rows_of(data: Any) -> Rows:
     raise TypeError(f"{_TAKEN} is needed, not {_described(data)}")
 
 
+def schema_of(given: Any) -> Any:
+    """A schema, or None. Raises `TypeError` for anything else."""
+    if given is not None and not is_schema(given):
+        raise TypeError(f"schema takes a pyarrow schema, such as pa.schema({{'id': pa.int64()}}), not {given!r}")
+    return given
+
+
 def is_schema(given: Any) -> bool:
     """Whether it is a schema of pyarrow or pylance, and not rows."""
     import pyarrow as pa
@@ -149,10 +160,10 @@ def is_schema(given: Any) -> bool:
     return isinstance(given, pa.Schema) or type(given).__name__ == "LanceSchema"
 
 
-def _is_frame(data: Any, library: str) -> bool:
-    """Whether it is a DataFrame of the library, which is not imported for that."""
+def _is_frame(data: Any, library: str, name: str) -> bool:
+    """Whether it is of that class of the library, which is not imported for that."""
     kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__]
-    return (library, "DataFrame") in kinds
+    return (library, name) in kinds
 
 
 def _described(data: Any) -> str:
@@ -161,6 +172,8 @@ def _described(data: Any) -> str:
         return f"{kind}: call its toArrow(), or write it with committerd_spark"
     if kind.startswith("polars."):
         return f"{kind}: call its collect()"
+    if kind == "pyarrow.lib.Schema":
+        return f"{kind}: create(schema) makes a table without rows, and schema.empty_table() has no rows"
     if isinstance(data, str) or hasattr(data, "__fspath__"):
         return f"the path {str(data)!r}: read the file, for example with pyarrow.parquet, or use `committerd append`"
     return kind
@@ -171,7 +184,11 @@ def _items(items: list[Any]) -> Rows:
     import pyarrow as pa
 
     if all(isinstance(one, Mapping) for one in items):
+        if not items:
+            return _none()
         names = tuple(dict.fromkeys(name for one in items for name in one))
+        if not names:
+            raise StagingError("the rows have no columns", code="schema_differs")
         return _objects({name: [one.get(name) for one in items] for name in names}, len(items))
     batches = [batch for one in items for batch in (one.to_batches() if isinstance(one, pa.Table) else [one])]
     for one in batches:
@@ -180,7 +197,26 @@ def _items(items: list[Any]) -> Rows:
     return rows_of(pa.Table.from_batches(batches))
 
 
+def _none() -> Rows:
+    """No rows, of whatever schema the table has."""
+    import pyarrow as pa
+
+    return Rows((), 0, True, lambda fields: pa.schema(list(fields.values())).empty_table().to_reader())
+
+
 def _columns(columns: Mapping[str, Any]) -> Rows:
+    if not columns:
+        return _none()
+    for name, values in columns.items():
+        if (
+            isinstance(values, str | bytes | Mapping)
+            or not hasattr(values, "__len__")
+            or getattr(values, "ndim", 1) == 0
+        ):
+            raise TypeError(
+                f"a dict has a list of values for each column, and {name!r} has {values!r}. One row is a list with one "
+                "dict: [row]. For a schema, give pa.schema(...)"
+            )
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise StagingError(f"the columns have different numbers of rows: {lengths}", code="schema_differs")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from committerd_client.arguments import kind_of
 from committerd_client.errors import InvalidTransaction, TransactionTooLarge
 from committerd_common.errors import InvalidRequest
 from committerd_common.messages import Transaction
@@ -36,6 +37,28 @@ class App(NamedTuple):
 AppUnit = App | tuple[str, int] | tuple[str, int, str]
 
 
+def app_unit(given: AppUnit) -> App:
+    """The unit, with all its parts. Raises `TypeError` for anything else; its values are checked with the record."""
+    kinds = (str, int, str)
+    if (
+        not isinstance(given, tuple)
+        or len(given) not in (2, 3)
+        or not all(isinstance(one, kind) for one, kind in zip(given, kinds, strict=False))
+        or isinstance(given[1], bool)
+    ):
+        raise TypeError(f"app takes (app_id, version), such as ('daily-load', 20261031), not {given!r}")
+    return App(*given)
+
+
+def require_app(given: AppUnit) -> None:
+    """Raise `TypeError` or `InvalidTransaction` if it can't be a unit."""
+    app = app_unit(given)
+    try:
+        decode_envelope(_encode(Asking(app=app), None))
+    except InvalidRequest as error:
+        raise InvalidTransaction(f"app={tuple(given)!r}: {error}", code=error.code) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
     """A transaction with the headers that belong to it, ready for `CommitClient.commit`."""
@@ -48,6 +71,8 @@ class Staged:
     read_uuid: str | None = None
     """The uuid of the transaction that made the read version; with it the committer notices that the table was made
     again under the same name."""
+    uri: str | None = field(default=None, compare=False)
+    """Where the dataset lies that it was planned against; None without one."""
     can_catch_up: bool = False
     """Whether an execution that gets this as `Reexecution.work` need read only the rows that are new since. `commit`
     then has the first re-execution brought up to date before it sends it, if that re-execution took long.
@@ -96,6 +121,14 @@ class Asking:
 _NOTHING_ASKED = Asking()
 
 
+def asked_for(options: Mapping[str, Any]) -> Asking:
+    """The options of one commit. Raises `TypeError` for one that does not exist."""
+    for name in options:
+        if name not in Asking.__dataclass_fields__:
+            raise TypeError(f"commit has no option {name!r}; it has {', '.join(Asking.__dataclass_fields__)}")
+    return Asking(**options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRecord:
     """The key, value and headers of a record in the staged topic."""
@@ -132,9 +165,13 @@ def make_record(
     elif isinstance(message, bytes):
         value = message
     else:
+        if message is None:
+            raise TypeError("there is nothing to commit: None, which helpers return if there is nothing to do")
+        if isinstance(message, list | tuple) and message and isinstance(message[0], Staged | Transaction | bytes):
+            raise TypeError(f"commit takes one transaction, not a {kind_of(message)} of them: call commit_many")
         raise TypeError(
             "a lance.table.Transaction (committerd_common.messages) or its bytes is needed, not "
-            f"{type(message).__name__}. To write rows and commit them, call client.append(rows), upsert(rows, on=...) "
+            f"{kind_of(message)}. To write rows and commit them, call client.append(rows), upsert(rows, on=...) "
             "and so on; committerd_client.staging makes a transaction of files that are written already"
         )
     try:
@@ -173,7 +210,7 @@ def _encode(asking: Asking, staged: Staged | None) -> list[tuple[str, bytes]]:
     read_uuid = asking.read_uuid or (staged.read_uuid if staged else None)
     texts: dict[str, str] = {}
     if asking.app is not None:
-        app = App(*asking.app)
+        app = app_unit(asking.app)
         texts["app-id"], texts["app-version"] = app.app_id, str(app.version)
         if app.run:
             texts["app-run"] = app.run
@@ -195,6 +232,8 @@ def _encode(asking: Asking, staged: Staged | None) -> list[tuple[str, bytes]]:
 
 
 def _unix_ms(moment: datetime) -> int:
+    if not isinstance(moment, datetime):
+        raise TypeError(f"deadline takes a datetime with a time zone, not {moment!r}")
     if moment.tzinfo is None:
         raise ValueError(f"deadline {moment.isoformat()} has no time zone: use datetime.now(UTC) + timedelta(...)")
     return int(moment.timestamp() * 1000)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
+from committerd_client.arguments import count
 from committerd_client.claim_check import WriteClaim
 from committerd_client.headers import AppUnit
 
@@ -93,6 +94,10 @@ class Files:
 
     max_rows_per_file: int | None = None
     max_bytes_per_file: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.given().items():
+            count(value, name)
 
     def given(self) -> dict[str, int]:
         """The options that were given."""

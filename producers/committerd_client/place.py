@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from committerd_client.errors import TableMissing
-from committerd_common.uris import canonical_uri
+from committerd_client.errors import StagingError, TableMissing
+from committerd_client.headers import Staged
+from committerd_common.messages import DataFragment
+from committerd_common.uris import canonical_uri, local_folder
 
 if TYPE_CHECKING:
     import lance
@@ -55,9 +57,11 @@ class Place:
 
 def checked_uri(given: str | os.PathLike[str]) -> str:
     """The URI or absolute path of a table, as text. Raises `ValueError` for a relative path."""
-    uri = os.fspath(given)
+    uri = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(uri, str):
         raise TypeError(f"dataset_uri is {type(given).__name__}, and a str or a Path is needed")
+    if not uri.strip():
+        raise ValueError("dataset_uri is empty: give the table's absolute path or URI")
     place = canonical_uri(uri)
     if "://" not in place and not place.startswith("/"):
         absolute = os.path.abspath(os.path.expanduser(uri))
@@ -81,3 +85,40 @@ def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Plac
             "calls that read or write the table need pylance: pip install 'committerd-client[lance]'", name=missing[0]
         )
     return Place(uri=uri, storage_options=storage_options)
+
+
+def require_same_table(staged: Staged, uri: str) -> None:
+    """Raise `StagingError` if the change is certainly one of another table than that at `uri`.
+
+    Only folders of this machine are certain: elsewhere a table may have several names, and the committer decides.
+    """
+    folder = local_folder(uri)
+    if folder is None or not os.path.isdir(folder):  # perhaps it is a path of the committer's machine
+        return
+    if staged.uri is not None:
+        theirs = local_folder(staged.uri)
+        if theirs is None or theirs == folder or not os.path.isdir(theirs) or os.path.samefile(theirs, folder):
+            return
+        raise StagingError(
+            f"the change was staged for the table at {theirs}, and this client commits to {folder}: open the dataset "
+            f"there, or make a client with dataset_uri={theirs!r}",
+            code="files_elsewhere",
+        )
+    if staged.transaction.WhichOneof("operation") == "overwrite":
+        require_files(folder, staged.transaction.overwrite.fragments)
+
+
+def require_files(folder: str, fragments: Iterable[DataFragment]) -> None:
+    """Raise `StagingError` if a local table's folder does not have the files of new fragments.
+
+    The committer looks for them in any store, and refuses the transaction; a request for each would take too long here.
+    """
+    for one in fragments:
+        for file in one.files:
+            path = os.path.join(folder, "data", file.path)
+            if not file.HasField("base_id") and not os.path.exists(path):
+                raise StagingError(
+                    f"there is no file {os.path.abspath(path)}: the fragments were written for another table. Give "
+                    "write_fragments() the table to which you commit them",
+                    code="files_elsewhere",
+                )

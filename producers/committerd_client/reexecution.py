@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import anyio.to_thread
 
+from committerd_client import arguments
 from committerd_client.errors import ClientError, RetryableConflict
 from committerd_client.headers import Asking, Staged
 from committerd_client.results import CommitResult
@@ -64,11 +65,9 @@ class Attempts:
     """The tries of one commit. Reads no clock and does no I/O; `CommitClient` and `SyncCommitClient` drive it."""
 
     def __init__(self, work: Work, asking: Asking, *, most: int) -> None:
-        if most < 1:
-            raise ValueError(f"attempts={most}: the first execution counts, so at least 1 is needed")
         self.work, self.asking = work, asking
         """The work and the options of the next try."""
-        self._most = most
+        self._most = arguments.attempts(most)
         self._count = 1
         self._first = asking.attempt or 1
 

@@ -22,16 +22,18 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from committerd_client.arguments import plain_function
 from committerd_client.client import CommitClient, _until
 from committerd_client.errors import ClientClosed, ClientError
 from committerd_client.handle import CommitHandle
-from committerd_client.headers import Asking
+from committerd_client.headers import Asking, Staged, asked_for
 from committerd_client.options import CLIENTS_TIMEOUT, ClientOptions, CommitOptions, Timeout
 from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work, ask_here
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
 from committerd_common.backports import Self, Unpack, add_note
+from committerd_common.messages import Transaction
 
 T = TypeVar("T")
 
@@ -164,7 +166,8 @@ class SyncCommitClient:
         running = self._started()
         seconds = running.client._seconds(timeout)
         until = None if seconds is None else time.monotonic() + seconds
-        tries = Attempts(transaction, Asking(**asked), most=attempts)
+        plain_function(reexecute, coroutines=False)
+        tries = Attempts(transaction, asked_for(asked), most=attempts)
         while True:
             once = partial(_commit_once, tries.work, tries.asking, seconds=seconds, left=_left(until))
             try:
@@ -206,7 +209,9 @@ class SyncCommitClient:
         return_exceptions: bool = False,
     ) -> list[CommitResult] | list[CommitResult | ClientError]:
         """As `CommitClient.commit_many`, but reads `transactions` to its end first."""
-        every = list(transactions)
+        every: Any = transactions
+        if not isinstance(transactions, Staged | Transaction | bytes | str):  # `CommitClient` refuses these
+            every = list(transactions)
         if return_exceptions:
             return self._call(lambda client: client.commit_many(every, timeout=timeout, return_exceptions=True))
         return self._call(lambda client: client.commit_many(every, timeout=timeout))

@@ -27,6 +27,12 @@ def canonical_uri(uri: str) -> str:
     return f"{scheme}://{place}{query}" if scheme else place
 
 
+def local_folder(uri: str) -> str | None:
+    """The folder of a table on a local disk; None for a table in another store."""
+    folder = canonical_uri(uri)
+    return None if "://" in folder else folder
+
+
 def queue_name(uri: str) -> str:
     """The default name of a table's queue: the last part of its URI, without `.lance`."""
     return canonical_uri(uri).partition("?")[0].rpartition("/")[2].removesuffix(".lance")

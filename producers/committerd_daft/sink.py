@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +31,7 @@ _RESULT = pa.schema(
 """Columns of the DataFrame that `write_sink` returns; it has no row if nothing was changed."""
 
 
-def write(df: DataFrame, uri: str, **options: Unpack[JobOptions]) -> CommitResult | None:
+def write(df: DataFrame, uri: str | os.PathLike[str], **options: Unpack[JobOptions]) -> CommitResult | None:
     """Write the DataFrame; returns when it is in the table, None if it changed nothing.
 
     The options are those of `JobOptions`; `bootstrap_servers` must be given. If the unit `app_id`, `app_version` is in
@@ -49,7 +50,7 @@ def write(df: DataFrame, uri: str, **options: Unpack[JobOptions]) -> CommitResul
 class CommitterdSink(DataSink[TaskResult]):  # type: ignore[misc]  # Daft may be missing where types are checked
     """For `df.write_sink`. Use it once."""
 
-    def __init__(self, uri: str, given: Schema, **options: Unpack[JobOptions]) -> None:
+    def __init__(self, uri: str | os.PathLike[str], given: Schema, **options: Unpack[JobOptions]) -> None:
         """Plan the write of rows with the schema `given`. Raises as `write` does."""
         self._job = Job(uri, given.to_pyarrow_schema(), options, engine="daft")
         self.there: CommitResult | None = self._job.there

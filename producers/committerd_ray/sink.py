@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from committerd_client.results import CommitResult
 from committerd_common.backports import Unpack
 
 
-def write(ds: Dataset, uri: str, **options: Unpack[JobOptions]) -> CommitResult | None:
+def write(ds: Dataset, uri: str | os.PathLike[str], **options: Unpack[JobOptions]) -> CommitResult | None:
     """Write the dataset; returns when it is in the table, None if it changed nothing.
 
     The options are those of `JobOptions`; `bootstrap_servers` must be given. If the unit `app_id`, `app_version` is in
@@ -33,7 +34,9 @@ def write(ds: Dataset, uri: str, **options: Unpack[JobOptions]) -> CommitResult 
 class CommitterdDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has no types here
     """For `ds.write_datasink`. Use it once; `result` is the result of the commit."""
 
-    def __init__(self, uri: str, given: Schema | pa.Schema | None, **options: Unpack[JobOptions]) -> None:
+    def __init__(
+        self, uri: str | os.PathLike[str], given: Schema | pa.Schema | None, **options: Unpack[JobOptions]
+    ) -> None:
         """Plan the write of rows with the schema `given`: `ds.schema()`. Raises as `write` does."""
         self._job: Job | None = Job(uri, _arrow(given), options, engine="ray")
         self._task = self._job.plan.task

@@ -197,7 +197,10 @@ def _optimize(
     uri: str, storage_options: dict[str, str] | None, merged: int | None, name: str
 ) -> tuple[bytes, str | None] | None:
     from committerd_client import staging
+    from committerd_client.staging.indices import index_names
 
     options: dict[str, Any] = {} if merged is None else {"num_indices_to_merge": merged}
-    staged = staging.optimize_indices(_open(uri, storage_options, None), [name], **options)
+    dataset = _open(uri, storage_options, None)
+    there = index_names(dataset).intersection([name])  # others may have dropped it meanwhile
+    staged = staging.optimize_indices(dataset, there, **options)
     return None if staged is None else (staged.transaction.SerializeToString(), staged.read_uuid)

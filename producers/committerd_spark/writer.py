@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -9,11 +10,13 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from committerd_batch.app_marks import checked
+from committerd_batch.app_marks import checked, unit
 from committerd_batch.committing import BatchCommit, BatchLog, Queue, add_new_columns, before_writing
 from committerd_batch.target import Mode, SchemaMode, Target
+from committerd_client.arguments import names
 from committerd_client.errors import NotCommitted
 from committerd_client.headers import App
+from committerd_client.place import checked_uri
 from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
 from committerd_common.backports import Self
@@ -40,7 +43,7 @@ class LanceBatchWriter:
 
     def __init__(
         self,
-        uri: str,
+        uri: str | os.PathLike[str],
         *,
         bootstrap_servers: str | Sequence[str],
         dataset: str | None = None,
@@ -82,8 +85,9 @@ class LanceBatchWriter:
         `timeout`: seconds for the commit of a batch, re-executions included; None waits forever. `attempts`: how often
         a batch that is refused RETRYABLE is executed at most. `kafka_options`: as in `CommitClient`.
 
-        Raises `ValueError` for invalid arguments.
+        Raises `ValueError` and `TypeError` for invalid arguments.
         """
+        uri = checked_uri(uri)
         if max_files_per_batch is not None and (max_files_per_batch < 1 or target_rows_per_file is not None):
             raise ValueError(
                 f"max_files_per_batch={max_files_per_batch}: at least 1 is needed, and without target_rows_per_file, "
@@ -95,9 +99,9 @@ class LanceBatchWriter:
         self._target = Target(
             uri=uri,
             storage_options=None if storage_options is None else dict(storage_options),
-            keys=_names(keys),
+            keys=tuple(names(keys, "keys")),
             op_column=op_column,
-            order_by=_names(order_by),
+            order_by=tuple(names(order_by, "order_by")),
             schema_mode=SchemaMode(schema_mode),
             target_rows_per_file=target_rows_per_file if max_files_per_batch is None else _ROWS_MAX,
             schema=schema,
@@ -160,11 +164,9 @@ class LanceBatchWriter:
         chosen = self._mode if mode is None else Mode(mode)
         self._target.check(chosen)
         context = _context(df)
-        if (app_id is None) != (app_version is None):
-            raise ValueError("app_id and app_version belong together: give both or none")
+        app = unit(app_id, app_version)
         if app_id is None and current(context) is not None:
             raise SecondWrite("in a foreachBatch function use writer(df, batch_id): write(df) would repeat on a replay")
-        app = None if app_id is None or app_version is None else App(checked(app_id), app_version)
         return self._write(df, chosen, app)
 
     def close(self) -> None:
@@ -224,10 +226,6 @@ class LanceBatchWriter:
         if self._client is None:
             self._client = self._queue.client(self._target)
         return self._client
-
-
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _context(df: DataFrame) -> Any:

@@ -17,6 +17,7 @@ from committerd_client import CommitClient, RetryableConflict, staging
 from committerd_client.compacting import compact
 from committerd_client.maintenance.plan import Group, Limits, Pace, Plan, Targets, plan
 from committerd_client.maintenance.table import IndexState, TableState, read_state
+from committerd_client.staging.indices import index_names
 
 if TYPE_CHECKING:
     import lance
@@ -110,7 +111,9 @@ class Rewriting:
         options: dict[str, Any] = {"num_indices_to_merge": index.segments} if merge else {}
 
         def optimized(_refused: object = None) -> Any:
-            return staging.optimize_indices(self.open(), [index.name], **options)
+            dataset = self.open()
+            there = index_names(dataset).intersection([index.name])  # others may have dropped it meanwhile
+            return staging.optimize_indices(dataset, there, **options)
 
         staged = await to_thread.run_sync(optimized)
         if staged is None:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
+from committerd_client import arguments
 from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import at_once, fragment, lance_schema, quoted
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.backports import NotRequired
-from committerd_common.messages import DataFragment, Field
+from committerd_common.messages import DataFragment, Field, Transaction
 
 if TYPE_CHECKING:
     import lance
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     from lance.udf import BatchUDF
 
 Transforms: TypeAlias = (
-    "Mapping[str, str] | BatchUDF | Callable[[pa.RecordBatch], pa.RecordBatch] | pa.Field | pa.Schema"
+    "Mapping[str, str] | BatchUDF | Callable[[pa.RecordBatch], pa.RecordBatch] | pa.Field | list[pa.Field] | pa.Schema"
 )
 """SQL expressions by the name of the new column; a function of batches; or Arrow fields of columns that are all null.
 """
 
+_ALTERABLE = frozenset({"path", "name", "nullable", "data_type"})
 _SQL_TYPES = {
     "bool": "Boolean",
     "int8": "Int8",
@@ -79,8 +81,12 @@ def add_columns(
     import pyarrow as pa
 
     table = read_table(dataset)
+    transaction = table.transaction(uuid, properties)
     if isinstance(transforms, pa.Field):
         transforms = pa.schema([transforms])
+    elif isinstance(transforms, list) and all(isinstance(one, pa.Field) for one in transforms):
+        transforms = pa.schema(transforms)
+    _check_transforms(table, transforms)
     if isinstance(transforms, pa.Schema):
         fragments, fields = list(table.fragments()), _with_null_columns(dataset, table, transforms)
     else:
@@ -89,22 +95,25 @@ def add_columns(
         # A function of the caller may depend on the order of its calls.
         ordered = not isinstance(given, dict)
         fragments, fields = _merged(dataset, given, read_columns, batch_size, one_by_one=ordered)
-    return _merge(table, fragments, fields, uuid=uuid, properties=properties)
+    return _merge(table, transaction, fragments, fields)
 
 
 def drop_columns(
     dataset: lance.LanceDataset,
-    columns: Iterable[str],
+    columns: str | Iterable[str],
     *,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
-    """Drop columns by path, nested ones too. Their data stays in the files until these are rewritten.
+    """Drop a column or several by path, nested ones too. Their data stays in the files until these are rewritten.
 
     Raises `StagingError` for unknown columns, and if no column would be left.
     """
     table = read_table(dataset)
-    dropped = {field_at(table, path).id for path in columns}
+    names = arguments.names(columns, "drop_columns")
+    if not names:
+        raise StagingError("drop_columns got no column", code="nothing_to_stage")
+    dropped = {field_at(table, path).id for path in names}
     kept: list[Field] = []
     for one in table.manifest.fields:  # parents come before their children
         if one.id in dropped or one.parent_id in dropped:
@@ -132,6 +141,8 @@ def alter_columns(
     values that can't be cast.
     """
     table = read_table(dataset)
+    transaction = table.transaction(uuid, properties)
+    _check_alterations(alterations)
     fields = [_copy(one) for one in table.manifest.fields]
     by_id = {one.id: one for one in fields}
     retyped: dict[int, pa.DataType] = {}
@@ -151,23 +162,60 @@ def alter_columns(
     if retyped:
         table.refuse_legacy("alter_columns with a data type")
         fragments, fields = _retyped(dataset, table, fields, retyped)
-        return _merge(table, fragments, fields, uuid=uuid, properties=properties)
-    transaction = table.transaction(uuid, properties)
+        return _merge(table, transaction, fragments, fields)
     transaction.project.schema.extend(fields)
     transaction.project.preserves_nullability = _preserves_nullability(table, fields)
     return table.staged(transaction)
 
 
-def _merge(
-    table: ReadTable,
-    fragments: list[DataFragment],
-    fields: list[Field],
-    *,
-    uuid: str | None,
-    properties: Mapping[str, str] | None,
-) -> Staged:
+def _check_transforms(table: ReadTable, transforms: Any) -> None:
+    """Raise `TypeError` for anything that is no `Transforms`, and `StagingError` for a name that is taken."""
+    import pyarrow as pa
+
+    if isinstance(transforms, Mapping):
+        if not all(isinstance(one, str) for pair in transforms.items() for one in pair):
+            raise TypeError(
+                f"add_columns takes SQL expressions by the name of the new column, not {dict(transforms)!r}: for "
+                "columns of nulls, give pa.schema({...})"
+            )
+    elif not callable(transforms) and not isinstance(transforms, pa.Schema):
+        raise TypeError(
+            "add_columns takes a dict of SQL expressions, such as {'total': 'price * amount'}, a pyarrow schema, or a "
+            f"function of batches, not {transforms!r}"
+        )
+    if isinstance(transforms, Mapping | pa.Schema):
+        names = list(transforms) if isinstance(transforms, Mapping) else transforms.names
+        if not names:
+            raise StagingError("add_columns got no column", code="nothing_to_stage")
+        taken = {one.name for one in table.top_fields}
+        for name in names:
+            if name in taken:
+                raise StagingError(f"column {name!r} would be there twice", code="column")
+
+
+def _check_alterations(alterations: tuple[Any, ...]) -> None:
+    """Raise `TypeError` for anything that is no `Alteration`, and `StagingError` for one that changes nothing."""
+    import pyarrow as pa
+
+    if not alterations:
+        raise StagingError("alter_columns got no change", code="nothing_to_stage")
+    for one in alterations:
+        if not isinstance(one, Mapping) or "path" not in one:
+            raise TypeError(f"alter_columns takes changes such as {{'path': 'id', 'name': 'key'}}, not {one!r}")
+        unknown = [name for name in one if name not in _ALTERABLE]
+        if unknown:
+            raise TypeError(f"alter_columns knows no {unknown[0]!r}: a change has path, name, nullable and data_type")
+        if len(one) == 1:
+            raise StagingError(
+                f"alter_columns: {dict(one)!r} changes nothing; give name, nullable or data_type",
+                code="nothing_to_stage",
+            )
+        if not isinstance(one.get("data_type", pa.null()), pa.DataType):
+            raise TypeError(f"data_type takes a type of pyarrow, such as pa.int64(), not {one['data_type']!r}")
+
+
+def _merge(table: ReadTable, transaction: Transaction, fragments: list[DataFragment], fields: list[Field]) -> Staged:
     _refuse_twins(fields)
-    transaction = table.transaction(uuid, properties)
     operation = transaction.merge
     operation.fragments.extend(fragments)
     operation.schema.extend(fields)

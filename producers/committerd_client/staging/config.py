@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from committerd_client.arguments import RESERVED_PREFIX, kind_of
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.transactions import RESERVED_PREFIX, ReadTable, read_table
+from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import Field, Transaction
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ def update_config(
 def field_at(table: ReadTable, path: str) -> Field:
     """The column at a path. Raises `StagingError` if the table does not have it."""
     found = None
+    if not isinstance(path, str):
+        raise TypeError(f"the path of a column is a str, such as 'outer.inner', not {path!r}")
     for name in path.split("."):
         parent = -1 if found is None else found.id
         found = next((one for one in table.manifest.fields if one.parent_id == parent and one.name == name), None)
         if found is None:
-            raise StagingError(f"there is no column {path!r} in the table: no {name!r} in it", code="column")
+            raise table.no_column(path)
     assert found is not None
     return found
 
@@ -77,6 +80,15 @@ def field_at(table: ReadTable, path: str) -> Field:
 def _map(changes: Changes) -> Transaction.UpdateMap:
     replaced = isinstance(changes, Replace)
     entries: Mapping[str, str | None] = changes.entries if isinstance(changes, Replace) else changes
+    if not isinstance(entries, Mapping):
+        raise TypeError(f"update_config takes dicts of texts, such as {{'name': 'text'}}, not {kind_of(entries)}")
+    if not entries and not replaced:
+        raise StagingError("nothing to change: an empty dict", code="nothing_to_stage")
+    for key, value in entries.items():
+        if not isinstance(key, str) or not isinstance(value, str | None):
+            raise TypeError(
+                f"update_config takes dicts of texts, with None for what is removed, and got {key!r}: {value!r}"
+            )
     reserved = [key for key in entries if key.startswith(RESERVED_PREFIX)]
     if reserved:
         raise StagingError(

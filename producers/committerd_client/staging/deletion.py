@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
+from committerd_client import arguments
 from committerd_client.headers import StagedChange
-from committerd_client.staging.fragments import AT_ONCE_LOCAL, at_once, fragment, local_folder, opened_fragments
+from committerd_client.staging.fragments import AT_ONCE_LOCAL, at_once, fragment, opened_fragments
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.deletion_file import decode_deletions, encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
 from committerd_common.paths import DELETIONS, deletion_key
+from committerd_common.uris import local_folder
 
 if TYPE_CHECKING:
     import lance
@@ -40,6 +42,7 @@ def delete(
     It conflicts with deletes and updates of the same rows that are committed meanwhile, and not with those of others.
     """
     table = read_table(dataset)
+    arguments.predicate(predicate, "delete")
     transaction = table.transaction(uuid, properties)
     operation = transaction.delete
     operation.predicate = predicate

@@ -8,9 +8,10 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from committerd_client.arguments import kind_of
 from committerd_client.staging.errors import StagingError
 from committerd_common.messages import DataFile, DataFragment, DeletionFile, ExternalFile, Field
-from committerd_common.uris import canonical_uri
+from committerd_common.uris import local_folder
 
 if TYPE_CHECKING:
     import lance.fragment
@@ -50,12 +51,6 @@ _DELETION_TYPES = {"array": DeletionFile.ARROW_ARRAY, "bitmap": DeletionFile.BIT
 def at_once(dataset: lance.LanceDataset) -> int:
     """How many fragments to write at once: on a local disk the interpreter is the bound, elsewhere the latency."""
     return _AT_ONCE_REMOTE if local_folder(dataset.uri) is None else AT_ONCE_LOCAL
-
-
-def local_folder(uri: str) -> str | None:
-    """The folder of a table on a local disk; None for a table in another store."""
-    folder = canonical_uri(uri)
-    return None if "://" in folder else folder
 
 
 def quoted(name: str) -> str:
@@ -118,6 +113,11 @@ def lance_schema(
     from lance.schema import LanceSchema
 
     if not isinstance(schema, LanceSchema):
+        if not hasattr(schema, "empty_table"):
+            raise TypeError(
+                "a pyarrow schema is needed, such as pa.schema({'id': pa.int64()}) or rows.schema, not "
+                f"{kind_of(schema)}"
+            )
         nothing: Any = write_fragments(
             schema.empty_table(),
             "memory://schema",

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
 
+from committerd_client import arguments
 from committerd_client.headers import Staged
+from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.stopped import would_commit
 from committerd_client.staging.transactions import new_transaction, read_table
@@ -39,8 +41,14 @@ def create_index(
     pylance, such as `num_partitions`. The index does not cover rows that are appended meanwhile until
     `optimize_indices`.
 
-    Raises `StagingError` for a branch or a detached version, and pylance's errors.
+    Raises `StagingError` for an unknown column, a branch or a detached version, and pylance's errors.
     """
+    table = read_table(dataset)
+    if not isinstance(column, str):
+        raise TypeError(f"create_index takes the name of one column, not {column!r}")
+    if not isinstance(index_type, str):
+        raise TypeError(f"create_index takes the index type as a str, such as 'BTREE', not {index_type!r}")
+    field_at(table, column)
     called = f"{column}_idx" if name is None else name
 
     def change(opened: lance.LanceDataset) -> None:
@@ -82,9 +90,15 @@ def optimize_indices(
     """Add the rows to the indices that these don't cover yet, as `dataset.optimize.optimize_indices` does.
 
     Returns None if there is nothing to do. `names`: None = all indices. `options`: those of pylance, such as
-    `num_indices_to_merge`, `retrain`.
+    `num_indices_to_merge`, `retrain`. Raises `StagingError` for an index that the table does not have.
     """
-    given = sorted({index.name for index in dataset.describe_indices()} if names is None else set(names))
+    read_table(dataset)
+    there = index_names(dataset)
+    given = sorted(there if names is None else set(arguments.names(names, "names")))
+    unknown = [name for name in given if name not in there]
+    if unknown:
+        listed = ", ".join(sorted(there)) or "none"
+        raise StagingError(f"the table has no index {unknown[0]!r}; it has {listed}", code="index")
     if not given:
         return None
     return _index_change(
@@ -94,6 +108,11 @@ def optimize_indices(
         uuid=uuid,
         properties=properties,
     )
+
+
+def index_names(dataset: lance.LanceDataset) -> set[str]:
+    """The names of the table's indices."""
+    return {index.name for index in dataset.describe_indices()}
 
 
 def add_index_segments(
@@ -140,7 +159,8 @@ def _index_change(
     # pylance may have read later versions, and has planned it against the latest one.
     transaction = new_transaction(found.read_version, uuid=uuid, properties=properties)
     transaction.create_index.CopyFrom(found.create_index)
-    return Staged(transaction=transaction, read_uuid=table.read_uuid if found.read_version == table.version else None)
+    same = found.read_version == table.version
+    return Staged(transaction=transaction, read_uuid=table.read_uuid if same else None, uri=table.uri)
 
 
 def _described(index: Any, segment: IndexSegmentDescription) -> IndexMetadata:

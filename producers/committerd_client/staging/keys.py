@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from committerd_client import arguments
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.transactions import read_table
 from committerd_common.messages import Transaction
@@ -62,7 +63,14 @@ class KeyHashes:
         """Whether one of the keys has a null."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the keys of the rows. Raises `StagingError` for a column that can't be cast to the table's type."""
+        """Add the keys of the rows. Raises `StagingError` for a column that is missing or can't be cast."""
+        missing = [field.name for _, field in self._columns if field.name not in batch.schema.names]
+        if missing:
+            raise StagingError(
+                f"the rows have no column {missing[0]!r}, which is part of the key; they have "
+                f"{', '.join(batch.schema.names)}",
+                code="keys_missing",
+            )
         self.nulls = self.nulls or any(batch.column(field.name).null_count for _, field in self._columns)
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
             if self.too_many:
@@ -145,6 +153,10 @@ def keys_of(
 
     Hashing a million rows takes 1.3 s of one core. Raises `StagingError` for keys that can't be compared.
     """
+    import pyarrow as pa
+
+    if not isinstance(rows, pa.Table | pa.RecordBatch):
+        raise TypeError(f"keys_of takes rows as a pyarrow Table or RecordBatch, not {arguments.kind_of(rows)}")
     hashes = KeyHashes(key_columns(dataset, on), most=keys_max)
     hashes.add_all(rows)
     return hashes.filter()
@@ -153,18 +165,20 @@ def keys_of(
 def key_columns(dataset: lance.LanceDataset, on: str | Sequence[str]) -> list[tuple[int, pa.Field]]:
     """(field id, Arrow field) of each key column of a table. Raises `StagingError` for columns that it lacks."""
     table = read_table(dataset)
-    names = [on] if isinstance(on, str) else on
+    names = arguments.names(on, "on")
     return [(table.column(name).id, dataset.schema.field(name)) for name in names]
 
 
 def joined_keys(each: Iterable[Transaction.KeyExistenceFilter]) -> Transaction.KeyExistenceFilter | None:
     """The keys of several parts of the appended rows together; None if those of a part are not known exactly.
 
-    The parts must be of the same key columns.
+    Raises `ValueError` for parts of different key columns.
     """
     joined: Transaction.KeyExistenceFilter | None = None
     hashes: set[int] = set()
     for one in each:
+        if joined is not None and joined.field_ids != one.field_ids:
+            raise ValueError("joined_keys got keys of different columns: each part must name the same ones")
         joined = Transaction.KeyExistenceFilter(field_ids=one.field_ids)
         if one.WhichOneof("data") != "exact":
             return None

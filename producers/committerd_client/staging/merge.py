@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from committerd_client import arguments
 from committerd_client.headers import StagedChange
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
@@ -94,7 +95,7 @@ def merge_insert(
     table.refuse_blobs("merge_insert")
     names = _key_columns(table, on)
     columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
-    _check_source(source, names)
+    _check_source(source, names, table)
     merge = Merge(
         uri=dataset.uri,
         table=table,
@@ -126,10 +127,13 @@ def _key_columns(table: ReadTable, on: str | Sequence[str] | None) -> list[str]:
                 "the table has no unenforced primary key: name the columns to merge on, as in on='id'", code="column"
             )
         return [one.name for one in sorted(keys, key=lambda one: (one.unenforced_primary_key_position, one.id))]
-    return [on] if isinstance(on, str) else list(on)
+    names = arguments.names(on, "on")
+    if not names:
+        raise ValueError("on names no column: None means the table's unenforced primary key")
+    return names
 
 
-def _check_source(source: Rows, names: Sequence[str]) -> None:
+def _check_source(source: Rows, names: Sequence[str], table: ReadTable) -> None:
     import pyarrow as pa
 
     if not isinstance(source, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
@@ -141,6 +145,8 @@ def _check_source(source: Rows, names: Sequence[str]) -> None:
             f"{', '.join(source.schema.names)}",
             code="keys_missing",
         )
+    for name in source.schema.names:
+        table.column(name)
 
 
 def _found_before(
@@ -180,6 +186,7 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
     return StagedMerge(
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
+        uri=merge.table.uri,
         inserted=counts["num_inserted_rows"],
         updated=counts["num_updated_rows"],
         deleted=counts["num_deleted_rows"],

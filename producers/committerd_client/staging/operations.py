@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from committerd_client import arguments
 from committerd_client.headers import Staged
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import data_file
@@ -25,8 +26,16 @@ def restore(
     """Restore an old version as the latest one: `version`, or the one at which the dataset is open.
 
     The latest version then lacks all changes since that version, of every writer. The committer's own keys stay.
+
+    Raises `StagingError` for a version that is later than the latest one.
     """
     table = read_table(dataset)
+    if version is not None:
+        arguments.count(version, "version")
+        if version > table.version and version > dataset.latest_version:
+            raise StagingError(
+                f"the table has no version {version}; its latest one is {dataset.latest_version}", code="version"
+            )
     transaction = table.transaction(uuid, properties)
     transaction.restore.version = table.version if version is None else version
     return table.staged(transaction)
@@ -45,6 +54,8 @@ def data_replacement(
     them with `lance.file.LanceFileWriter`. Raises `StagingError` for fragments that the table does not have.
     """
     table = read_table(dataset)
+    if not isinstance(new_files, Mapping):
+        raise TypeError(f"data_replacement takes a dict of files by fragment id, not {arguments.kind_of(new_files)}")
     known = {one.id for one in table.fragments()}
     unknown = sorted(new_files.keys() - known)
     if unknown or not new_files:
@@ -66,6 +77,8 @@ def reserve_fragments(
     properties: Mapping[str, str] | None = None,
 ) -> Staged:
     """Reserve fragment ids for a Rewrite. The result of the commit holds the ids: `result.reserved`."""
+    if not isinstance(count, int):
+        raise TypeError(f"reserve_fragments takes a whole number, not {count!r}")
     if count < 1:
         raise StagingError(f"{count} fragment ids can't be reserved", code="nothing_to_stage")
     table = read_table(dataset)

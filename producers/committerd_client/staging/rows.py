@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
+from committerd_client.arguments import texts
 from committerd_client.headers import Staged
+from committerd_client.place import require_files
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import (
     default_storage_version,
     fragment,
     lance_schema,
-    local_folder,
     storage_version,
 )
 from committerd_client.staging.keys import name_keys
-from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
+from committerd_client.staging.transactions import new_transaction, read_table
 from committerd_common.messages import DataFragment, Field, Transaction
+from committerd_common.uris import local_folder
 
 if TYPE_CHECKING:
     import lance
@@ -79,6 +80,10 @@ def append(
     (`nothing_to_stage`); for fragments with fields that the dataset does not have, or without columns that it requires
     (`schema_differs`); and if the dataset is in a local folder that lacks their files (`files_elsewhere`).
     """
+    if keys is not None and not isinstance(keys, Transaction.KeyExistenceFilter):
+        raise TypeError(f"keys takes what staging.keys_of(dataset, 'id', rows) returned, not {keys!r}")
+    if not isinstance(read_version, int) or read_version < 0:
+        raise TypeError(f"read_version takes the number of a version, not {read_version!r}")
     if dataset is not None and read_version:
         raise TypeError("give append() either dataset= or read_version=: the dataset is open at a version")
     table = None if dataset is None else read_table(dataset)
@@ -92,16 +97,20 @@ def append(
         )
     if dataset is None or table is None:
         return transaction
-    _require_schema(table, transaction)
+    _require_schema(
+        table.manifest.fields,
+        transaction.append.fragments,
+        of=f"version {table.version} of the table",
+        hint="Give append() the dataset that write_fragments() was given, or write the data again",
+    )
     _require_files(dataset.uri, transaction.append.fragments)
     return table.staged(transaction)
 
 
 def _messages(fragments: Iterable[FragmentMetadata], helper: str) -> list[DataFragment]:
     """The messages of fragments. Raises `TypeError` for anything else that a caller may have at hand."""
-    items: list[Any] = (
-        [fragments] if hasattr(fragments, "__arrow_c_stream__") or hasattr(fragments, "files") else list(fragments)
-    )
+    single = hasattr(fragments, "__arrow_c_stream__") or hasattr(fragments, "files") or isinstance(fragments, str)
+    items: list[Any] = [fragments] if single or not isinstance(fragments, Iterable) else list(fragments)
     for one in items:
         if not (hasattr(one, "files") and hasattr(one, "physical_rows")):
             kind = type(one).__name__
@@ -110,36 +119,24 @@ def _messages(fragments: Iterable[FragmentMetadata], helper: str) -> list[DataFr
             )
             raise TypeError(
                 f"staging.{helper} takes the list of fragments that lance.fragment.write_fragments() returned, not "
-                f"{kind}: {hint}"
+                f"{'None' if one is None else kind}: {hint}"
             )
     return [fragment(one) for one in items]
 
 
 def _require_files(uri: str, fragments: Iterable[DataFragment]) -> None:
-    """Raise `StagingError` if a local table's folder does not have the files of new fragments.
-
-    The committer looks for them in any store, and refuses the transaction; a request for each would take too long here.
-    """
     folder = local_folder(uri)
-    if folder is None:
-        return
+    if folder is not None:
+        require_files(folder, fragments)
+
+
+def _require_schema(fields: Iterable[Field], fragments: Iterable[DataFragment], *, of: str, hint: str) -> None:
+    """Raise `StagingError` if the files of new fragments can't have this schema, which is the schema `of` something."""
+    every = list(fields)
+    known = {one.id for one in every}
+    parents = {one.parent_id for one in every}
+    required = {one.id: one.name for one in every if one.parent_id == -1 and not one.nullable and one.id not in parents}
     for one in fragments:
-        for file in one.files:
-            path = os.path.join(folder, "data", file.path)
-            if not file.HasField("base_id") and not os.path.exists(path):
-                raise StagingError(
-                    f"there is no file {os.path.abspath(path)}: the fragments were written for another table. Give "
-                    "write_fragments() and append() the same dataset",
-                    code="files_elsewhere",
-                )
-
-
-def _require_schema(table: ReadTable, transaction: Transaction) -> None:
-    """Raise `StagingError` if the files of an Append can't have the table's schema."""
-    known = {one.id for one in table.manifest.fields}
-    parents = {one.parent_id for one in table.manifest.fields}
-    required = {one.id: one.name for one in table.top_fields if not one.nullable and one.id not in parents}
-    for one in transaction.append.fragments:
         has = {number for file in one.files for number in file.fields}
         unknown = sorted(has - known)
         lacking = sorted(required[number] for number in required.keys() - has)
@@ -147,8 +144,7 @@ def _require_schema(table: ReadTable, transaction: Transaction) -> None:
             what = f"has fields {unknown[:10]}, which" if unknown else f"lacks the columns {lacking[:10]}, which"
             does = "does not have" if unknown else "requires"
             raise StagingError(
-                f"data file {one.files[0].path} {what} version {table.version} of the table {does}: it was written for "
-                "another schema. Give append() the dataset that write_fragments() was given, or write the data again",
+                f"data file {one.files[0].path} {what} {of} {does}: it was written for another schema. {hint}",
                 code="schema_differs",
             )
 
@@ -236,7 +232,11 @@ def overwrite(
     transaction = new_transaction(0 if table is None else table.version, uuid=uuid, properties=properties)
     version = data_storage_version
     _replace_rows(transaction, fragments, schema, helper="overwrite", config=config, data_storage_version=version)
-    return Staged(transaction=transaction, read_uuid=None if table is None else table.read_uuid)
+    if table is None:
+        return Staged(transaction=transaction)
+    if table.uri is not None:
+        _require_files(table.uri, transaction.overwrite.fragments)
+    return table.staged(transaction)
 
 
 def _replace_rows(
@@ -253,10 +253,13 @@ def _replace_rows(
     operation.fragments.extend(_messages(fragments, helper))
     version = data_storage_version or storage_version(operation.fragments)
     fields, metadata = lance_schema(schema, data_storage_version=version)
+    _require_schema(
+        fields, operation.fragments, of="the schema", hint=f"Give {helper}() the schema of the rows that were written"
+    )
     operation.schema.extend(fields)
     for key, value in metadata.items():
         operation.schema_metadata[key] = value
-    operation.config_upsert_values.update(config or {})
+    operation.config_upsert_values.update(texts(config, "config"))
 
 
 def comparable(fields: Iterable[Field]) -> list[tuple[int, str, int, str, bool]]:

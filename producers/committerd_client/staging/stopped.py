@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from committerd_client.staging.errors import StagingError
-from committerd_client.staging.fragments import local_folder
 from committerd_common.messages import Transaction
+from committerd_common.uris import local_folder
 
 if TYPE_CHECKING:
     import lance

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import uuid as uuids
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from committerd_client import arguments
 from committerd_client.headers import Staged, StagedChange
 from committerd_client.staging.errors import StagingError
 from committerd_common.messages import DataFragment, Field, Manifest, PackedManifest, Transaction
@@ -15,8 +17,6 @@ from committerd_common.unknown_fields import unknown_fields
 if TYPE_CHECKING:
     import lance
 
-RESERVED_PREFIX = "committerd."
-"""Keys and properties with this prefix are reserved for the committer."""
 _STABLE_ROW_IDS = 2  # Lance: feature_flags.rs
 _DETACHED = 1 << 63  # Lance: versions from here on are detached
 _BLOB = "lance-encoding:blob"
@@ -31,15 +31,10 @@ def new_transaction(
     read_version: int, *, uuid: str | None = None, properties: Mapping[str, str] | None = None
 ) -> Transaction:
     """A transaction without an operation. Raises `StagingError` for properties that are reserved for the committer."""
-    reserved = [key for key in properties or () if key.startswith(RESERVED_PREFIX)]
-    if reserved:
-        raise StagingError(
-            f"property {reserved[0]!r}: names that begin with {RESERVED_PREFIX!r} are the committer's",
-            code="reserved_property",
-        )
-    return Transaction(
-        read_version=read_version, uuid=uuid or new_uuid(), transaction_properties=dict(properties or {})
-    )
+    given = arguments.properties(properties)
+    if uuid is not None:
+        arguments.text(uuid, "uuid")
+    return Transaction(read_version=read_version, uuid=uuid or new_uuid(), transaction_properties=given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +45,8 @@ class ReadTable:
     """Without its fragments."""
     packed_fragments: Sequence[bytes] = field(default=(), repr=False)
     """Each fragment, in the manifest's order, as a serialized `DataFragment`."""
+    uri: str | None = None
+    """Where the table is."""
     read_uuid: str | None = field(init=False)
     """The uuid of the transaction that made the version."""
 
@@ -83,8 +80,14 @@ class ReadTable:
         for one in self.top_fields:
             if one.name == name:
                 return one
-        has = ", ".join(one.name for one in self.top_fields)
-        raise StagingError(f"there is no column {name!r} at the top of the table; it has {has}", code="column")
+        raise self.no_column(name)
+
+    def no_column(self, name: str) -> StagingError:
+        """The error for a column that the table does not have."""
+        has = [one.name for one in self.top_fields]
+        near = difflib.get_close_matches(name, has, n=1, cutoff=0.5)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        return StagingError(f"there is no column {name!r} in the table{hint}; it has {', '.join(has)}", code="column")
 
     def transaction(self, uuid: str | None, properties: Mapping[str, str] | None) -> Transaction:
         """A transaction against this version, without an operation."""
@@ -92,14 +95,19 @@ class ReadTable:
 
     def staged(self, transaction: Transaction) -> Staged:
         """The transaction, ready to be committed; the committer refuses it if the table was made again since."""
-        return Staged(transaction=transaction, read_uuid=self.read_uuid)
+        return Staged(transaction=transaction, read_uuid=self.read_uuid, uri=self.uri)
 
     def change(
         self, transaction: Transaction, *, inserted: int = 0, updated: int = 0, deleted: int = 0
     ) -> StagedChange:
         """As `staged`, with the numbers of rows that it inserts, updates and deletes."""
         return StagedChange(
-            transaction=transaction, read_uuid=self.read_uuid, inserted=inserted, updated=updated, deleted=deleted
+            transaction=transaction,
+            read_uuid=self.read_uuid,
+            uri=self.uri,
+            inserted=inserted,
+            updated=updated,
+            deleted=deleted,
         )
 
     def refuse_legacy(self, what: str) -> None:
@@ -135,6 +143,8 @@ def read_table(dataset: lance.LanceDataset) -> ReadTable:
     Raises `StagingError` for a branch or a detached version, because the table's committer does not write these, and
     for a table with features that this client does not know.
     """
+    if not hasattr(dataset, "_ds"):
+        raise TypeError(f"a dataset of pylance is needed, such as lance.dataset(uri), not {dataset!r}")
     # pylance pickles a dataset as this message, which holds more than its Python objects expose.
     raw: bytes = dataset._ds.serialized_manifest()
     packed = PackedManifest.FromString(bytes(raw))
@@ -155,7 +165,7 @@ def read_table(dataset: lance.LanceDataset) -> ReadTable:
             code="detached_version",
         )
     _refuse_unknown(manifest)
-    return ReadTable(manifest, fragments)
+    return ReadTable(manifest, fragments, dataset.uri)
 
 
 def _refuse_unknown(manifest: Manifest) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
+from committerd_client import arguments
 from committerd_client.headers import StagedChange
 from committerd_client.staging.deletion import RowOffsets, delete_rows
 from committerd_client.staging.errors import StagingError
@@ -43,13 +44,19 @@ def update(
     table = read_table(dataset)
     table.refuse_legacy("update")
     table.refuse_blobs("update")
+    if not isinstance(updates, Mapping):
+        raise TypeError(f"update takes a dict of columns, such as {{'count': 'count + 1'}}, not {updates!r}")
+    if not updates:
+        raise StagingError("update got no column to set", code="nothing_to_stage")
+    if where is not None:
+        arguments.predicate(where, "update")
+    transaction = table.transaction(uuid, properties)
     changed_fields = sorted(table.column(name).id for name in updates)
     read = _Read()
     written = _write(_new_rows(dataset, table, updates, where=where, read=read), dataset)
     changed, removed = _delete_rows(dataset, table, where or "true", read)
     if table.stable_row_ids:
         _carry_row_ids(written, read.ids)
-    transaction = table.transaction(uuid, properties)
     transaction.update.CopyFrom(
         Transaction.Update(
             removed_fragment_ids=removed,
