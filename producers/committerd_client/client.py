@@ -378,8 +378,9 @@ class CommitClient(TableCalls):
         """Wait for room, and hand the transaction to the sender."""
         self._usable()
         record = make_record(transaction, asking, self._headers)
-        if isinstance(transaction, Staged) and self._dataset_uri not in (None, transaction.uri):
-            require_same_table(transaction, self._dataset_uri)
+        uri = self._dataset_uri
+        if isinstance(transaction, Staged) and uri is not None and transaction.uri != uri:
+            require_same_table(transaction, uri)
         size = record.size
         if size > self._claim_check_above:
             record = await self._claim(record)

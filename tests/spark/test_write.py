@@ -254,7 +254,7 @@ def test_arguments_that_can_not_be_right_are_told_at_once() -> None:
 
     for options, said in (
         ({"mode": "upsert"}, "mode 'upsert' needs keys"),
-        ({"mode": "merge"}, "'merge' is not a valid Mode"),
+        ({"mode": "merge"}, "mode takes one of append, .*, not 'merge'"),
         ({"attempts": 0}, "attempts=0"),
         ({"dataset": "no name"}, "'no name' is no dataset name"),
         ({"kafka_options": {"sasl_mechansim": "PLAIN"}}, "did you mean 'sasl_mechanism'"),
