@@ -7,14 +7,17 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from committerd_batch.app_marks import checked
+from committerd_batch.app_marks import checked, unit
 from committerd_batch.committing import Queue
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.headers import App
+from committerd_client.place import checked_uri
 from committerd_client.sync import SyncCommitClient
 from committerd_common.uris import dataset_name
+
+T = TypeVar("T")
 
 _OF_SPARK = ("path", "queryname", "checkpointlocation")
 """Options that Spark adds itself."""
@@ -66,15 +69,14 @@ class Options:
         uri = self._text("uri") or self._text("path")
         if not uri:
             raise ValueError("there is no table: give its URI, as in .save('s3://lake/events.lance')")
-        rows = self._text("target_rows_per_file")
         return Target(
-            uri=uri,
+            uri=checked_uri(uri),
             storage_options=self._prefixed("storage.") or None,
             keys=self._list("keys"),
             op_column=self._text("op_column"),
             order_by=self._list("order_by"),
             schema_mode=SchemaMode(self._text("schema_mode") or "strict"),
-            target_rows_per_file=None if rows is None else int(rows),
+            target_rows_per_file=self._number("target_rows_per_file", int),
             enable_stable_row_ids=self._flag("enable_stable_row_ids"),
             enable_v2_manifest_paths=self._flag("enable_v2_manifest_paths"),
             data_storage_version=self._text("data_storage_version"),
@@ -88,14 +90,14 @@ class Options:
             raise ValueError("there is no Kafka: give option 'bootstrap_servers', as in 'broker1:9092,broker2:9092'")
         kafka = {name.replace(".", "_"): _value(text) for name, text in self._prefixed("kafka.").items()}
         kafka.pop("bootstrap_servers", None)
-        timeout = self._text("timeout")
+        timeout, attempts = self._number("timeout", float), self._number("attempts", int)
         return Queue(
             bootstrap_servers=tuple(one.strip() for one in servers.split(",")),
             dataset=self._text("dataset") or dataset_name(self.target.uri),
             topic_prefix=self._text("topic_prefix") or "",
             producer=self._text("app_id") or "spark",
-            timeout=300.0 if timeout is None else float(timeout),
-            attempts=int(self._text("attempts") or 10),
+            timeout=300.0 if timeout is None else timeout,
+            attempts=10 if attempts is None else attempts,
             kafka_options=kafka or None,
         )
 
@@ -108,13 +110,17 @@ class Options:
     @property
     def app(self) -> App | None:
         """The unit of work of a job; None if it has none. Raises `ValueError` if a half of it is missing."""
-        app_id, version = self._text("app_id"), self._text("app_version")
-        if (app_id is None) != (version is None):
-            raise ValueError("app_id and app_version belong together: give both or none")
-        return None if app_id is None or version is None else App(checked(app_id), int(version))
+        return unit(self._text("app_id"), self._number("app_version", int))
 
     def _text(self, name: str) -> str | None:
         return next((value for key, value in self.given if _plain(key) == _plain(name)), None)
+
+    def _number(self, name: str, kind: Callable[[str], T]) -> T | None:
+        text = self._text(name)
+        try:
+            return None if text is None else kind(text)
+        except ValueError:
+            raise ValueError(f"option {name!r} is a number, not {text!r}") from None
 
     def _flag(self, name: str) -> bool | None:
         text = self._text(name)

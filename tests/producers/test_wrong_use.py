@@ -30,6 +30,7 @@ from committerd_client import (
 )
 from committerd_client.headers import Asking, make_record
 from committerd_spark import LanceBatchWriter
+from committerd_spark.options import Options
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.producers.answering import make_topics
 from tests.producers.old_pylance import in_4
@@ -567,3 +568,26 @@ def test_a_job_needs_servers_and_both_halves_of_its_key() -> None:
 
 def test_a_path_is_taken_by_batch_writers() -> None:
     assert "/data/e.lance" in repr(LanceBatchWriter(Path("/data/e.lance"), bootstrap_servers="b:1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"path": "e.lance"}, "is relative"),
+        ({"mode": "replace"}, "mode takes one of append, overwrite"),
+        ({"timeout": "1m"}, "option 'timeout' is a number, not '1m'"),
+        ({"attempts": "many"}, "option 'attempts' is a number"),
+        ({"target_rows_per_file": "all"}, "option 'target_rows_per_file' is a number"),
+        ({"app_id": "a", "app_version": "2026-03-29"}, "option 'app_version' is a number, not '2026-03-29'"),
+        ({"app_id": "a"}, "belong together"),
+        ({"appid": "a", "keis": "id"}, r"no option 'keis' \(did you mean 'keys'\?\)"),
+    ],
+)
+def test_options_of_the_data_source_that_can_not_be_right(given: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        _planned({"path": "/data/e.lance", "bootstrap_servers": "b:1", **given})
+
+
+def _planned(given: dict[str, str]) -> Any:
+    options = Options.of(given)
+    return options.mode(overwrite=False), options.target, options.queue, options.app
