@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from committerd_client.errors import StagingError
 
@@ -102,10 +102,10 @@ def seconds(given: Any, where: str) -> float | None:
         return None
     if not isinstance(given, Real) or isinstance(given, bool):
         raise TypeError(f"{where} takes a number of seconds, or None for no limit, not {given!r}")
-    if math.isnan(given) or given < 0:
+    number: Any = given
+    if math.isnan(number) or number < 0:
         raise ValueError(f"{where}={given!r}: seconds can't be negative; None means no limit")
-    number: float = given
-    return number
+    return cast("float", number)
 
 
 def attempts(given: Any) -> int:

@@ -191,9 +191,10 @@ def _items(items: list[Any]) -> Rows:
             raise StagingError("the rows have no columns", code="schema_differs")
         return _objects({name: [one.get(name) for one in items] for name in names}, len(items))
     batches = [batch for one in items for batch in (one.to_batches() if isinstance(one, pa.Table) else [one])]
-    for one in batches:
-        if not isinstance(one, pa.RecordBatch):
-            raise TypeError(f"{_TAKEN} is needed, not a list with {_described(one)}")
+    others = [one for one in batches if not isinstance(one, pa.RecordBatch)]
+    if others:
+        odd = next((one for one in others if not isinstance(one, Mapping)), others[0])  # in a list of dicts
+        raise TypeError(f"{_TAKEN} is needed, not a list with {_described(odd)}")
     return rows_of(pa.Table.from_batches(batches))
 
 
