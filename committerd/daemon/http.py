@@ -71,7 +71,8 @@ async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> 
         except OSError as error:
             raise SettingsError(
                 f"can't listen on {listen.host}:{listen.port} for /metrics and the probes: "
-                f"{error.strerror or error}. Choose another address with http.host and http.port"
+                f"{error.strerror or error}. Choose another address with http.host and http.port "
+                "(COMMITTERD_HTTP__PORT)"
             ) from error
         yield Address(*runner.addresses[0][:2])
     finally:

@@ -241,8 +241,8 @@ async def test_an_index_is_staged_on_what_others_have_committed_meanwhile(uri: s
 def test_a_change_that_commits_nothing_is_none_and_what_it_raises_is_raised(uri: str) -> None:
     dataset = lance.dataset(uri)
     assert would_commit(dataset, lambda opened: opened.count_rows(), expected=lambda _: True) is None
-    with pytest.raises(KeyError, match="no"):
-        staging.create_index(dataset, "no", "BTREE")
+    with pytest.raises(TypeError, match="Vector column id must be"):
+        staging.create_index(dataset, "id", "IVF_PQ")
     with pytest.raises(staging.StagingError, match="one of 0 that could be it"):
         would_commit(dataset, lambda opened: opened.delete("id = 1"), expected=lambda _: False)
     assert lance.dataset(uri).version == 1
