@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import lance
 
     from committerd_client.changes import OnLatest
+    from committerd_client.staging import KeyCache
 
 
 class TableCalls:
@@ -55,6 +56,10 @@ class TableCalls:
     @abstractmethod
     def _table(self) -> Place:
         """The table's place. Raises `ValueError` or `ModuleNotFoundError` if it can't be read or written."""
+
+    @abstractmethod
+    def _key_cache(self) -> KeyCache:
+        """What the client remembers of the table's keys."""
 
     @abstractmethod
     def _usable(self) -> object:
@@ -153,6 +158,7 @@ class TableCalls:
             rows=rows_of(data),
             on=None if on is None else arguments.names(on, "on"),
             clauses={},
+            cache=self._key_cache(),
             new_table=NewTable(enable_stable_row_ids=enable_stable_row_ids, data_storage_version=data_storage_version)
             if create
             else None,
@@ -201,6 +207,7 @@ class TableCalls:
             rows=rows_of(data),
             on=None if on is None else arguments.names(on, "on"),
             clauses={**clauses, "use_index": use_index},
+            cache=self._key_cache(),
             properties=properties,
         )
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
@@ -223,9 +230,10 @@ class TableCalls:
         from committerd_client import staging
 
         arguments.predicate(where, "delete")
+        cache = self._key_cache()
         change = _on_latest(
             self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app),
-            lambda table: staging.delete(table, where, properties=properties),
+            lambda table: staging.delete(table, where, cache=cache, properties=properties),
         )
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)
 
@@ -265,9 +273,11 @@ class TableCalls:
         if twice:
             raise ValueError(f"update got column {min(twice)!r} in values and in values_sql")
 
+        cache = self._key_cache()
+
         def stage(table: lance.LanceDataset) -> Staged | None:
             updates = {**(values_sql or {}), **scalars(values or {}, table.schema)}
-            return staging.update(table, updates, where, properties=properties)
+            return staging.update(table, updates, where, cache=cache, properties=properties)
 
         change = _on_latest(self._begin(properties=properties, timeout=timeout, attempts=attempts, app=app), stage)
         return await self._write(change, app=app, timeout=timeout, attempts=attempts)

@@ -120,6 +120,7 @@ class Upsert:
     rows: Rows
     on: Sequence[str] | None
     clauses: Mapping[str, Any]
+    cache: staging.KeyCache | None = None
     new_table: NewTable | None = None
     properties: Mapping[str, str] | None = None
     _source: pa.Table | None = None
@@ -136,7 +137,13 @@ class Upsert:
         if self._source is None or self._schema != dataset.schema:
             self._schema, self._source = dataset.schema, self._in_memory().table(dataset.schema)
         return staging.merge_insert(
-            dataset, self._source, on=self.on, again=again, properties=self.properties, **self.clauses
+            dataset,
+            self._source,
+            on=self.on,
+            again=again,
+            cache=self.cache,
+            properties=self.properties,
+            **self.clauses,
         )
 
     def _check_keys(self, rows: Rows) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from committerd_client import claim_check, history
 from committerd_client.arguments import kind_of, plain_function, seconds, server_list, text, texts
@@ -51,6 +51,9 @@ from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find
 from committerd_common.backports import UTC, Self, Unpack, add_note
 from committerd_common.messages import Transaction
 from committerd_common.uris import queue_name
+
+if TYPE_CHECKING:
+    from committerd_client.staging import KeyCache
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +131,7 @@ class CommitClient(TableCalls):
         if write_claim is None and uri is not None:
             write_claim = claim_check.table_writer(uri, storage_options)
         self._dataset_uri, self._storage_options = uri, storage_options
+        self._keys: KeyCache | None = None
         self._write_claim = write_claim
         self._diagnosis = Diagnosis(
             self._connection, group=f"{group_prefix}{dataset}", uri=uri, storage_options=storage_options
@@ -435,6 +439,13 @@ class CommitClient(TableCalls):
 
     def _table(self) -> Place:
         return place_of(self._dataset_uri, self._storage_options)
+
+    def _key_cache(self) -> KeyCache:
+        if self._keys is None:
+            from committerd_client.staging import KeyCache  # needs pylance
+
+            self._keys = KeyCache()
+        return self._keys
 
     def _usable(self) -> Channel:
         channel = self._open_channel()

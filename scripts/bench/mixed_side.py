@@ -156,6 +156,7 @@ class Queued:
         """`writers`: the operations of each."""
         self._pool, self._steps = pool, writers
         self._tables: list[Any] = [lance.dataset(uri, storage_options=storage_options) for _ in writers]
+        self._cache = staging.KeyCache()  # as one client has
         self._keys = staging.keys_of(self._tables[0], "id", rows([APPENDED_ID], 0))
         self._runner = asyncio.Runner()
         self._client = CommitClient(servers, dataset=dataset, dataset_uri=uri, storage_options=storage_options)
@@ -200,9 +201,9 @@ class Queued:
         def execute(again: Reexecution | None) -> Any:
             table.checkout_latest()
             if step.kind == "upsert":
-                return staging.merge_insert(table, source, on="id", again=again)
+                return staging.merge_insert(table, source, on="id", again=again, cache=self._cache)
             if step.kind == "delete":
-                return staging.delete(table, f"id = {step.keys[0]}")
+                return staging.delete(table, f"id = {step.keys[0]}", cache=self._cache)
             return staging.update_config(table, config={step.setting: str(step.value)})
 
         return execute

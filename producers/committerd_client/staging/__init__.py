@@ -38,6 +38,7 @@ from committerd_client.staging.deletion import delete
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment, lance_schema
 from committerd_client.staging.indices import add_index_segments, create_index, drop_index, optimize_indices
+from committerd_client.staging.key_cache import KeyCache
 from committerd_client.staging.keys import KEYS_MAX, joined_keys, keys_of
 from committerd_client.staging.merge import StagedMerge, merge_insert
 from committerd_client.staging.operations import data_replacement, reserve_fragments, restore
@@ -49,6 +50,7 @@ __all__ = [
     "KEYS_MAX",
     "Alteration",
     "Compacted",
+    "KeyCache",
     "Replace",
     "StagedMerge",
     "StagingError",

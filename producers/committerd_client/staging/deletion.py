@@ -14,7 +14,9 @@ from pyroaring import BitMap
 
 from committerd_client import arguments
 from committerd_client.headers import StagedChange
+from committerd_client.staging.equalities import asked_values
 from committerd_client.staging.fragments import AT_ONCE_LOCAL, at_once, fragment, opened_fragments
+from committerd_client.staging.key_cache import KeyCache
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.deletion_file import decode_deletions, encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
@@ -34,12 +36,15 @@ def delete(
     dataset: lance.LanceDataset,
     predicate: str,
     *,
+    cache: KeyCache | None = None,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> StagedChange:
     """Delete the rows for which the SQL predicate is true.
 
     It conflicts with deletes and updates of the same rows that are committed meanwhile, and not with those of others.
+
+    `cache`: remembers keys from call to call, for predicates such as `id = 7` and `id IN (7, 8)` (`KeyCache`).
     """
     table = read_table(dataset)
     arguments.predicate(predicate, "delete")
@@ -47,7 +52,8 @@ def delete(
     operation = transaction.delete
     operation.predicate = predicate
     found = RowOffsets()
-    for batch in dataset.scanner(columns=[], filter=predicate, with_row_address=True, scan_in_order=False).to_reader():
+    searched = dataset if cache is None else cache.narrowed(dataset, table, asked_values(predicate, dataset.schema))
+    for batch in searched.scanner(columns=[], filter=predicate, with_row_address=True, scan_in_order=False).to_reader():
         found.add(batch.column("_rowaddr"))
     changed, removed = delete_rows(dataset, table, found, predicate)
     operation.updated_fragments.extend(changed)

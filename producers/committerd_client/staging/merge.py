@@ -13,6 +13,7 @@ from committerd_client.headers import StagedChange
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
+from committerd_client.staging.key_cache import KeyCache
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
@@ -22,6 +23,7 @@ from committerd_common.own_properties import BY_KEY, MERGE
 
 if TYPE_CHECKING:
     import lance
+    import pyarrow as pa
 
 _UPDATE_MODES = {
     "rewrite_rows": Transaction.REWRITE_ROWS,
@@ -62,6 +64,7 @@ def merge_insert(
     use_index: bool = True,
     keys_max: int = KEYS_MAX,
     again: Reexecution | None = None,
+    cache: KeyCache | None = None,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> StagedMerge:
@@ -83,6 +86,9 @@ def merge_insert(
     already written once more (`merge_again.py`). If that is not possible, the merge is executed in full; so it is for a
     source that is a reader. Read a source that depends on the table, or on anything that another transaction may have
     changed, again for each call, at the version at which `dataset` is open.
+
+    `cache`: remembers the keys of small fragments from call to call (`KeyCache`). A merge with a clause for rows that
+    are not in the source needs all fragments, and does not use it; nor does one whose source is a reader.
 
     If two rows of the source have the same key, and the table does not have that key, both are inserted, as in pylance.
 
@@ -115,7 +121,9 @@ def merge_insert(
     if not when_not_matched_by_source_delete:
         transaction.transaction_properties[MERGE] = BY_KEY
     staged = _found_before(merge, dataset, transaction, again)
-    staged = staged or _executed(merge, dataset, transaction, use_index=use_index)
+    if staged is None:
+        searched = dataset if cache is None else cache.narrowed(dataset, table, _searched_keys(merge))
+        staged = _executed(merge, searched, transaction, use_index=use_index)
     return staged if again is None else replace(staged, can_catch_up=staged.merge is not None)
 
 
@@ -165,6 +173,22 @@ def _found_before(
         read_uuid=merge.table.read_uuid,
         merge=replace(merge, executed_at=before.merge.executed_at),
     )
+
+
+def _searched_keys(merge: Merge) -> dict[str, pa.Array]:
+    """The keys in the source, by column, if only rows with these matter; otherwise empty."""
+    import pyarrow as pa
+
+    source = merge.source
+    if isinstance(source, pa.RecordBatchReader) or merge.clauses["when_not_matched_by_source_delete"]:
+        return {}
+    keys: dict[str, pa.Array] = {}
+    for _, column in merge.columns:
+        values = source.column(column.name)
+        if values.type != column.type:  # pylance may compare them as a third type
+            return {}
+        keys[column.name] = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return keys
 
 
 def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, *, use_index: bool) -> StagedMerge:

@@ -12,8 +12,10 @@ from pyroaring import BitMap64
 from committerd_client import arguments
 from committerd_client.headers import StagedChange
 from committerd_client.staging.deletion import RowOffsets, delete_rows
+from committerd_client.staging.equalities import asked_values
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment, quoted
+from committerd_client.staging.key_cache import KeyCache
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import DataFragment, Transaction
@@ -29,6 +31,7 @@ def update(
     updates: Mapping[str, str | pa.Scalar],
     where: str | None = None,
     *,
+    cache: KeyCache | None = None,
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> StagedChange:
@@ -36,7 +39,7 @@ def update(
 
     `updates`: SQL expressions by top-level column, or Arrow scalars, which are the values themselves. An expression may
     use all columns of the old row. Values are cast to the column's type. `where`: None = all rows. In a table with
-    stable row ids the rows keep their ids.
+    stable row ids the rows keep their ids. `cache`: as in `delete`.
 
     Raises `StagingError` for unknown columns, blob columns, legacy files and values that can't be cast. With a pylance
     that can delete only by predicate (4.0.0), also for a `where` that is not deterministic.
@@ -53,7 +56,10 @@ def update(
     transaction = table.transaction(uuid, properties)
     changed_fields = sorted(table.column(name).id for name in updates)
     read = _Read()
-    written = _write(_new_rows(dataset, table, updates, where=where, read=read), dataset)
+    searched = dataset
+    if cache is not None and where is not None:
+        searched = cache.narrowed(dataset, table, asked_values(where, dataset.schema))
+    written = _write(_new_rows(searched, table, updates, where=where, read=read), dataset)
     changed, removed = _delete_rows(dataset, table, where or "true", read)
     if table.stable_row_ids:
         _carry_row_ids(written, read.ids)
