@@ -35,6 +35,7 @@ _NAMES = (
     "backlog",
     "judge",
     "following",
+    "compaction",
     "maintenance",
     "memory",
     "limits",

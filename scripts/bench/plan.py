@@ -64,6 +64,12 @@ class Plan:
     judged_times: int = 50
     followed_fragments: int = 1000
     """Fragments that each compaction rewrites."""
+    compacted_fragments: int = 1000
+    """Fragments of 100 rows that are rewritten while others change them."""
+    compaction_seconds: int = 10
+    """The time for which others submit changes."""
+    compaction_race_seconds: float = 30.0
+    """The time after which pylance's compaction is given up."""
     maintained_fragments: int = 1000
     """Fragments of 100 rows that both sides rewrite."""
     memory_fragments: int = 100_000
@@ -120,6 +126,9 @@ def quick(runs: int | None) -> Plan:
         judged_versions=50,
         judged_times=5,
         followed_fragments=50,
+        compacted_fragments=50,
+        compaction_seconds=2,
+        compaction_race_seconds=5.0,
         maintained_fragments=40,
         memory_fragments=1000,
         memory_appends=3,
@@ -153,6 +162,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
         "judge": 10 + plan.judged_versions / 200,
         "following": 10 + plan.followed_fragments / 100,
+        "compaction": runs * (2 * start + plan.compaction_race_seconds + 6 * plan.compaction_seconds),
         "maintenance": runs * (start + 25 + plan.maintained_fragments / 50),
         "memory": 2 * start + plan.memory_appends * plan.memory_fragments * per_fragment,
         "limits": start + plan.limit_puts / 100 + plan.limit_records / 10_000,

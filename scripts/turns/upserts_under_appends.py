@@ -25,6 +25,7 @@ from committerd_client import ClientError, CommitClient, CommitResult, Reexecuti
 from scripts.turns.appending import FIRST_KEY, table
 
 _ROOT = Path(__file__).resolve().parents[2]
+SHARED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class Load:
     appends_per_second: int
     names_keys: bool = False
     """Whether the Appends name their keys, so that the upserts pass them."""
+    shares_row: bool = False
+    """Whether each upsert also changes the row with key `SHARED`, so that any two of them contradict each other."""
     keys_each: int = 5
     attempts_max: int = 20
     timeout: float = 120.0
@@ -64,6 +67,8 @@ class Measured:
 
     upserts: list[tuple[CommitResult, float]] = field(default_factory=list)
     """The result of each committed upsert, and the seconds from its first execution to its outcome."""
+    waited: list[float] = field(default_factory=list)
+    """For each committed upsert the seconds from its last execution to its outcome."""
     lost: list[ClientError] = field(default_factory=list)
     compactions: list[tuple[int, int]] = field(default_factory=list)
     """The attempts of each committed compaction, and the number of fragments that it removed."""
@@ -75,6 +80,8 @@ class Measured:
     """The keys whose Appends were not committed, and why."""
     model: dict[int, int] = field(default_factory=dict)
     """The values that committed upserts have written, by key."""
+    shared_version: int = 0
+    """The version of the upsert whose value of the shared row is in `model`."""
     seconds: float = 0.0
 
     def attempts(self) -> list[int]:
@@ -145,13 +152,26 @@ async def _beside(name: str, place: Place, told: dict[str, Any], *arguments: flo
     told[name] = json.loads(said)
 
 
+@dataclass(slots=True)
+class _Executions:
+    """The executions of one upsert."""
+
+    took: list[float] = field(default_factory=list)
+    """Seconds of each."""
+    refused_by: list[str] = field(default_factory=list)
+    """The operation that each but the last met, or the code of its error."""
+    ended: float = 0.0
+    """When the last one ended (monotonic clock)."""
+
+
 class _Load:
     def __init__(
         self, client: CommitClient, uri: str, load: Load, *, measured: Measured, tell: Callable[[str], None]
     ) -> None:
         self._client, self._uri, self._load, self._measured, self._tell = client, uri, load, measured, tell
         self._session: Any = lance.Session()  # type: ignore[attr-defined]  # it is not in pylance's `__all__`
-        """Shared by all tasks, so that each benefits from the cached metadata of the others."""
+        self._cache = staging.KeyCache()
+        """Both are shared by all tasks, so that each benefits from what the others have read."""
 
     async def upsert(self, upserter: int, numbers: Iterator[int]) -> None:
         """Perform one upsert after the other, while there are any left."""
@@ -161,22 +181,19 @@ class _Load:
             # All keys but one exist; one is new.
             rows = dict.fromkeys(range(first, first + self._load.keys_each), number)
             rows[FIRST_KEY - 1 - number] = number
+            if self._load.shares_row:
+                rows[SHARED] = number
 
-            took: list[float] = []
-            by: list[str] = []
+            done = _Executions()
 
-            def execute(
-                again: Reexecution | None,
-                rows: dict[int, int] = rows,
-                took: list[float] = took,
-                by: list[str] = by,
-            ) -> Any:
+            def execute(again: Reexecution | None, rows: dict[int, int] = rows, done: _Executions = done) -> Any:
                 began = time.monotonic()
                 if again is not None:
-                    by.append(again.error.conflicting_operation or again.error.code)
+                    done.refused_by.append(again.error.conflicting_operation or again.error.code)
                 opened.checkout_latest()
-                staged = staging.merge_insert(opened, table(rows), on="key", again=again)
-                took.append(time.monotonic() - began)
+                staged = staging.merge_insert(opened, table(rows), on="key", again=again, cache=self._cache)
+                done.ended = time.monotonic()
+                done.took.append(done.ended - began)
                 return staged
 
             started = time.monotonic()
@@ -190,13 +207,22 @@ class _Load:
                 continue
             seconds = time.monotonic() - started
             self._measured.upserts.append((result, seconds))
-            self._measured.model.update(rows)
-            executions = ", ".join(f"{one:.2f}" for one in took)
+            self._measured.waited.append(time.monotonic() - done.ended)
+            self._note(rows, result.version or 0)
+            executions = ", ".join(f"{one:.2f}" for one in done.took)
             self._tell(
                 f"upsert {number}: version {result.version}, {result.attempts} attempts, {seconds:.2f} s; "
-                f"executed in {executions} s, refused by {', '.join(by) or 'nothing'}, "
+                f"executed in {executions} s, refused by {', '.join(done.refused_by) or 'nothing'}, "
                 f"last on {len(opened.get_fragments())} fragments"
             )
+
+    def _note(self, rows: dict[int, int], version: int) -> None:
+        """Note what an upsert has written. Outcomes may arrive in another order than that of the versions."""
+        measured = self._measured
+        later = {key: value for key, value in rows.items() if key != SHARED or version > measured.shared_version}
+        measured.model.update(later)
+        if SHARED in later:
+            measured.shared_version = version
 
 
 def wrong_rows(uri: str, load: Load, measured: Measured) -> list[str]:

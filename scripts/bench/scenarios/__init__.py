@@ -8,6 +8,7 @@ from scripts.bench.bench import Bench
 from scripts.bench.scenarios import (
     backlog,
     bursts,
+    compaction,
     following,
     fragments,
     idle,
@@ -38,6 +39,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "backlog": backlog.run,
     "judge": judging.run,
     "following": following.run,
+    "compaction": compaction.run,
     "maintenance": maintenance.run,
     "memory": memory.run,
     "limits": limits.run,
