@@ -51,6 +51,16 @@ def test_a_missing_setting_is_named_as_it_is_spelt(monkeypatch: pytest.MonkeyPat
         load_settings()
 
 
+def test_without_any_setting_each_one_that_is_needed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in REQUIRED:
+        monkeypatch.delenv(name)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert [line.partition("(")[2] for line in str(refused.value).splitlines()[-3:]] == [
+        f"{name}): is missing" for name in REQUIRED
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -129,12 +129,16 @@ def _load(kind: type[_S], given: Mapping[str, Mapping[str, Any]]) -> _S:
 
 def all_settings() -> Iterator[tuple[str, FieldInfo]]:
     """(environment variable, field) of every setting, in the order of declaration."""
-    for group, field in Settings.model_fields.items():
-        model = field.annotation
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
-        for name, member in model.model_fields.items():
+    for group in Settings.model_fields:
+        for name, member in _group(group).model_fields.items():
             yield f"{ENV_PREFIX}{group}__{name}".upper(), member
+
+
+def _group(name: str) -> type[BaseModel]:
+    model = Settings.model_fields[name].annotation
+    assert isinstance(model, type)
+    assert issubclass(model, BaseModel)
+    return model
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
@@ -158,6 +162,11 @@ def _explain(error: ValidationError) -> Iterator[str]:
     for problem in error.errors():
         place = ".".join(str(part) for part in problem["loc"])
         variable = ENV_PREFIX + "__".join(str(part) for part in problem["loc"][:2]).upper()
+        if problem["type"] == "missing" and place in Settings.model_fields:  # of a group: name what it needs
+            for name, member in _group(place).model_fields.items():
+                if member.is_required():
+                    yield f"{place}.{name} ({variable}__{name.upper()}): is missing"
+            continue
         what = "is missing" if problem["type"] == "missing" else problem["msg"]
         if problem["type"] == "extra_forbidden":
             what = "no such setting; `committerd run --help` lists all"

@@ -11,6 +11,11 @@ that is run again adds its rows once.
 
 from __future__ import annotations
 
+from committerd_common.extras import missing
+
+if _error := missing("daft", "lance", "pyroaring", of="committerd_daft", extra="daft"):
+    raise _error
+
 from committerd_daft.sink import CommitterdSink, write
 
 __all__ = ["CommitterdSink", "write"]

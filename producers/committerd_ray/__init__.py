@@ -11,6 +11,11 @@ are named by nothing. With `app_id` and `app_version`, a job that is run again a
 
 from __future__ import annotations
 
+from committerd_common.extras import missing
+
+if _error := missing("ray", "lance", "pyroaring", of="committerd_ray", extra="ray"):
+    raise _error
+
 from committerd_ray.sink import CommitterdDatasink, write
 
 __all__ = ["CommitterdDatasink", "write"]

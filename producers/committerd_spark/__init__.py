@@ -16,6 +16,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from committerd_common.extras import missing
+
+if _error := missing("pyspark", "pyroaring", of="committerd_spark", extra="spark"):
+    raise _error
+
 from committerd_spark.errors import (
     AppIdInUse,
     AppIdMissing,

@@ -85,8 +85,13 @@ def test_the_client_alone_commits(
     said = json.loads(done.stdout)
     assert said["statuses"] == ["COMMITTED", "DUPLICATE"]
     assert not OF_THE_COMMITTER & set(said["modules"])
-    without = made.run("-c", "from committerd_client import staging")
-    assert "pip install 'committerd-client[lance]'" in without.stderr
+    for package, extra in (
+        ("committerd_client.staging", "lance"),
+        ("committerd_spark", "spark"),
+        ("committerd_ray", "ray"),
+        ("committerd_daft", "daft"),
+    ):
+        assert f"pip install 'committerd-client[{extra}]'" in made.run("-c", f"import {package}").stderr
 
 
 @pytest.mark.pylance
