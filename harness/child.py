@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from committerd.dev import child
 
@@ -24,3 +25,18 @@ class ChildProcess(child.ChildProcess):
     ) -> None:
         super().__init__(command, log=log, folder=folder, environment=environment)
         started.append(self)
+
+    def wait(self, *, timeout: float) -> int:
+        """Wait for its end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
+        self._wait(timeout=timeout)
+        assert self.code is not None
+        return self.code
+
+
+class Launch(Protocol):
+    """Starts a program: `ChildProcess` itself, or a `harness.preloaded.Preloaded`."""
+
+    def __call__(
+        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        """Start it with this environment; its output is appended to `log`."""

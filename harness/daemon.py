@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from harness.child import ChildProcess
+from harness.child import ChildProcess, Launch
 
 _POLL_SECONDS = 0.05
 
@@ -35,9 +35,14 @@ class Daemon:
         settings: Mapping[str, str] | None = None,
         log: Path | None = None,
         command: Sequence[str] = (sys.executable, "-m", "committerd", "run"),
+        launch: Launch = ChildProcess,
     ) -> None:
-        """`settings`: more settings, with their environment names without the prefix (`COMMIT__VERIFY_FILES`)."""
+        """`settings`: more settings, with their environment names without the prefix (`COMMIT__VERIFY_FILES`).
+
+        `launch`: how the process is started; by default as an operator does.
+        """
         self._command = command
+        self._launch = launch
         self.log = log or Path(tempfile.mkstemp(prefix=f"committerd-{name}-", suffix=".log")[1])
         chosen = {
             "DATASET__NAME": name,
@@ -57,7 +62,7 @@ class Daemon:
         """Start the process; returns at once."""
         self._url = ""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = ChildProcess(self._command, log=self.log, environment=self.environment)
+        self._process = self._launch(self._command, log=self.log, environment=self.environment)
         return self
 
     def running(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Self
 from committerd_client import Staged
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.audit import Evidence, Expected, collect, contradictions
+from harness.child import ChildProcess, Launch
 from harness.daemon import Daemon
 from harness.lance_table import LanceTable
 from harness.places import StorePlace
@@ -38,9 +39,18 @@ QUICK = {
 class Scene:
     """A dataset. Closing it stops its daemons."""
 
-    def __init__(self, *, kafka: str, name: str, folder: Path, place: StorePlace | None = None) -> None:
-        """`place`: location of the table; default in `folder`."""
+    def __init__(
+        self,
+        *,
+        kafka: str,
+        name: str,
+        folder: Path,
+        place: StorePlace | None = None,
+        launch: Launch = ChildProcess,
+    ) -> None:
+        """`place`: location of the table; default in `folder`. `launch`: how committerd is started."""
         self.name = name
+        self._launch = launch
         self.folder = folder
         self._place = place or StorePlace(str(folder / "table.lance"))
         self.table = LanceTable(self._place.uri, self._place.storage_options)
@@ -64,6 +74,7 @@ class Scene:
             kafka=self._kafka,
             settings=QUICK | dict(self._place.settings) | settings,
             log=self.folder / f"committerd-{len(self._daemons) + 1}.log",
+            launch=self._launch,
         )
         self._daemons.append(made)
         return self._stack.enter_context(made)
@@ -115,16 +126,17 @@ class Scene:
             **self._place.settings,
         }
         bare = {k: v for k, v in os.environ.items() if not k.startswith("COMMITTERD_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "committerd", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=180,
-            env=bare | {f"COMMITTERD_{name}": value for name, value in chosen.items()},
-        )
-        assert (done.returncode == 0) is good, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
+        log = Path(tempfile.mkstemp(prefix="committerd-", suffix=".log", dir=self.folder)[1])
+        command = [sys.executable, "-m", "committerd", *words]
+        environment = bare | {f"COMMITTERD_{name}": value for name, value in chosen.items()}
+        process = self._launch(command, log=log, environment=environment)
+        try:
+            code = process.wait(timeout=180)
+        finally:
+            process.kill()
+        printed = log.read_text()
+        assert (code == 0) is good, f"exit code {code}\n{printed}"
+        return printed
 
     def shown_position(self) -> dict[str, Any]:
         """The output of `position show`."""

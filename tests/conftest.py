@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import TypeVar
@@ -15,9 +16,11 @@ from typing import TypeVar
 import pytest
 
 from harness import PartMissingError
+from harness.child import ChildProcess, Launch
 from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
 from harness.kafka import KafkaBroker, RunningKafka, kafka_broker
 from harness.outages import AwayKafka
+from harness.preloaded import Preloaded
 from harness.s3 import Minio, S3Endpoint, s3_server
 from harness.toxiproxy import Toxiproxy
 
@@ -92,6 +95,16 @@ def toxiproxy() -> Iterator[Toxiproxy]:
 def away_kafka(toxiproxy: Toxiproxy) -> Iterator[AwayKafka]:
     """A third broker, behind a network that the test may cut."""
     yield from _part(AwayKafka(toxiproxy))
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Launch]:
+    """How scenes start committerd: on Linux as a fork of a process that has loaded it, which saves loading it."""
+    if not sys.platform.startswith("linux"):
+        yield ChildProcess
+        return
+    with Preloaded() as preloaded:
+        yield preloaded
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class ChildProcess:
             self._watcher.stdin.close()
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def dying_with_parent() -> Callable[[], None] | None:
     """A function for the program to call between fork and exec; None if the kernel lacks the feature."""
     if not sys.platform.startswith("linux"):
         return None
@@ -116,7 +116,7 @@ def _watch(afterwards: Sequence[str], command: Sequence[str]) -> int:
     program = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        preexec_fn=_die_with_parent(),  # noqa: PLW1509  # one thread so far
+        preexec_fn=dying_with_parent(),  # noqa: PLW1509  # one thread so far
     )
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
     threading.Thread(target=_obey, args=(program,), daemon=True).start()

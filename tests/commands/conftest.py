@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
 from tests.commands.story import Story, told
 
 
 @pytest.fixture
-def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
     """A dataset without a table and without topics."""
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as made:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
         yield made
 
 
 @pytest.fixture(scope="package")
-def story(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(
+    kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFactory, launch: Launch
+) -> Iterator[Story]:
     """A dataset whose committer runs; nothing is staged any more. Tests must not change it."""
     folder = tmp_path_factory.mktemp("story")
-    with Scene(kafka=kafka.bootstrap_servers, name=f"t-{uuid.uuid4().hex[:12]}", folder=folder) as made:
+    with Scene(kafka=kafka.bootstrap_servers, name=f"t-{uuid.uuid4().hex[:12]}", folder=folder, launch=launch) as made:
         yield told(made)

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
 
 
 @pytest.fixture
-def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
     """A dataset without a table and without topics."""
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as made:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
         yield made
 
 
 @pytest.fixture
-def breakable_scene(breakable_kafka: KafkaBroker, dataset: str, tmp_path: Path) -> Iterator[Scene]:
+def breakable_scene(breakable_kafka: KafkaBroker, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
     """The same on a Kafka that the test may kill."""
-    with Scene(kafka=breakable_kafka.bootstrap_servers, name=dataset, folder=tmp_path) as made:
+    with Scene(kafka=breakable_kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
         yield made

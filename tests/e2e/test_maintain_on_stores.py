@@ -22,6 +22,7 @@ from committerd.stores.open import Stores
 from committerd.stores.port import Listed
 from committerd.table.versions import Table
 from committerd_client import staging
+from harness.child import Launch
 from harness.dynamodb import DynamoDBEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
@@ -52,8 +53,10 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 @pytest.fixture
-def scene(kafka: KafkaBroker | RunningKafka, place: StorePlace, dataset: str, tmp_path: Path) -> Iterator[Scene]:
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as made:
+def scene(
+    kafka: KafkaBroker | RunningKafka, place: StorePlace, dataset: str, tmp_path: Path, launch: Launch
+) -> Iterator[Scene]:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as made:
         yield made
 
 

@@ -12,6 +12,7 @@ from lance.fragment import write_fragments
 
 from committerd_client import staging
 from committerd_common.messages import Status
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace
 from harness.scene import Scene
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
 
 def test_a_branch_is_a_table_of_its_own_with_a_queue_of_its_own(
-    scene: Scene, kafka: KafkaBroker | RunningKafka, tmp_path: Path
+    scene: Scene, kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
 ) -> None:
     ids = scene.table.create()
     scene.started()
@@ -29,7 +30,9 @@ def test_a_branch_is_a_table_of_its_own_with_a_queue_of_its_own(
     scene.table.open().create_branch("dev")
     place, folder = StorePlace(f"{scene.table.uri}/tree/dev"), tmp_path / "branch"
     folder.mkdir()
-    with Scene(kafka=kafka.bootstrap_servers, name=f"{scene.name}-dev", folder=folder, place=place) as branch:
+    with Scene(
+        kafka=kafka.bootstrap_servers, name=f"{scene.name}-dev", folder=folder, place=place, launch=launch
+    ) as branch:
         daemon = branch.daemon()
         daemon.wait_refused("topic_id")  # it starts with the position of main's queue
         branch.adopt(daemon)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from committerd_common.messages import Status
+from harness.child import Launch
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import FaultProxy, Hold
 from harness.kafka import KafkaBroker, RunningKafka
@@ -67,13 +68,20 @@ class Stage:
 
 @pytest.fixture
 def stage(
-    s3: S3Endpoint, dynamodb: DynamoDBEndpoint, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+    s3: S3Endpoint,
+    dynamodb: DynamoDBEndpoint,
+    kafka: KafkaBroker | RunningKafka,
+    dataset: str,
+    tmp_path: Path,
+    launch: Launch,
 ) -> Iterator[Stage]:
     with contextlib.ExitStack() as stack:
         s3_proxy = stack.enter_context(FaultProxy(s3.url))
         ddb_proxy = stack.enter_context(FaultProxy(dynamodb.url))
         place = ddb_place(s3, dynamodb, proxy=s3_proxy.url, ddb_proxy=ddb_proxy.url)
-        scene = stack.enter_context(Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place))
+        scene = stack.enter_context(
+            Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch)
+        )
         yield Stage(scene, s3_proxy, ddb_proxy, dynamodb, place.uri.partition("ddbTableName=")[2])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from committerd_common.messages import Status
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.scene import Scene, until
@@ -26,9 +27,9 @@ def place(request: pytest.FixtureRequest) -> StorePlace:
 
 
 def test_pylance_creates_reads_and_commits_in_between(
-    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch
 ) -> None:
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as scene:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
         table = scene.table
         ids = set(table.create(5))
         daemon = scene.started(COMMIT__GROUP_RECORDS_MAX="5")
@@ -65,9 +66,9 @@ def test_pylance_creates_reads_and_commits_in_between(
 
 
 def test_the_first_version_comes_through_the_queue(
-    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch
 ) -> None:
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as scene:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
         created = scene.table.staged_create(3)
         scene.daemon()
         offset = scene.stage_create(created)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.child import Launch
 from harness.fault_proxy import DROP_REQUEST, FaultProxy, Seen, answer
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import s3_place
@@ -30,10 +31,10 @@ def proxy(s3: S3Endpoint) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def scene(
-    s3: S3Endpoint, proxy: FaultProxy, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+    s3: S3Endpoint, proxy: FaultProxy, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch
 ) -> Iterator[Scene]:
     place = s3_place(s3, proxy=proxy.url)
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place) as made:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as made:
         yield made
 
 

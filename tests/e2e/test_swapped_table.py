@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from committerd_common.messages import Status
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, s3_place
 from harness.s3 import S3Endpoint
@@ -95,7 +96,7 @@ class Place:
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
 def placed(
-    request: pytest.FixtureRequest, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+    request: pytest.FixtureRequest, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch
 ) -> Iterator[tuple[Scene, Place]]:
     if request.param == "local":
         where, place = StorePlace(str(tmp_path / "table.lance")), Place(str(tmp_path / "table.lance"), {})
@@ -103,7 +104,7 @@ def placed(
         s3: S3Endpoint = request.getfixturevalue("s3")
         where = s3_place(s3)
         place = Place(where.uri, dict(where.storage_options), s3)
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=where) as scene:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=where, launch=launch) as scene:
         yield scene, place
 
 
