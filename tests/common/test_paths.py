@@ -157,3 +157,18 @@ def test_a_deletion_file_of_unknown_type_has_no_key(staged: bool, error: type[Ex
     with pytest.raises(error, match="fragment 3: its deletion file is of type 7") as caught:
         paths.deletion_key(3, unknown, staged=staged)
     assert getattr(caught.value, "code", None) == "deletion_file_type"
+
+
+@pytest.mark.parametrize(
+    ("uri", "left"),
+    [
+        ("s3://bucket", paths.KEY_BYTES_MAX),
+        ("s3://bucket/", paths.KEY_BYTES_MAX),
+        ("s3://bucket/lake/t.lance", paths.KEY_BYTES_MAX - len("lake/t.lance/")),
+        ("s3://bucket/\u00e9", paths.KEY_BYTES_MAX - 3),
+    ],
+)
+def test_a_key_holds_the_path_of_the_table_too(uri: str, left: int) -> None:
+    assert paths.key_room(uri) == left
+    assert paths.unstorable("a/" * (left // 2) + "a" * (left % 2), left) == ""
+    assert f"only {left} fit behind the table's own path" in paths.unstorable("a/" * (left // 2) + "aa", left)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable, InvalidRequest
+from committerd.lance.conflicts.footprint import AN_APPEND, BaseFootprint, Footprint, IndexFootprint, size_of
 from committerd.lance.conflicts.key_filter import NUMBER_OF_ITEMS_DEFAULT, PROBABILITY_DEFAULT, KeyFilter, key_filter
 from committerd.lance.format.kind import Kind
 from committerd.lance.transactions.transaction import footprint, footprint_of_ours, normalised
@@ -22,6 +25,35 @@ def test_the_kind_is_the_operation(kind: Kind) -> None:
     getattr(staged, kind).SetInParent()
     assert footprint(staged, staged=True).kind is kind
     assert footprint_of_ours(staged, samples.manifest()).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "more_bytes"),
+    [
+        (AN_APPEND, replace(AN_APPEND, fragments=frozenset(range(1000))), 1000 * 50),
+        (AN_APPEND, replace(AN_APPEND, groups=(frozenset(range(1000)),)), 1000 * 50),
+        (AN_APPEND, replace(AN_APPEND, replaced={1: frozenset(range(1000))}), 1000 * 50),
+        (AN_APPEND, replace(AN_APPEND, config_upserts=frozenset({"x" * 1000})), 1000),
+        (AN_APPEND, replace(AN_APPEND, bases=(BaseFootprint(id=1, name="n" * 500, path="p" * 500),)), 1000),
+        (
+            AN_APPEND,
+            replace(AN_APPEND, new_indices=(IndexFootprint(name="i", fields=frozenset(range(1000))),)),
+            1000 * 50,
+        ),
+        (AN_APPEND, replace(AN_APPEND, removed_indices=(IndexFootprint(name="i", fragments=None),)), 100),
+        (
+            footprint(delete(fragment(0)), staged=False),
+            footprint(delete(fragment(0, name="f" * 1000)), staged=False),
+            990,
+        ),
+        (AN_APPEND, replace(AN_APPEND, key_filter=KeyFilter(field_ids=(0,), exact=frozenset(range(1000)))), 1000 * 50),
+        (AN_APPEND, replace(AN_APPEND, key_filter=KeyFilter(field_ids=(0,), exact=None, bloom=bytes(1000))), 1000),
+    ],
+    ids=range(10),
+)
+def test_its_memory_is_estimated_from_all_that_it_holds(small: Footprint, large: Footprint, more_bytes: int) -> None:
+    assert size_of(AN_APPEND) == 0
+    assert more_bytes <= size_of(large) - size_of(small) <= 3 * more_bytes + 1000
 
 
 def test_an_operation_that_we_do_not_know() -> None:

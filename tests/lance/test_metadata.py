@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from committerd.errors import InvalidRequest
+from committerd.lance.checks.texts import require_schema_metadata
 from committerd.lance.versions.metadata import BYTES_MAX, ENTRIES_MAX, require_little_metadata
 from committerd_common.messages import Field, Manifest
 
@@ -41,3 +42,14 @@ def test_a_table_that_has_more_already_may_keep_it(texts: dict[str, str]) -> Non
 def test_entries_of_the_queue_do_not_count() -> None:
     require_little_metadata(None, Manifest(table_metadata={f"committerd.app.{n}": "{}" for n in range(30_000)}))
     require_little_metadata(None, Manifest(config={"a": "b"}))
+
+
+def test_the_schema_of_a_data_file_has_little_metadata() -> None:
+    most = {str(number): b"x" * 2**17 for number in range(8)}
+    require_schema_metadata({})
+    require_schema_metadata(most)
+    with pytest.raises(InvalidRequest, match="the schema of its data file has 1048577 bytes of metadata") as refused:
+        require_schema_metadata(most | {"one": b"x"})
+    assert refused.value.code == "text_invalid"
+    with pytest.raises(InvalidRequest, match="the schema of its data file"):
+        require_schema_metadata({"a\0b": b"x"})

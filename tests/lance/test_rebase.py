@@ -207,7 +207,11 @@ class TestReuseIndex:
                 (kept,), (kept, old), (kept, old, new)
             ))
         )  # fmt: skip
-        rebased = rebase_reuse(staged, contents, latest_version=LATEST, index_uuid=b"n" * 16)
+        facts = RebaseFacts(latest_version=LATEST, file_ids=count(), reuse=contents, index_uuid=b"n" * 16)
+        rebase = operation_of(staged).rebase
+        assert rebase is not None
+        rebased = rebase(staged, facts)
+        assert isinstance(rebased, Rebased)
         (made,) = rebased.transaction.create_index.new_indices
         content = reuse_content(made)
         assert isinstance(content, Content)

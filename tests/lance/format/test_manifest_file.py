@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable
-from committerd.lance.format.manifest_file import ManifestFile, Missing, decode, encode, missing
+from committerd.lance.format.manifest_file import ManifestFile, Missing, decode, encode, missing, section_length
 from committerd_common.messages import (
     UUID,
     DataFragment,
@@ -299,3 +299,9 @@ def test_a_manifest_above_64_kib_is_read_in_two_parts() -> None:
     needed = missing(tail, len(body))
     assert needed == Missing(0, len(body) - 65536)
     assert decode(body[: needed.end] + tail) == decode(body)
+
+
+@given(manifests, transactions)
+def test_a_transaction_in_front_says_its_length(manifest: Manifest, transaction: Transaction) -> None:
+    body = encode(manifest, [], transaction)
+    assert section_length(body[:4]) == transaction.ByteSize()
