@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +27,8 @@ from typing import Self
 from committerd.dev import kafka_node
 from committerd.dev.jars import KAFKA, jars
 from committerd.dev.parts import free_port
-from harness import PartMissingError, cache_folder
+from committerd.dev.ready_made import ready_made
+from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import INSTALL, LOCKS, java
 from harness.restartable import Restartable
@@ -39,7 +37,6 @@ _INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
 LOGIN = ("tester", "known-to-all")
 """User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
 _START_ATTEMPTS = 3
-_CLASSES = "classes.jsa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,53 +103,12 @@ class KafkaBroker(Restartable):
         usual = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))
         chosen = {**usual, **_login(port, controller_port, login_port), **self._settings}
         file.write_text(kafka_node.properties(chosen), encoding="utf-8")
-        ready_made = _ready_made(_java(), libs)
+        program = _java()
+        begun = ready_made(program, libs)
         if not data.exists():
-            shutil.copytree(ready_made / "data", data)
-            _identify(data)
-        program, *options = kafka_node.server(_java(), libs, file)
-        command = [program, f"-XX:SharedArchiveFile={ready_made / _CLASSES}", *options]
-        self._process = ChildProcess(command, log=self.log, folder=self.folder)
+            begun.copy_data(data)
+        self._process = ChildProcess(begun.server(program, libs, file), log=self.log, folder=self.folder)
         return self._process
-
-
-def _ready_made(java: str, libs: Path) -> Path:
-    """A folder in the cache with what every node begins with: formatted data, and an archive of Kafka's classes.
-
-    With both, a node starts with half of the processor time. The folder is made once, by starting and stopping a node.
-    A Java that writes no such archives loads the classes from the jars.
-    """
-    program = Path(java).resolve()
-    key = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:8]
-    folder = cache_folder() / f"{libs.name}-ready-{key}"
-    if folder.is_dir():
-        return folder
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        made, file, data = Path(scratch, "made"), Path(scratch, "server.properties"), Path(scratch, "data")
-        port = free_port()
-        chosen = kafka_node.settings(port=port, controller_port=free_port(), data=str(data))
-        file.write_text(kafka_node.properties(chosen), encoding="utf-8")
-        kafka_node.format_data(java, libs, file)
-        made.mkdir()
-        shutil.copytree(data, made / "data")
-        _, *options = kafka_node.server(java, libs, file)
-        log = Path(scratch, "kafka.log")
-        node = ChildProcess([java, f"-XX:ArchiveClassesAtExit={made / _CLASSES}", *options], log=log)
-        started = kafka_node.ready(node.running, port, cluster=kafka_node.cluster_of(data))
-        node.stop(grace_seconds=60)
-        if not started:
-            raise RuntimeError(f"Kafka did not start; its log:\n{node.log_tail()}")
-        with contextlib.suppress(OSError):  # another process was faster
-            made.rename(folder)
-    return folder
-
-
-def _identify(data: Path) -> None:
-    """Give copied data new ids: of the cluster, and (since Kafka 3.7) of the folder."""
-    file = data / "meta.properties"
-    lines = [line.partition("=") for line in file.read_text(encoding="utf-8").splitlines()]
-    new = {name: kafka_node.cluster_id(os.urandom(16)) for name in ("cluster.id", "directory.id")}
-    file.write_text("".join(f"{name}{sign}{new.get(name, value)}\n" for name, sign, value in lines), encoding="utf-8")
 
 
 def _login(port: int, controller_port: int, login_port: int) -> dict[str, str]:

