@@ -58,8 +58,8 @@ class TableCalls:
         """The table's place. Raises `ValueError` or `ModuleNotFoundError` if it can't be read or written."""
 
     @abstractmethod
-    def _key_cache(self) -> KeyCache:
-        """What the client remembers of the table's keys."""
+    def _key_cache(self) -> KeyCache | None:
+        """What the client remembers of the table's keys; None = nothing."""
 
     @abstractmethod
     def _usable(self) -> object:

@@ -75,6 +75,7 @@ class CommitClient(TableCalls):
         close_timeout: float = 30.0,
         max_in_flight: int = 10_000,
         max_in_flight_bytes: int = 64 * MIB,
+        key_cache_bytes: int = 32 * MIB,
         max_record_bytes: int = MIB - 1024,
         claim_check_above: int | None = None,
         write_claim: WriteClaim | None = None,
@@ -91,7 +92,8 @@ class CommitClient(TableCalls):
         large transactions. `producer`: the name of this producer in the committer's log; with a name that stays the
         same over restarts the client reads the same outcomes partition again (`resume`). `timeout`: the default for
         commits that set none; None waits forever. `max_in_flight` records and `max_in_flight_bytes` may wait for
-        Kafka's acknowledgement; the callers of further commits wait. `max_record_bytes` must be at least 1 KiB below
+        Kafka's acknowledgement; the callers of further commits wait. `key_cache_bytes`: the memory for keys of small
+        fragments, which `upsert`, `delete` and `update` use; 0 = none. `max_record_bytes` must be at least 1 KiB below
         the staged topic's max.message.bytes. `claim_check_above`: transactions that make a larger record are written
         beside the table, and the record only names the file; default `max_record_bytes`. `write_claim`: writes these
         files; by default pylance writes them, to `dataset_uri`. `group_prefix`: as in the committer's settings; with
@@ -131,7 +133,10 @@ class CommitClient(TableCalls):
         if write_claim is None and uri is not None:
             write_claim = claim_check.table_writer(uri, storage_options)
         self._dataset_uri, self._storage_options = uri, storage_options
+        if key_cache_bytes < 0:
+            raise ValueError(f"key_cache_bytes is {key_cache_bytes}, and must not be negative")
         self._keys: KeyCache | None = None
+        self._key_cache_bytes = key_cache_bytes
         self._write_claim = write_claim
         self._diagnosis = Diagnosis(
             self._connection, group=f"{group_prefix}{dataset}", uri=uri, storage_options=storage_options
@@ -440,11 +445,11 @@ class CommitClient(TableCalls):
     def _table(self) -> Place:
         return place_of(self._dataset_uri, self._storage_options)
 
-    def _key_cache(self) -> KeyCache:
-        if self._keys is None:
+    def _key_cache(self) -> KeyCache | None:
+        if self._keys is None and self._key_cache_bytes:
             from committerd_client.staging import KeyCache  # needs pylance
 
-            self._keys = KeyCache()
+            self._keys = KeyCache(max_bytes=self._key_cache_bytes)
         return self._keys
 
     def _usable(self) -> Channel:

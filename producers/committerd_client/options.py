@@ -62,6 +62,7 @@ class ClientOptions(TypedDict, total=False):
     close_timeout: float
     max_in_flight: int
     max_in_flight_bytes: int
+    key_cache_bytes: int
     max_record_bytes: int
     claim_check_above: int | None
     write_claim: WriteClaim | None

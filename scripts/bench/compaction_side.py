@@ -38,6 +38,8 @@ class Changes:
     ended: float = 0.0
     deleted: list[int] = field(default_factory=list)
     upserted: list[int] = field(default_factory=list)
+    ended_at: list[float] = field(default_factory=list)
+    """When each was committed."""
     again: int = 0
     """Changes that were refused, or that pylance gave up and that were repeated."""
 
@@ -49,6 +51,8 @@ class Compacted:
     committed: bool
     attempts: int
     seconds: float
+    began: float
+    """On the monotonic clock."""
 
 
 def changes(deletes: Sequence[int], upserts: Sequence[int]) -> list[tuple[str, int]]:
@@ -104,6 +108,7 @@ class QueuedChanges:
                 done.again += 1
             else:
                 (done.deleted if kind == "delete" else done.upserted).append(key)
+                done.ended_at.append(time.monotonic())
 
         async with asyncio.TaskGroup() as group:
             for number, change in enumerate(self._ready):
@@ -127,8 +132,9 @@ class DirectChanges:
             time.sleep(max(0.0, done.began + number / per_second - time.monotonic()))
             if time.monotonic() > done.began + seconds:
                 break
-            done.again += _until_done(self._table, partial(self._change, kind, key))
+            done.again += _until_done(self._table, partial(self._change, kind, key), until=done.began + 2 * seconds)
             (done.deleted if kind == "delete" else done.upserted).append(key)
+            done.ended_at.append(time.monotonic())
         done.ended = time.monotonic()
         return done
 
@@ -140,15 +146,17 @@ class DirectChanges:
             builder.execute(rows([key], UPSERTED))
 
 
-def _until_done(table: Any, change: Callable[[], None]) -> int:
-    """Repeat a change until pylance commits it; return the number of repetitions."""
+def _until_done(table: Any, change: Callable[[], None], *, until: float) -> int:
+    """Repeat a change until pylance commits it, and raise its error after `until`; return the number of repetitions."""
     for again in itertools.count():
         table.checkout_latest()
         try:
             change()
         except (OSError, RuntimeError):  # pylance has tried again ten times
-            continue
-        return again
+            if time.monotonic() > until:
+                raise
+        else:
+            return again
     raise AssertionError("unreachable")
 
 
@@ -171,11 +179,11 @@ class Compaction:
                 lance.dataset(self._uri).optimize.compact_files(target_rows_per_fragment=TARGET_ROWS)
             except (OSError, RuntimeError):
                 continue
-            return Compacted(True, attempts, time.monotonic() - began)
-        return Compacted(False, attempts, time.monotonic() - began)
+            return Compacted(True, attempts, time.monotonic() - began, began)
+        return Compacted(False, attempts, time.monotonic() - began, began)
 
     async def _queued(self) -> Compacted:
         async with CommitClient(self._servers, dataset=self._dataset, dataset_uri=self._uri) as client:
             began = time.monotonic()
             done = await client.compact(target_rows_per_fragment=TARGET_ROWS, timeout=_TIMEOUT_SECONDS)
-            return Compacted(done.version is not None, done.attempts, time.monotonic() - began)
+            return Compacted(done.version is not None, done.attempts, time.monotonic() - began, began)

@@ -35,8 +35,6 @@ class Plan:
     mixed_writers: int = 16
     mixed_rounds: int = 10
     """So many times ten operations of each writer: some ten seconds, in which over 1,000 small fragments are made."""
-    """Rounds of ten operations of each writer."""
-
     mixed_s3_race_seconds: float = 30.0
     """How long pylance's writers work on S3."""
 

@@ -33,6 +33,8 @@ class Figures:
     deletes: int = 0
     refused: int = 0
     """Upserts and deletes that have to be executed again."""
+    too_late: int = 0
+    """Upserts and deletes whose execution took longer than versions are kept, and that began again."""
     reads: int = 0
     queries: int = 0
     """Pairs of a query through an index and a scan."""
@@ -54,7 +56,8 @@ class Figures:
         kills = ", ".join(f"{count} of {what}" for what, count in sorted(self.kills.items())) or "none"
         return [
             f"{self.appends} appends, {self.upserts} upserts, {self.deletes} deletes in {self.seconds:.0f} s "
-            f"({self.rate:.1f}/s), {self.refused} refused; {self.client_commits} commits of clients; kills: {kills}",
+            f"({self.rate:.1f}/s), {self.refused} refused, {self.too_late} too late; {self.client_commits} commits of "
+            f"clients; kills: {kills}",
             f"{self.reads} reads, {self.queries} queries through each index and as scans",
             *self.problems,
         ]

@@ -36,6 +36,8 @@ class Writer:
     scene: Scene
     rng: random.Random
     found: Figures
+    keep_seconds: float
+    """How long versions are kept."""
     values: dict[int, int] = field(default_factory=dict)
     """The value of each row that was committed, by id."""
     next_id: int = 0
@@ -61,15 +63,9 @@ class Writer:
         self.found.appends += len(answers)
         for group in groups:
             self.values |= group
-        table = self.scene.table.open()
         some = self.rng.sample(sorted(self.values), _CHANGED + 1)
         changed = {id_: self.rng.randrange(1, 1 << 30) for id_ in some[1:]} | self._new_rows(_CHANGED)
-        opened = time.monotonic()
-        try:
-            upsert = staging.merge_insert(table, rows(changed), on="id").transaction
-            delete = staging.delete(table, f"id = {some[0]}")
-        except OSError as error:
-            raise RuntimeError(self._about(error, table.version, time.monotonic() - opened)) from error
+        upsert, delete = self._staged(changed, some[0])
         upserted, deleted = self.scene.ask(upsert, delete)
         if upserted.status == Status.COMMITTED:
             self.values |= changed
@@ -78,6 +74,24 @@ class Writer:
             del self.values[some[0]]
             self.found.deletes += 1
         self.found.refused += [upserted.status, deleted.status].count(Status.RETRYABLE)
+
+    def _staged(self, changed: dict[int, int], gone: int) -> tuple[Any, Any]:
+        """An upsert and a delete, on the latest version.
+
+        They begin again if they took longer than versions are kept: the hours of a run last seconds, and a busy machine
+        can need as long for a merge.
+        """
+        while True:
+            opened = time.monotonic()
+            table = self.scene.table.open()
+            try:
+                upsert = staging.merge_insert(table, rows(changed), on="id").transaction
+                return upsert, staging.delete(table, f"id = {gone}")
+            except OSError as error:
+                seconds = time.monotonic() - opened
+                if seconds < self.keep_seconds:
+                    raise RuntimeError(self._about(error, table.version, seconds)) from error
+                self.found.too_late += 1
 
     def _about(self, error: OSError, version: int, seconds: float) -> str:
         """Return a message: the error, the age of the version, and the lines of the logs that name the missing file."""

@@ -123,7 +123,7 @@ def soak(scene: Scene, kafka: str, *, seconds: float, rng: random.Random, hour_s
     """Write, read and kill for so long, then check."""
     found, targets = Figures(), targets_of(hour_seconds)
     committer = scene.daemon()
-    writer = Writer(scene, rng, found)
+    writer = Writer(scene, rng, found, targets.hour_seconds)
     writer.create()
     committer.wait_ready(text="active")
     writer.index()
@@ -176,7 +176,7 @@ def beside_and_without(
     figures, writers = [Figures(), Figures()], []
     for scene, found in zip(scenes, figures, strict=True):
         committer = scene.daemon()
-        writer = Writer(scene, rng, found)
+        writer = Writer(scene, rng, found, targets.hour_seconds)
         writer.create()
         committer.wait_ready(text="active")
         writer.index()

@@ -26,6 +26,7 @@ from scripts.turns.appending import FIRST_KEY, table
 
 _ROOT = Path(__file__).resolve().parents[2]
 SHARED = 0
+"""The key of the row that all upserts change with `Load.shares_row`; it is one of the first upserter's own, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ def run(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     key_cache._FRAGMENTS_MIN = 2
     uri = table_of(folder, *([one] for one in range(20)), enable_stable_row_ids=bool(seed % 2))
-    cache = staging.KeyCache(max_bytes=rng.choice([10_000, 1 << 20]))
+    cache = staging.KeyCache(max_bytes=rng.choice([50_000, 1 << 20]))
     for value in range(12):
         if rng.random() < 0.6:
             append(uri, *(_some(rng) for _ in range(rng.randint(1, 3))))

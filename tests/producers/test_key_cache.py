@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from committerd.queue.outcomes import Status
-from committerd_client import staging
+from committerd_client import CommitClient, staging
 from committerd_client.staging import key_cache
 from committerd_client.staging.equalities import asked_values
 from committerd_client.staging.transactions import read_table
@@ -75,7 +78,7 @@ def test_large_fragments_and_an_indexed_column_are_left_to_pylance(
     assert searched(uri, cache, 5) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("max_bytes", [1, 3000, 6000, 20_000])
+@pytest.mark.parametrize("max_bytes", [1, 3000, 20_000, 60_000])
 def test_it_stays_within_its_memory_and_forgets_what_other_versions_had(tmp_path: Path, max_bytes: int) -> None:
     uri, cache = table_of(tmp_path), staging.KeyCache(max_bytes=max_bytes)
     for start in range(0, 3000, 100):
@@ -86,6 +89,124 @@ def test_it_stays_within_its_memory_and_forgets_what_other_versions_had(tmp_path
             found = lance.dataset(uri).scanner(filter=f"id = {key}", with_row_address=True).to_table()["_rowaddr"]
             assert {one >> 32 for one in found.to_pylist()} <= set(searched(uri, cache, key))
             assert cache._size() <= max_bytes
+
+
+def test_a_client_that_only_deletes_stays_within_its_memory(tmp_path: Path) -> None:
+    uri, cache = (
+        table_of(tmp_path, *([10 * one, 10 * one + 1] for one in range(20))),
+        staging.KeyCache(max_bytes=60_000),
+    )
+    for key in range(0, 200, 10):
+        for one in (key, key + 1):
+            dataset = lance.dataset(uri)
+            assert staging.delete(dataset, f"id = {one}", cache=cache).deleted == 1
+            dataset.delete(f"id = {one}")
+            assert cache._size() <= 60_000
+
+
+def test_what_fits_is_remembered_when_not_all_does(tmp_path: Path) -> None:
+    parts = (list(range(first, first + 100)) for first in range(0, 2000, 100))
+    uri, cache = table_of(tmp_path, *parts), staging.KeyCache(max_bytes=36_000)
+    searched(uri, cache, 3)
+    assert 1 < len(searched(uri, cache, 3)) < 20
+
+
+def test_a_read_that_leaves_out_rows_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri, cache = table_of(tmp_path, *([one, 100 + one] for one in range(20))), staging.KeyCache()
+    options: dict[str, Any] = {"limit": 5}
+    limited = lance.dataset(uri, default_scan_options=options)
+    for _ in range(2):
+        staging.delete(limited, "id = 3", cache=cache)
+    monkeypatch.setattr(key_cache, "_can_be_opened_again", lambda _: True)
+    for _ in range(2):
+        cache.narrowed(limited, read_table(limited), {"id": pa.array([3], pa.int64())})
+    monkeypatch.undo()
+    assert staging.delete(lance.dataset(uri), "id = 15", cache=cache).deleted == 1
+
+
+def test_an_error_while_it_reads_leaves_it_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri, cache = table_of(tmp_path, [1], [2], [3], [4]), staging.KeyCache()
+    searched(uri, cache, 3)
+    with monkeypatch.context() as broken:
+
+        def fails(*_: object, **_given: object) -> None:
+            raise OSError("no connection")
+
+        broken.setattr(key_cache, "_values", fails)
+        with pytest.raises(OSError, match="no connection"):
+            searched(uri, cache, 3)
+    assert searched(uri, cache, 3) == [2]
+
+
+def test_while_one_thread_reads_the_others_search_what_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, cache = table_of(tmp_path, [1], [2], [3], [4]), staging.KeyCache()
+    searched(uri, cache, 3)
+    reading, go_on, read = threading.Event(), threading.Event(), key_cache._values
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        reading.set()
+        assert go_on.wait(30)
+        return read(*given, **named)
+
+    monkeypatch.setattr(key_cache, "_values", slowly)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(searched, uri, cache, 3)
+        assert reading.wait(30)
+        assert searched(uri, cache, 3) == [0, 1, 2, 3]
+        go_on.set()
+        assert first.result() == [2]
+
+
+def test_an_index_that_pylance_can_not_describe_may_cover_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pylance 4.0.0 raises for an index without details, as old releases wrote them."""
+    uri, cache = table_of(tmp_path, [1], [2], [3], [4]), staging.KeyCache()
+    lance.dataset(uri).create_scalar_index("value", "BTREE")
+    searched(uri, cache, 3)
+    assert searched(uri, cache, 3) == [2]
+
+    def fails(_: object) -> None:
+        raise RuntimeError("Index details are required")
+
+    monkeypatch.setattr(lance.LanceDataset, "describe_indices", fails)
+    assert searched(uri, cache, 3) == [0, 1, 2, 3]
+
+
+def test_the_same_file_with_its_columns_named_otherwise_is_another_file(tmp_path: Path) -> None:
+    uri, cache = table_of(tmp_path, *([one] for one in range(20))), staging.KeyCache()
+    lance.dataset(uri).update({"value": "id + 1000"})
+    dataset = lance.dataset(uri)
+    for _ in range(2):
+        staging.delete(dataset, "id = 3", cache=cache)
+    table = read_table(dataset)
+    swapped = []
+    for one in table.fragments():
+        (file,) = one.files
+        file.fields[:] = [2, 1, 0]
+        swapped.append(one.SerializeToString())
+    view = key_cache.with_fragments(dataset, table, swapped)
+    assert staging.delete(view, "id = 1003", cache=cache).deleted == 1
+
+
+@pytest.mark.parametrize(("given", "error"), [("1", TypeError), (None, TypeError), (True, TypeError), (-1, ValueError)])
+def test_a_wrong_number_of_bytes_is_an_error_at_once(given: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="max_bytes"):
+        staging.KeyCache(max_bytes=given)
+
+
+def test_a_copy_is_empty_and_has_the_same_limit() -> None:
+    copied = pickle.loads(pickle.dumps(staging.KeyCache(max_bytes=7)))
+    assert (copied._max_bytes, repr(copied)) == (7, "<KeyCache of 0 fragments, 0 bytes>")
+
+
+def test_a_client_without_memory_for_keys_has_no_cache() -> None:
+    assert CommitClient("b:1", dataset="events", key_cache_bytes=0)._key_cache() is None
+    assert repr(CommitClient("b:1", dataset="events")._key_cache()).startswith("<KeyCache")
+    with pytest.raises(ValueError, match="key_cache_bytes"):
+        CommitClient("b:1", dataset="events", key_cache_bytes=-1)
 
 
 @pytest.mark.parametrize(

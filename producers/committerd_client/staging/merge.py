@@ -13,7 +13,7 @@ from committerd_client.headers import StagedChange
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
-from committerd_client.staging.key_cache import KeyCache
+from committerd_client.staging.key_cache import KEYS_IN_CALL_MAX, KeyCache
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
@@ -180,7 +180,9 @@ def _searched_keys(merge: Merge) -> dict[str, pa.Array]:
     import pyarrow as pa
 
     source = merge.source
-    if isinstance(source, pa.RecordBatchReader) or merge.clauses["when_not_matched_by_source_delete"]:
+    if isinstance(source, pa.RecordBatchReader) or source.num_rows > KEYS_IN_CALL_MAX:
+        return {}
+    if merge.clauses["when_not_matched_by_source_delete"]:
         return {}
     keys: dict[str, pa.Array] = {}
     for _, column in merge.columns:

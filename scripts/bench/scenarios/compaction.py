@@ -10,7 +10,8 @@ be executed again, and how many changes were committed in a second.
 * pylance: four processes execute and commit the changes, each at most at a quarter of that rate, and another one calls
   `optimize.compact_files()` again and again until it is committed.
 
-Afterwards each row must be what the committed changes made it.
+Afterwards each row must be what the committed changes made it. The scenario fails if fewer than 20 changes were
+committed while the compaction ran.
 """
 
 from __future__ import annotations
@@ -103,6 +104,9 @@ def _note(bench: Bench, side: Side, uri: str, *, compacted: Compacted, done: Seq
     rows_found = dict(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
     if found.num_rows != len(rows_found) or rows_found != wanted:
         raise WrongTable(f"{NAME}: {side}: the rows of the table are not those that were committed")
+    within = sum(0 < at - compacted.began < compacted.seconds for one in done for at in one.ended_at)
+    if within < 20:
+        raise WrongTable(f"{NAME}: {side}: only {within} changes were committed while the compaction ran")
     count = sum(len(one.deleted) + len(one.upserted) for one in done)
     rate = count / (max(one.ended for one in done) - min(one.began for one in done))
     again, failed = sum(one.again for one in done), compacted.attempts - compacted.committed

@@ -6,10 +6,9 @@ do the same work. The time is from the first operation to the last commit, and i
 and all re-executions. pylance: a process for each writer, which keeps its dataset object; it repeats an operation that
 pylance gives up. committerd: the writers in at most four processes, `commit(..., reexecute=...)`, durable and not;
 Appends name their keys, so that upserts, which guard theirs, pass them (pylance's merges guard no keys). The writers of
-one process share a `KeyCache`, as the calls of one client do. The files of
-the Appends are written in advance. On S3, with 60 ms added to every response, pylance's writers begin nothing after
-30 s; committerd's writers perform all operations. At the end pylance reads the table: every row, value and setting must
-be what was committed.
+one process share a `KeyCache`, as the calls of one client do. The files of the Appends are written in advance. On S3,
+with 60 ms added to every response, pylance's writers begin nothing after 30 s; committerd's writers perform all
+operations. At the end pylance reads the table: every row, value and setting must be what was committed.
 """
 
 from __future__ import annotations
