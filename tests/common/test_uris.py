@@ -1,10 +1,10 @@
-"""The default name of a table's queue."""
+"""What follows from the URI of a table: the name of its queue, and its folder."""
 
 from __future__ import annotations
 
 import pytest
 
-from committerd_common.uris import queue_name
+from committerd_common.uris import local_folder, queue_name
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,17 @@ from committerd_common.uris import queue_name
 )
 def test_the_queue_of_a_table_has_the_name_of_its_folder(uri: str, name: str) -> None:
     assert queue_name(uri) == name
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [
+        ("/data/events.lance/", "/data/events.lance"),
+        ("file:///data/events.lance", "/data/events.lance"),
+        ("file-object-store:///data/events.lance", "/data/events.lance"),
+        ("s3://bucket/events.lance", None),
+        ("s3+ddb://bucket/events.lance?ddbTableName=versions", None),
+    ],
+)
+def test_only_a_table_on_a_local_disk_has_a_folder(uri: str, folder: str | None) -> None:
+    assert local_folder(uri) == folder
