@@ -187,6 +187,18 @@ def alone(change: Change) -> Change:
     return lambda dataset: ours(prepare(dataset)), lambda dataset: theirs(prepare(dataset))
 
 
+def of_many_fragments(change: Change) -> Change:
+    """A change on a table with 20 more fragments, of a row each."""
+
+    def prepare(dataset: lance.LanceDataset) -> lance.LanceDataset:
+        made = lance.write_dataset(rows(300, 20), dataset.uri, mode="append", max_rows_per_file=1)
+        made.delete("id = 305")
+        return lance.dataset(dataset.uri)
+
+    ours, theirs = change
+    return lambda dataset: ours(prepare(dataset)), lambda dataset: theirs(prepare(dataset))
+
+
 NEW = rows(290, 20, mark="new")
 KEYED = rows(290, 20, key=True, mark="new")
 _NO_INSERT = {"when_not_matched_insert_all": False}
@@ -216,6 +228,10 @@ CASES: dict[str, tuple[str, Change]] = {
         merge(NEW, {"when_not_matched_by_source_delete": "id < 150"}, ["id"]),
     ),
     "add columns by SQL": ("plain", add_columns({"more": "id + 1", "text2": "upper(text)"})),
+    "add columns to many fragments": (
+        "plain",
+        of_many_fragments(add_columns({"more": "id + 1", "a b": "upper(text)"})),
+    ),
     "add columns by function": ("stable", add_columns(doubled, read_columns=["id"])),
     "add null columns": (
         "plain",
@@ -227,6 +243,11 @@ CASES: dict[str, tuple[str, Change]] = {
     "may not be null": ("plain", alter_columns({"path": "text", "nullable": False})),
     "another type": ("plain", alter_columns({"path": "number", "data_type": pa.int32(), "name": "small"})),
     "another type of stable rows": ("stable", alter_columns({"path": "id", "data_type": pa.int32()})),
+    "another type of many fragments": (
+        "stable",
+        of_many_fragments(alter_columns({"path": "number", "data_type": pa.int32(), "name": "small"})),
+    ),
+    "delete from many fragments": ("plain", of_many_fragments(delete("id % 2 = 1"))),
     "compact": ("plain", compact()),
     "compact stable rows": ("stable", compact()),
     "restore": ("plain", restore()),

@@ -215,6 +215,28 @@ async def test_a_delete_in_a_local_folder_writes_the_deletion_files_itself(
     assert 4 not in [one.fragment_id for one in lance.dataset(uri).get_fragments()]
 
 
+async def test_columns_of_many_small_fragments_are_added_by_one_call_of_pylance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "many.lance")
+    lance.write_dataset(pa.table({"id": range(40)}), uri, max_rows_per_file=2)
+    opened = lance.dataset(uri)
+    with monkeypatch.context() as patched:
+        patched.delattr(lance.LanceFragment, "merge_columns")
+        change = staging.add_columns(opened, {"next": "id + 1"})
+        nothing = staging.add_columns(lance.dataset(uri), {"next": "cast(null as int)"})
+    assert lance.dataset(uri).version == 1
+    assert nothing.transaction.uuid != change.transaction.uuid
+    assert (await commit(uri, change)).status is Status.COMMITTED
+    assert lance.dataset(uri).to_table()["next"].to_pylist() == list(range(1, 41))
+    # By now others have changed the table, which pylance's own call would refuse. The committer decides about it.
+    late = staging.add_columns(opened, {"late": "id + 1"})
+    assert late.transaction.read_version == 1
+    assert len(late.transaction.merge.fragments) == 20
+    with pytest.raises(Exception, match="no_such"):
+        staging.add_columns(lance.dataset(uri), {"more": "no_such + 1"})
+
+
 async def test_a_column_is_cast_to_a_type_that_sql_has_no_short_name_for(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"day": pa.array([1, None], pa.date32())}), tmp_path)
     changed = staging.alter_columns(lance.dataset(tmp_path), {"path": "day", "data_type": pa.timestamp("s")})

@@ -93,6 +93,20 @@ def test_rows_beyond_the_first_part_of_a_batch_are_hashed() -> None:
     assert set(made.filter().exact.key_hashes) == {hashed(one.to_bytes(8, "little")) for one in (7, 8)}
 
 
+def test_keys_that_several_batches_repeat_count_once() -> None:
+    made = KeyHashes([(3, pa.field("k", pa.int64()))], most=5)
+    for values in ([1, 2], [2, 3, 3], [4, 1], [5, 5]):
+        made.add(pa.record_batch({"k": pa.array(values, pa.int64())}))
+    assert not made.too_many
+    assert made.has_one_of(pa.record_batch({"k": [9, 4]}))
+    assert not made.has_one_of(pa.record_batch({"k": [9, 6]}))
+    assert list(made.filter().exact.key_hashes) == sorted(hashed(one.to_bytes(8, "little")) for one in range(1, 6))
+    made.add(pa.record_batch({"k": [5, 6]}))
+    assert made.too_many
+    assert made.has_one_of(pa.record_batch({"k": [9]}))
+    assert made.filter().bloom.number_of_items
+
+
 def test_too_many_keys_of_a_type_that_can_not_be_compared_are_refused() -> None:
     made = KeyHashes([(3, pa.field("k", pa.int64()))], most=1000)
     with pytest.raises(StagingError, match="the rows have string"):

@@ -11,9 +11,11 @@ from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import at_once, fragment, lance_schema, quoted
+from committerd_client.staging.stopped import would_commit
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.backports import NotRequired
 from committerd_common.messages import DataFragment, Field, Transaction
+from committerd_common.uris import local_folder
 
 if TYPE_CHECKING:
     import lance
@@ -28,6 +30,7 @@ Transforms: TypeAlias = (
 """SQL expressions by the name of the new column; a function of batches; or Arrow fields of columns that are all null.
 """
 
+_MANY_FRAGMENTS, _SMALL_FRAGMENT_ROWS = 16, 10_000
 _ALTERABLE = frozenset({"path", "name", "nullable", "data_type"})
 _SQL_TYPES = {
     "bool": "Boolean",
@@ -92,9 +95,7 @@ def add_columns(
     else:
         table.refuse_legacy("add_columns")
         given: Any = dict(transforms) if isinstance(transforms, Mapping) else transforms
-        # A function of the caller may depend on the order of its calls.
-        ordered = not isinstance(given, dict)
-        fragments, fields = _merged(dataset, given, read_columns, batch_size, one_by_one=ordered)
+        fragments, fields = _merged(dataset, table, given, read_columns=read_columns, batch_size=batch_size)
     return _merge(table, transaction, fragments, fields)
 
 
@@ -231,19 +232,27 @@ def _preserves_nullability(table: ReadTable, fields: Iterable[Field]) -> bool:
 
 def _merged(
     dataset: lance.LanceDataset,
+    table: ReadTable,
     transforms: Any,
-    read_columns: list[str] | None,
-    batch_size: int | None,
     *,
-    one_by_one: bool = False,
+    read_columns: list[str] | None = None,
+    batch_size: int | None = None,
+    in_order: bool = True,
 ) -> tuple[list[DataFragment], list[Field]]:
-    """Every fragment with a new file for the new columns, and the schema with these columns."""
+    """Every fragment with a new file for the new columns, and the schema with these columns.
+
+    `in_order`: whether a function must be called for one fragment after the other, because it may depend on the order.
+    """
+    if isinstance(transforms, dict):
+        in_order = False
+        if (found := _merged_by_pylance(dataset, table, transforms, batch_size)) is not None:
+            return list(found.fragments), list(found.schema)
 
     def merged(one: LanceFragment) -> tuple[DataFragment, LanceSchema]:
         made, schema = one.merge_columns(transforms, columns=read_columns, batch_size=batch_size)
         return fragment(made), schema
 
-    with ThreadPoolExecutor(1 if one_by_one else at_once(dataset)) as threads:
+    with ThreadPoolExecutor(1 if in_order else at_once(dataset)) as threads:
         done = list(threads.map(merged, dataset.get_fragments()))
     if not done:
         raise StagingError(
@@ -251,6 +260,41 @@ def _merged(
             code="nothing_to_stage",
         )
     return [made for made, _ in done], lance_schema(done[-1][1])[0]
+
+
+def _merged_by_pylance(
+    dataset: lance.LanceDataset, table: ReadTable, transforms: dict[str, str], batch_size: int | None
+) -> Transaction.Merge | None:
+    """As `_merged`, by one call of pylance; None if it is not known to be faster, or has failed.
+
+    A call for each fragment plans the expressions again, which takes as long as computing some ten thousand rows. But
+    one call works on one fragment after the other, which takes longer where it waits for a store, or has much to
+    compute. It fails if others have changed rows since the dataset was opened.
+    """
+    packed = table.packed_fragments
+    if len(packed) < _MANY_FRAGMENTS or local_folder(dataset.uri) is None or dataset.latest_version != table.version:
+        return None
+    fragments = table.fragments()
+    if sum(one.physical_rows for one in fragments) > len(fragments) * _SMALL_FRAGMENT_ROWS:
+        return None
+    ids = [one.id for one in fragments]
+    names = sorted([*(one.name for one in table.top_fields), *transforms])
+
+    def expected(transaction: Transaction) -> bool:
+        merge = transaction.merge
+        return (
+            transaction.read_version == table.version
+            and [one.id for one in merge.fragments] == ids
+            and sorted(one.name for one in merge.schema if one.parent_id == -1) == names
+        )
+
+    try:
+        found = would_commit(
+            dataset, lambda opened: opened.add_columns(transforms, None, None, batch_size), expected=expected
+        )
+    except (OSError, RuntimeError, ValueError, StagingError):
+        return None
+    return None if found is None else found.merge
 
 
 def _with_null_columns(dataset: lance.LanceDataset, table: ReadTable, added: pa.Schema) -> list[Field]:
@@ -289,7 +333,7 @@ def _retyped(
     named = {id: _SQL_TYPES.get(str(kind)) for id, kind in retyped.items()}
     if all(named.values()):  # several times as fast as a function of Python
         casts = {temporary[id]: f"arrow_cast({quoted(old[id])}, '{kind}')" for id, kind in named.items()}
-        fragments, merged = _merged(dataset, casts, None, None)
+        fragments, merged = _merged(dataset, table, casts)
     else:
 
         @batch_udf(output_schema=new_schema)
@@ -297,7 +341,8 @@ def _retyped(
             columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
             return pa.RecordBatch.from_arrays(columns, schema=new_schema)
 
-        fragments, merged = _merged(dataset, cast, [old[id] for id in retyped], None)
+        read = [old[id] for id in retyped]
+        fragments, merged = _merged(dataset, table, cast, read_columns=read, in_order=False)
     new = {}
     for id, name in temporary.items():
         top = next(one for one in merged if one.parent_id == -1 and one.name == name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import time
 from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +26,15 @@ from committerd_common.uris import local_folder
 
 if TYPE_CHECKING:
     import lance
+    import numpy as np
     import pyarrow as pa
     from lance.fragment import FragmentMetadata, LanceFragment
 
 _WRITTEN_IN_TURN = 256
 """So many deletion files are written one after the other."""
+_SORTED_AT_ONCE = 1 << 20
+"""Rows."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def delete(
@@ -66,25 +71,47 @@ class RowOffsets:
 
     def __init__(self) -> None:
         self._of_fragment: dict[int, BitMap] = {}
+        self._waiting: list[np.ndarray] = []
+        """Row addresses that are not in `_of_fragment` yet. A scan yields a batch for each fragment that has rows, and
+        many such batches are sorted in faster together.
+        """
+        self._waiting_rows = 0
 
     def add(self, addresses: pa.UInt64Array) -> None:
         """Add the rows with these row addresses: the fragment's id in the upper 32 bits, the offset in the lower."""
+        self._waiting.append(addresses.to_numpy().copy())  # without the copy it keeps the whole batch in memory
+        self._waiting_rows += len(addresses)
+        if self._waiting_rows >= _SORTED_AT_ONCE:
+            self._sort_in()
+
+    def _sort_in(self) -> None:
         import numpy as np
 
-        values = addresses.to_numpy()
-        ids, offsets = values >> 32, values.astype(np.uint32)
-        # A scan yields the rows fragment by fragment, so there are few runs.
-        starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] + 1)) if len(ids) else ids
-        for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-            run = array("I", offsets[start:end].tobytes())
-            self._of_fragment.setdefault(int(ids[start]), BitMap()).update(run)
+        if not self._waiting_rows:
+            return
+        values = np.sort(np.concatenate(self._waiting), kind="stable")  # fast on runs that are sorted
+        self._waiting, self._waiting_rows = [], 0
+        ids = values >> np.uint64(32)
+        offsets = array("I", values.astype(np.uint32).tobytes())
+        starts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        ends = [*starts.tolist(), len(offsets)]
+        start = 0
+        for id, end in zip(ids[np.concatenate(([0], starts))].tolist(), ends, strict=True):
+            run = offsets[start:end]
+            if (known := self._of_fragment.get(id)) is None:
+                self._of_fragment[id] = BitMap(run)
+            else:
+                known.update(run)
+            start = end
 
     def counts(self) -> dict[int, int]:
         """The number of rows by fragment id."""
+        self._sort_in()
         return {id: len(offsets) for id, offsets in self._of_fragment.items()}
 
     def of(self, fragment_id: int) -> BitMap:
         """The offsets of a fragment's rows."""
+        self._sort_in()
         return self._of_fragment[fragment_id]
 
 
@@ -126,11 +153,14 @@ def _deleted_here(
         return [_write_deletions(folder, version, one, rows.of(one.id)) for one in some]
 
     parts = [touched[start : start + _WRITTEN_IN_TURN] for start in range(0, len(touched), _WRITTEN_IN_TURN)]
-    if len(parts) > 1:
-        with ThreadPoolExecutor(AT_ONCE_LOCAL) as threads:
-            written = list(threads.map(delete_from, parts))
+    began, worked = time.perf_counter(), time.thread_time()
+    written = [delete_from(part) for part in parts[:1]]
+    seconds, worked = time.perf_counter() - began, time.thread_time() - worked
+    if seconds < 2 * worked:  # threads of Python take turns, and help only where they wait for the disk
+        written += [delete_from(part) for part in parts[1:]]
     else:
-        written = [delete_from(part) for part in parts]
+        with ThreadPoolExecutor(AT_ONCE_LOCAL) as threads:
+            written += threads.map(delete_from, parts[1:])
     has_rows = list(zip(touched, itertools.chain.from_iterable(written), strict=True))
     return [one for one, has in has_rows if has], [one.id for one, has in has_rows if not has]
 
@@ -145,8 +175,11 @@ def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitM
     made = DeletionFile(
         file_type=DeletionFile.BITMAP, read_version=version, id=secrets.randbits(64), num_deleted_rows=len(deleted)
     )
-    with open(os.path.join(folder, deletion_key(one.id, made, staged=True)), "xb", 0) as new:
-        new.write(encode_bitmap(deleted))
+    new = os.open(os.path.join(folder, deletion_key(one.id, made, staged=True)), _NEW_FILE, 0o666)
+    try:
+        os.write(new, encode_bitmap(deleted))
+    finally:
+        os.close(new)
     one.deletion_file.CopyFrom(made)
     return True
 

@@ -19,8 +19,6 @@ conflict needlessly, and one of them is executed again.
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -34,6 +32,7 @@ from committerd_common.own_properties import KEYS
 
 if TYPE_CHECKING:
     import lance
+    import numpy as np
     import pyarrow as pa
 
 KEYS_MAX = 100_000
@@ -56,7 +55,10 @@ class KeyHashes:
         """`columns`: field id and Arrow field of each key column, as in the table. `most`: number of hashes to keep."""
         self._columns = sorted(columns, key=lambda column: column[0])
         self._most = most
-        self._hashes: set[int] = set()
+        self._hashes = _no_hashes()
+        """Different hashes, ascending."""
+        self._new: list[np.ndarray] = []
+        """Hashes that are not among them yet."""
         self.too_many = False
         """Whether there were more than `most` keys."""
         self.nulls = False
@@ -78,10 +80,22 @@ class KeyHashes:
             keys = self._distinct(batch.slice(start, _ROWS_AT_ONCE))
             self.too_many = keys.num_rows > self._most
             # Too many need no hashes; one of them shows whether keys of this type can be compared.
-            self._hashes.update(self._of(keys.slice(0, 1) if self.too_many else keys))
-            self.too_many = self.too_many or len(self._hashes) > self._most
+            self._remember(self._of(keys.slice(0, 1) if self.too_many else keys))
         if self.too_many:
-            self._hashes.clear()
+            self._hashes, self._new = _no_hashes(), []
+
+    def _remember(self, hashes: np.ndarray) -> None:
+        self._new.append(hashes[~_in_ascending(self._hashes, hashes)])
+        if len(self._hashes) + sum(map(len, self._new)) > self._most:  # of the new ones some may be the same
+            self.too_many = self.too_many or len(self._all()) > self._most
+
+    def _all(self) -> np.ndarray:
+        """The different hashes, ascending."""
+        import numpy as np
+
+        if self._new:
+            self._hashes, self._new = np.unique(np.concatenate([self._hashes, *self._new])), []
+        return self._hashes
 
     def _distinct(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The key columns of some rows; of many rows without those that repeat a key, where Arrow can group by it."""
@@ -114,16 +128,17 @@ class KeyHashes:
 
     def has_one_of(self, batch: pa.RecordBatch) -> bool:
         """Whether a row of the batch may have an added key; never False if a row has one."""
-        return self.too_many or not self._hashes.isdisjoint(self._of(batch))
+        return self.too_many or bool(_in_ascending(self._all(), self._of(batch)).any())
 
-    def _of(self, batch: pa.RecordBatch) -> Iterable[int]:
+    def _of(self, batch: pa.RecordBatch) -> np.ndarray:
         """The hash of each row's key."""
+        import numpy as np
+
         columns = [_encoded(batch, field) for _, field in self._columns]
         keys = columns[0] if len(columns) == 1 else map(b"".join, zip(*columns, strict=True))
-        digests = array("Q", b"".join([blake2b(key, digest_size=8).digest() for key in keys]))
-        if sys.byteorder == "big":
-            digests.byteswap()
-        return digests
+        # A BLAKE2b of many keys at once in numpy takes as long as this, which is nearly all in C.
+        digests = b"".join([blake2b(key, digest_size=8).digest() for key in keys])
+        return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
 
     def filter(self) -> Transaction.KeyExistenceFilter:
         """The filter over all added keys; if there were too many, a filter that overlaps with every other one."""
@@ -134,7 +149,7 @@ class KeyHashes:
             made.bloom.number_of_items = _BLOOM_ITEMS
             made.bloom.probability = _BLOOM_PROBABILITY
         else:
-            made.exact.key_hashes.extend(sorted(self._hashes))
+            made.exact.key_hashes.extend(self._all().tolist())
             made.exact.SetInParent()
         return made
 
@@ -196,7 +211,24 @@ def name_keys(transaction: Transaction, keys: Transaction.KeyExistenceFilter | N
         transaction.transaction_properties[KEYS] = b64encode(keys.SerializeToString(deterministic=True)).decode()
 
 
-def _encoded(batch: pa.RecordBatch, field: pa.Field) -> Iterator[bytes]:
+def _no_hashes() -> np.ndarray:
+    import numpy as np
+
+    return np.empty(0, np.uint64)
+
+
+def _in_ascending(known: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """For each of the asked values, whether it is among the known ones, which are ascending."""
+    import numpy as np
+
+    if not len(known):
+        return np.zeros(len(asked), np.bool_)
+    places = np.searchsorted(known, asked)
+    found: np.ndarray = known[np.minimum(places, len(known) - 1)] == asked
+    return found
+
+
+def _encoded(batch: pa.RecordBatch, field: pa.Field) -> Iterable[bytes]:
     """The encoded values of a key column. Raises `StagingError` for types that can't be compared or cast."""
     import pyarrow as pa
 
@@ -227,21 +259,21 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _values(column: pa.Array) -> Iterator[bytes]:
+def _values(column: pa.Array) -> Iterable[bytes]:
     import pyarrow as pa
 
     kind = column.type
     if (
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
     ):  # pyarrow 14 has no views
-        return (_prefixed(None if one is None else one.encode()) for one in column.to_pylist())
+        return _prefixed([None if one is None else one.encode() for one in column.to_pylist()])
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or str(kind) == "binary_view":
-        return (_prefixed(one) for one in column.to_pylist())
+        return _prefixed(column.to_pylist())
     if pa.types.is_boolean(kind):
-        return (_prefixed(None if one is None else bytes([one])) for one in column.to_pylist())
+        return _prefixed([None if one is None else bytes([one]) for one in column.to_pylist()])
     if str(kind) in _FLOAT_TYPES:
         shape = _FLOAT_TYPES[str(kind)]
-        return (_prefixed(None if one is None else _float(one, shape)) for one in column.to_pylist())
+        return _prefixed([None if one is None else _float(one, shape) for one in column.to_pylist()])
     return _fixed(column, kind.bit_width // 8)
 
 
@@ -251,17 +283,25 @@ def _float(value: float, shape: str) -> bytes:
     return struct.pack(shape, value + 0.0)  # -0.0 + 0.0 is 0.0
 
 
-def _fixed(column: pa.Array, width: int) -> Iterator[bytes]:
+def _fixed(column: pa.Array, width: int) -> list[bytes]:
     """Encoded values of a fixed-width type, from the column's buffer. `width`: in bytes."""
+    import numpy as np
+
+    if not len(column):
+        return []
     buffers: list[Any] = column.buffers()
     start = column.offset * width
-    memory = bytes(memoryview(buffers[1])[start : start + len(column) * width]) if len(column) else b""
     prefix = _PRESENT + struct.pack("<I", width)
-    values = (prefix + memory[place : place + width] for place in range(0, len(memory), width))
+    encoded = np.empty((len(column), len(prefix) + width), np.uint8)
+    encoded[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+    memory = np.frombuffer(buffers[1], np.uint8, len(column) * width, start)
+    encoded[:, len(prefix) :] = memory.reshape(len(column), width)
+    values: list[bytes] = encoded.view(f"V{encoded.shape[1]}")[:, 0].tolist()
     if not column.null_count:
         return values
-    return (one if present else _NULL for one, present in zip(values, column.is_valid().to_pylist(), strict=True))
+    return [one if present else _NULL for one, present in zip(values, column.is_valid().to_pylist(), strict=True)]
 
 
-def _prefixed(value: bytes | None) -> bytes:
-    return _NULL if value is None else _PRESENT + struct.pack("<I", len(value)) + value
+def _prefixed(values: Sequence[bytes | None]) -> list[bytes]:
+    prefixes = {size: _PRESENT + struct.pack("<I", size) for size in {len(one) for one in values if one is not None}}
+    return [_NULL if one is None else prefixes[len(one)] + one for one in values]
