@@ -24,6 +24,22 @@ _BUFFERS, _COMPRESSION = 2, 3
 _BLOCK, _BUFFER = "<qi4xq", "<qq"
 
 
+def only_values(body: bytes) -> range:
+    """The places of the last buffer of the first batch, if they are nothing else: neither another buffer, nor a part of
+    what says where buffers lie and how they are to be read. Otherwise an empty range.
+
+    Raises `MalformedError`.
+    """
+    end = len(body) - len(_MAGIC) - 4
+    footer = end - _number("<i", body, end)
+    place, head, _ = next(_structs(_BLOCK, body, _root(body, footer), _BATCHES))
+    is_compressed, buffers = _buffers(body, place)
+    *others, (offset, length) = ((place + head + offset, length) for offset, length in buffers)
+    is_apart = place + head <= offset and offset + length <= footer
+    is_apart = is_apart and all(start + size <= offset for start, size in others)
+    return range(offset + (8 if is_compressed else 0), offset + length) if is_apart else range(0)
+
+
 def decompressed_bytes(body: bytes) -> int:
     """The size of all buffers of all batches. Raises `MalformedError`."""
     end = len(body) - len(_MAGIC) - 4
@@ -35,18 +51,23 @@ def decompressed_bytes(body: bytes) -> int:
 
 def _in_batch(body: bytes, place: int, head: int) -> int:
     """The size of the buffers of the batch at this place, with a head of so many bytes."""
+    is_compressed, buffers = _buffers(body, place)
+    size = 0
+    for offset, length in buffers:
+        known = _number("<q", body, place + head + offset) if is_compressed and length > 0 else -1
+        size += length if known < 0 else known
+    return size
+
+
+def _buffers(body: bytes, place: int) -> tuple[bool, Iterator[tuple[int, ...]]]:
+    """Whether the buffers of the batch at this place are compressed, and (offset, length) of each."""
     is_new = _number("<i", body, place) == -1
     message = _root(body, place + (8 if is_new else 4))
     version, header = _field(body, message, _VERSION), _field(body, message, _HEADER)
     if version is None or header is None or _number("<h", body, version) != _VERSION_5:
         raise MalformedError("it is of an old version of the Arrow format")
     batch = header + _number("<I", body, header)
-    is_compressed = _field(body, batch, _COMPRESSION) is not None
-    size = 0
-    for offset, length in _structs(_BUFFER, body, batch, _BUFFERS):
-        known = _number("<q", body, place + head + offset) if is_compressed and length > 0 else -1
-        size += length if known < 0 else known
-    return size
+    return _field(body, batch, _COMPRESSION) is not None, _structs(_BUFFER, body, batch, _BUFFERS)
 
 
 def _root(body: bytes, place: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from committerd_common.arrow_file import decompressed_bytes
+from committerd_common.arrow_file import decompressed_bytes, only_values
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import DataFragment, DeletionFile
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _ARROW_BYTES_MAX = 4 * 1024 * 1024
 """Most bytes of the rows in a `.arrow` file: 1,048,576 rows. pylance writes a bitmap for more than 5,000."""
+
+_FRAMES_MAX, _FRAME_BYTES_MAX = 64, 4096
+_frames: dict[int, tuple[bytes, bytes]] = {}
+"""What stands before and behind the rows of an Arrow file that was read, by the size of the file. Files of as many rows
+differ only in these if they are not compressed, which files of a few rows are not.
+"""
 
 
 def decode_deletions(body: bytes, fragment: DataFragment, *, staged: bool) -> BitMap:
@@ -60,12 +66,17 @@ def _decode_bitmap(body: bytes) -> BitMap:
 
 
 def _decode_arrow(body: bytes) -> BitMap:
+    if len(body) in _frames:
+        before, behind = _frames[len(body)]
+        if body.startswith(before) and body.endswith(behind):
+            return _distinct(body[len(before) : len(body) - len(behind)])
     # The import takes 50 MiB, and these files are rare.
     import pyarrow as pa
 
     try:
         # Without threads, because handing a file of some bytes to one takes three times as long as reading it.
-        reader = pa.ipc.open_file(pa.py_buffer(body), options=pa.ipc.IpcReadOptions(use_threads=False))
+        whole = pa.py_buffer(body)
+        reader = pa.ipc.open_file(whole, options=pa.ipc.IpcReadOptions(use_threads=False))
         if reader.num_record_batches != 1:
             raise MalformedError(f"it has {reader.num_record_batches} batches; one is needed")
         _require_schema(reader.schema)
@@ -84,10 +95,29 @@ def _decode_arrow(body: bytes) -> BitMap:
     values = column.buffers()[1]
     # Not `to_numpy`, which imports pandas where it is installed: 0.2 s.
     offsets = memoryview(values)[4 * column.offset : 4 * (column.offset + len(column))] if len(column) else b""
-    rows = BitMap(array("I", bytes(offsets)))
-    if len(rows) != len(column):
-        raise MalformedError(f"{len(column) - len(rows)} of its row offsets occur more than once")
+    rows = _distinct(bytes(offsets))
+    if rows:
+        _remember_frame(body, values.address + 4 * column.offset - whole.address, len(offsets))
     return rows
+
+
+def _distinct(offsets: bytes) -> BitMap:
+    rows = BitMap(array("I", offsets))
+    if 4 * len(rows) != len(offsets):
+        raise MalformedError(f"{len(offsets) // 4 - len(rows)} of its row offsets occur more than once")
+    return rows
+
+
+def _remember_frame(body: bytes, place: int, size: int) -> None:
+    """Let files that differ from this good one only in their rows be read without Arrow.
+
+    `place`, `size`: of the rows in the file. Nothing is remembered if they are compressed, and so lie elsewhere in
+    memory, or if they might be read as anything else too.
+    """
+    values = only_values(body)
+    is_small = len(_frames) < _FRAMES_MAX and len(body) - size <= _FRAME_BYTES_MAX
+    if is_small and values.start <= place and place + size <= values.stop:
+        _frames[len(body)] = body[:place], body[place + size :]
 
 
 def _require_schema(schema: pa.Schema) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from committerd.errors import CorruptTable, InvalidRequest
+from committerd_common.arrow_file import only_values
 from committerd_common.deletion_file import decode_deletions, encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
 from tests.lance.format.golden_tables import TABLES, WRITERS, deletion_bytes, facts, manifest_file
@@ -92,6 +93,35 @@ def test_a_bitmap_is_read_as_it_was_written(rows: set[int]) -> None:
 def test_an_arrow_file_is_read_in_any_order_and_compression(compression: str | None) -> None:
     body = arrow_file([9, 2, 2**32 - 1, 4], compression=compression)
     assert decode_deletions(body, ARROW, staged=False) == BitMap([2, 4, 9, 2**32 - 1])
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_files_that_differ_in_their_rows_only_are_all_read_and_all_checked(compression: str | None) -> None:
+    for first in range(70):
+        for size in (1, 2, 3, 40):
+            rows = [*range(first + size, first, -1)]
+            assert decode_deletions(arrow_file(rows, compression=compression), ARROW, staged=False) == BitMap(rows)
+        assert "occur more than once" in fault(arrow_file([first, first], compression=compression), ARROW)
+        assert "are null" in fault(arrow_file([first, None, 2], compression=compression), ARROW)
+    other = arrow_file([1, 2], field=pa.field("row_ix", pa.uint32(), nullable=False), compression=compression)
+    assert len(other) == len(arrow_file([1, 2], compression=compression))
+    assert "its columns are" in fault(other, ARROW)
+
+
+def test_files_of_a_few_rows_are_read_without_arrow_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decode_deletions(arrow_file([5, 6, 7]), ARROW, staged=False) == BitMap([5, 6, 7])
+    with monkeypatch.context() as patched:
+        patched.delattr(pa.ipc, "open_file")
+        assert decode_deletions(arrow_file([7, 8, 2]), ARROW, staged=False) == BitMap([7, 8, 2])
+
+
+def test_a_file_whose_rows_lie_where_its_metadata_does_is_no_pattern_for_others() -> None:
+    """Its batch says that the rows lie where the batch says so itself."""
+    body = bytearray(arrow_file([5, 6, 7, 8]))
+    (offset,) = [place for place in range(len(body)) if body[place : place + 16] == struct.pack("<qq", 0, 16)]
+    assert only_values(bytes(body))
+    body[offset : offset + 8] = struct.pack("<q", -64)
+    assert not only_values(bytes(body))
 
 
 def test_an_empty_file_deletes_nothing() -> None:

@@ -245,7 +245,12 @@ def _merged(
     """
     if isinstance(transforms, dict):
         in_order = False
-        if (found := _merged_by_pylance(dataset, table, transforms, batch_size)) is not None:
+        names = [*(one.name for one in table.top_fields), *transforms]
+
+        def add(opened: lance.LanceDataset) -> None:
+            opened.add_columns(transforms, batch_size=batch_size)
+
+        if (found := _merged_by_pylance(dataset, table, add, names=names)) is not None:
             return list(found.fragments), list(found.schema)
 
     def merged(one: LanceFragment) -> tuple[DataFragment, LanceSchema]:
@@ -263,13 +268,18 @@ def _merged(
 
 
 def _merged_by_pylance(
-    dataset: lance.LanceDataset, table: ReadTable, transforms: dict[str, str], batch_size: int | None
+    dataset: lance.LanceDataset,
+    table: ReadTable,
+    change: Callable[[lance.LanceDataset], Any],
+    *,
+    names: Iterable[str],
 ) -> Transaction.Merge | None:
-    """As `_merged`, by one call of pylance; None if it is not known to be faster, or has failed.
+    """What one call of pylance would commit; None if it is not known to be faster, or has failed.
 
-    A call for each fragment plans the expressions again, which takes as long as computing some ten thousand rows. But
-    one call works on one fragment after the other, which takes longer where it waits for a store, or has much to
-    compute. It fails if others have changed rows since the dataset was opened.
+    `change`: makes the call. `names`: of all columns afterwards. Calls for each fragment plan the expressions again,
+    which takes as long as computing some ten thousand rows. But one call works on one fragment after the other, which
+    takes longer where it waits for a store, or has much to compute. It fails if others have changed rows since the
+    dataset was opened.
     """
     packed = table.packed_fragments
     if len(packed) < _MANY_FRAGMENTS or local_folder(dataset.uri) is None or dataset.latest_version != table.version:
@@ -277,21 +287,18 @@ def _merged_by_pylance(
     fragments = table.fragments()
     if sum(one.physical_rows for one in fragments) > len(fragments) * _SMALL_FRAGMENT_ROWS:
         return None
-    ids = [one.id for one in fragments]
-    names = sorted([*(one.name for one in table.top_fields), *transforms])
+    ids, sorted_names = [one.id for one in fragments], sorted(names)
 
     def expected(transaction: Transaction) -> bool:
         merge = transaction.merge
         return (
             transaction.read_version == table.version
             and [one.id for one in merge.fragments] == ids
-            and sorted(one.name for one in merge.schema if one.parent_id == -1) == names
+            and sorted(one.name for one in merge.schema if one.parent_id == -1) == sorted_names
         )
 
     try:
-        found = would_commit(
-            dataset, lambda opened: opened.add_columns(transforms, None, None, batch_size), expected=expected
-        )
+        found = would_commit(dataset, change, expected=expected)
     except (OSError, RuntimeError, ValueError, StagingError):
         return None
     return None if found is None else found.merge
@@ -318,33 +325,22 @@ def _retyped(
     dataset: lance.LanceDataset, table: ReadTable, fields: list[Field], retyped: Mapping[int, pa.DataType]
 ) -> tuple[list[DataFragment], list[Field]]:
     """Every fragment with a new file for the cast columns, and the schema with these in place of the old ones."""
-    import pyarrow as pa
-    from lance.udf import batch_udf
 
     old = {one.id: one.name for one in table.manifest.fields}
     renamed = {one.id: one.name for one in fields}
-    taken = set(old.values())
-    temporary = {id: _unused(f"{old[id]}_new", taken) for id in retyped}
 
-    new_schema = pa.schema(
-        [pa.field(temporary[id], kind, dataset.schema.field(old[id]).nullable) for id, kind in retyped.items()]
-    )
+    def alter(opened: lance.LanceDataset) -> None:
+        paths = {id: old[id] if old[id].isidentifier() else quoted(old[id]) for id in retyped}
+        casts: list[Any] = [{"path": paths[id], "data_type": kind} for id, kind in retyped.items()]
+        opened.alter_columns(*casts)
 
-    named = {id: _SQL_TYPES.get(str(kind)) for id, kind in retyped.items()}
-    if all(named.values()):  # several times as fast as a function of Python
-        casts = {temporary[id]: f"arrow_cast({quoted(old[id])}, '{kind}')" for id, kind in named.items()}
-        fragments, merged = _merged(dataset, table, casts)
+    found = _merged_by_pylance(dataset, table, alter, names=[one.name for one in table.top_fields])
+    if found is not None:
+        fragments, merged, called = list(found.fragments), list(found.schema), {id: old[id] for id in retyped}
     else:
-
-        @batch_udf(output_schema=new_schema)
-        def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
-            columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
-            return pa.RecordBatch.from_arrays(columns, schema=new_schema)
-
-        read = [old[id] for id in retyped]
-        fragments, merged = _merged(dataset, table, cast, read_columns=read, in_order=False)
+        fragments, merged, called = _cast_by_fragment(dataset, table, retyped)
     new = {}
-    for id, name in temporary.items():
+    for id, name in called.items():
         top = next(one for one in merged if one.parent_id == -1 and one.name == name)
         new[id] = [top, *_below(merged, top.id)]
     result: list[Field] = []
@@ -359,6 +355,35 @@ def _retyped(
         elif not any(one in _below(fields, id) for id in new):
             result.append(one)
     return fragments, result
+
+
+def _cast_by_fragment(
+    dataset: lance.LanceDataset, table: ReadTable, retyped: Mapping[int, pa.DataType]
+) -> tuple[list[DataFragment], list[Field], dict[int, str]]:
+    """As `_merged`, for the cast columns, and the temporary names of these by the old field id."""
+    import pyarrow as pa
+    from lance.udf import batch_udf
+
+    old = {one.id: one.name for one in table.manifest.fields}
+    taken = set(old.values())
+    temporary = {id: _unused(f"{old[id]}_new", taken) for id in retyped}
+    new_schema = pa.schema(
+        [pa.field(temporary[id], kind, dataset.schema.field(old[id]).nullable) for id, kind in retyped.items()]
+    )
+    named = {id: _SQL_TYPES.get(str(kind)) for id, kind in retyped.items()}
+    if all(named.values()):  # several times as fast as a function of Python
+        casts = {temporary[id]: f"arrow_cast({quoted(old[id])}, '{kind}')" for id, kind in named.items()}
+        fragments, merged = _merged(dataset, table, casts)
+    else:
+
+        @batch_udf(output_schema=new_schema)
+        def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+            columns = [batch.column(old[id]).cast(kind) for id, kind in retyped.items()]
+            return pa.RecordBatch.from_arrays(columns, schema=new_schema)
+
+        read = [old[id] for id in retyped]
+        fragments, merged = _merged(dataset, table, cast, read_columns=read, in_order=False)
+    return fragments, merged, temporary
 
 
 def _below(fields: Iterable[Field], parent: int) -> list[Field]:

@@ -128,8 +128,10 @@ def delete_rows(
     """
     folder = local_folder(dataset.uri)
     counts = rows.counts()
+    if not counts:
+        return [], []
     if folder is not None:
-        touched = [one for one in table.fragments() if one.id in counts]
+        touched = table.fragments_with(counts)
         if all(map(_is_here, touched)):
             return _deleted_here(folder, table.version, touched, rows)
     return _deleted_by_pylance(dataset, rows, predicate)

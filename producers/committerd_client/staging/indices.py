@@ -13,7 +13,7 @@ from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.stopped import would_commit
-from committerd_client.staging.transactions import new_transaction, read_table
+from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
 from committerd_common.index_details import encode_fragments, pack_details
 from committerd_common.messages import UUID, IndexMetadata, Transaction, VectorIndexDetails
 
@@ -55,7 +55,7 @@ def create_index(
         build: Any = opened.create_index if index_type.upper().startswith("IVF") else opened.create_scalar_index
         build(column, index_type, name=called, replace=replace, **parameters)
 
-    staged = _index_change(dataset, change, names=[called], uuid=uuid, properties=properties)
+    staged = _index_change(dataset, table, change, names=[called], uuid=uuid, properties=properties)
     if staged is None:
         raise StagingError(f"pylance built index {called!r} and had nothing to commit", code="index")
     return staged
@@ -92,7 +92,7 @@ def optimize_indices(
     Returns None if there is nothing to do. `names`: None = all indices. `options`: those of pylance, such as
     `num_indices_to_merge`, `retrain`. Raises `StagingError` for an index that the table does not have.
     """
-    read_table(dataset)
+    table = read_table(dataset)
     there = index_names(dataset)
     given = sorted(there if names is None else set(arguments.names(names, "names")))
     unknown = [name for name in given if name not in there]
@@ -103,6 +103,7 @@ def optimize_indices(
         return None
     return _index_change(
         dataset,
+        table,
         lambda opened: opened.optimize.optimize_indices(index_names=given, **options),
         names=given,
         uuid=uuid,
@@ -140,14 +141,13 @@ def add_index_segments(
 
 def _index_change(
     dataset: lance.LanceDataset,
+    table: ReadTable,
     change: Callable[[lance.LanceDataset], Any],
     *,
     names: list[str],
     uuid: str | None,
     properties: Mapping[str, str] | None,
 ) -> Staged | None:
-    table = read_table(dataset)
-
     def expected(transaction: Transaction) -> bool:
         operation = transaction.create_index
         named = {index.name for index in (*operation.new_indices, *operation.removed_indices)}

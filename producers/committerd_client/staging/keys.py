@@ -166,7 +166,7 @@ def keys_of(
     `on`: the key columns, as merges name them; they must be top-level columns of the table. `rows`: with at least these
     columns. With more than `keys_max` different keys the result stands for any key, and `append` leaves it out.
 
-    Hashing a million rows takes 1.3 s of one core. Raises `StagingError` for keys that can't be compared.
+    Hashing a million rows takes a second of one core. Raises `StagingError` for keys that can't be compared.
     """
     import pyarrow as pa
 

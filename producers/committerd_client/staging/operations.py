@@ -56,7 +56,7 @@ def data_replacement(
     table = read_table(dataset)
     if not isinstance(new_files, Mapping):
         raise TypeError(f"data_replacement takes a dict of files by fragment id, not {arguments.kind_of(new_files)}")
-    known = {one.id for one in table.fragments()}
+    known = {one.id for one in table.fragments_with(new_files)}
     unknown = sorted(new_files.keys() - known)
     if unknown or not new_files:
         raise StagingError(

@@ -8,6 +8,7 @@ committed. pylance 14 then removes the file; 4.0.0 leaves it to Lance's cleanup,
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -71,37 +72,72 @@ class _Watch:
     """The commit lock, and the transactions that it finds."""
 
     def __init__(self, dataset: lance.LanceDataset, expected: Callable[[Transaction], bool]) -> None:
-        from lance.file import LanceFileSession
-
-        self._files = LanceFileSession(dataset.uri, storage_options=dataset.latest_storage_options())
-        self._folder = local_folder(dataset.uri)
+        folder = local_folder(dataset.uri)
+        self._files = _Elsewhere(dataset) if folder is None else _Here(folder)
         self._expected = expected
-        self._before = set(self._files.list(_FOLDER))
+        self._before = set(self._files.names())
         self.found: list[Transaction] = []
         self.stopped = False
 
     @contextlib.contextmanager
     def lock(self, version: int) -> Iterator[None]:
-        # pylance calls this in a thread of its own, in which pylance itself can't be called.
-        reading = threading.Thread(target=self._look, daemon=True)
-        reading.start()
-        reading.join(_READ_SECONDS)
+        self._files.call(self._look)
         self.stopped = True
         raise _Stopped(f"version {version} is not to be committed here")
         yield  # makes it a context manager
 
     def _look(self) -> None:
-        new = sorted(set(self._files.list(_FOLDER)) - self._before)
-        read = [self._read(path) for path in new]
+        new = sorted(set(self._files.names()) - self._before)
+        read = [self._files.read(name) for name in new]
         self.found = [one for one in read if one is not None and self._expected(one)]
 
-    def _read(self, path: str) -> Transaction | None:
+
+class _Here:
+    """The transactions in a local folder, read without pylance."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder, _FOLDER)
+
+    def names(self) -> list[str]:
         try:
-            if self._folder is not None:
-                return Transaction.FromString(Path(self._folder, path).read_bytes())
+            return [name for name in os.listdir(self._folder) if name.endswith(".txn")]
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> Transaction | None:
+        """One of them; None if another writer has removed it."""
+        try:
+            return Transaction.FromString(Path(self._folder, name).read_bytes())
+        except OSError:
+            return None
+
+    def call(self, look: Callable[[], None]) -> None:
+        look()
+
+
+class _Elsewhere:
+    """The transactions in a store, read by pylance."""
+
+    def __init__(self, dataset: lance.LanceDataset) -> None:
+        from lance.file import LanceFileSession
+
+        self._files = LanceFileSession(dataset.uri, storage_options=dataset.latest_storage_options())
+
+    def names(self) -> list[str]:
+        return self._files.list(_FOLDER)
+
+    def read(self, name: str) -> Transaction | None:
+        """One of them; None if another writer has removed it."""
+        try:
             with tempfile.TemporaryDirectory() as folder:
                 here = Path(folder, "transaction")
-                self._files.download_file(path, str(here))
+                self._files.download_file(name, str(here))
                 return Transaction.FromString(here.read_bytes())
-        except OSError:  # another writer has removed its file
+        except OSError:
             return None
+
+    def call(self, look: Callable[[], None]) -> None:
+        """Call `look` from the lock. pylance enters it in a thread in which pylance itself can't be called."""
+        reading = threading.Thread(target=look, daemon=True)
+        reading.start()
+        reading.join(_READ_SECONDS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import uuid as uuids
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 
 _STABLE_ROW_IDS = 2  # Lance: feature_flags.rs
 _DETACHED = 1 << 63  # Lance: versions from here on are detached
+_DECODED_FOR_ONE = 32
+"""So many fragments are decoded to find one by its id, at most."""
 _BLOB = "lance-encoding:blob"
+
+
+def _id_of(packed: bytes) -> int:
+    return DataFragment.FromString(packed).id
 
 
 def new_uuid() -> str:
@@ -65,6 +72,22 @@ class ReadTable:
         decoded.version = self.version
         _refuse_unknown(decoded)
         return decoded.fragments
+
+    def fragments_with(self, ids: Collection[int]) -> list[DataFragment]:
+        """The fragments that have these ids, decoded; other ids are ignored. Raises `StagingError` as `fragments` does.
+
+        Decodes few others if few are asked for.
+        """
+        found: list[DataFragment] = []
+        if len(ids) * _DECODED_FOR_ONE < len(self.packed_fragments):
+            # In the manifest ids ascend, unless a writer has ordered the fragments in another way.
+            for id in sorted(ids):
+                place = bisect_left(self.packed_fragments, id, key=_id_of)
+                found.extend(map(DataFragment.FromString, self.packed_fragments[place : place + 1]))
+            if [one.id for one in found] == sorted(ids):
+                _refuse_unknown(Manifest(version=self.version, fragments=found))
+                return found
+        return [one for one in self.fragments() if one.id in ids]
 
     @property
     def stable_row_ids(self) -> bool:
