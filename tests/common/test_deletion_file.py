@@ -12,7 +12,7 @@ from pyroaring import BitMap, BitMap64
 
 from committerd.errors import CorruptTable, InvalidRequest
 from committerd_common.arrow_file import only_values
-from committerd_common.deletion_file import decode_deletions, encode_bitmap
+from committerd_common.deletion_file import Frames, decode_deletions, encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
 from tests.lance.format.golden_tables import TABLES, WRITERS, deletion_bytes, facts, manifest_file
 
@@ -48,9 +48,9 @@ def arrow_file(
     return sink.getvalue()
 
 
-def fault(body: bytes, of: DataFragment) -> str:
+def fault(body: bytes, of: DataFragment, frames: Frames | None = None) -> str:
     with pytest.raises(CorruptTable) as caught:
-        decode_deletions(body, of, staged=False)
+        decode_deletions(body, of, staged=False, frames=frames)
     assert caught.value.code == "deletion_file"
     return str(caught.value)
 
@@ -97,22 +97,25 @@ def test_an_arrow_file_is_read_in_any_order_and_compression(compression: str | N
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_files_that_differ_in_their_rows_only_are_all_read_and_all_checked(compression: str | None) -> None:
+    frames: Frames = {}
     for first in range(70):
         for size in (1, 2, 3, 40):
             rows = [*range(first + size, first, -1)]
-            assert decode_deletions(arrow_file(rows, compression=compression), ARROW, staged=False) == BitMap(rows)
-        assert "occur more than once" in fault(arrow_file([first, first], compression=compression), ARROW)
-        assert "are null" in fault(arrow_file([first, None, 2], compression=compression), ARROW)
+            body = arrow_file(rows, compression=compression)
+            assert decode_deletions(body, ARROW, staged=False, frames=frames) == BitMap(rows)
+        for bad, message in [([first, first], "occur more than once"), ([first, None, 2], "are null")]:
+            assert message in fault(arrow_file(bad, compression=compression), ARROW, frames)
     other = arrow_file([1, 2], field=pa.field("row_ix", pa.uint32(), nullable=False), compression=compression)
     assert len(other) == len(arrow_file([1, 2], compression=compression))
-    assert "its columns are" in fault(other, ARROW)
+    assert "its columns are" in fault(other, ARROW, frames)
 
 
 def test_files_of_a_few_rows_are_read_without_arrow_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert decode_deletions(arrow_file([5, 6, 7]), ARROW, staged=False) == BitMap([5, 6, 7])
+    frames: Frames = {}
+    assert decode_deletions(arrow_file([5, 6, 7]), ARROW, staged=False, frames=frames) == BitMap([5, 6, 7])
     with monkeypatch.context() as patched:
         patched.delattr(pa.ipc, "open_file")
-        assert decode_deletions(arrow_file([7, 8, 2]), ARROW, staged=False) == BitMap([7, 8, 2])
+        assert decode_deletions(arrow_file([7, 8, 2]), ARROW, staged=False, frames=frames) == BitMap([2, 7, 8])
 
 
 def test_a_file_whose_rows_lie_where_its_metadata_does_is_no_pattern_for_others() -> None:

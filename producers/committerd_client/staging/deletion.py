@@ -19,7 +19,7 @@ from committerd_client.staging.equalities import asked_values
 from committerd_client.staging.fragments import AT_ONCE_LOCAL, at_once, fragment, opened_fragments
 from committerd_client.staging.key_cache import KeyCache
 from committerd_client.staging.transactions import ReadTable, read_table
-from committerd_common.deletion_file import decode_deletions, encode_bitmap
+from committerd_common.deletion_file import Frames, decode_deletions, encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile
 from committerd_common.paths import DELETIONS, deletion_key
 from committerd_common.uris import local_folder
@@ -151,8 +151,10 @@ def _deleted_here(
     """
     os.makedirs(os.path.join(folder, DELETIONS), exist_ok=True)
 
+    frames: Frames = {}
+
     def delete_from(some: list[DataFragment]) -> list[bool]:
-        return [_write_deletions(folder, version, one, rows.of(one.id)) for one in some]
+        return [_write_deletions(folder, version, one, rows.of(one.id), frames) for one in some]
 
     parts = [touched[start : start + _WRITTEN_IN_TURN] for start in range(0, len(touched), _WRITTEN_IN_TURN)]
     began, worked = time.perf_counter(), time.thread_time()
@@ -167,11 +169,11 @@ def _deleted_here(
     return [one for one, has in has_rows if has], [one.id for one, has in has_rows if not has]
 
 
-def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitMap) -> bool:
+def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitMap, frames: Frames) -> bool:
     """Give a fragment a deletion file with these rows and those that are deleted already; False if none is left."""
     if one.HasField("deletion_file"):
         with open(os.path.join(folder, deletion_key(one.id, one.deletion_file, staged=False)), "rb", 0) as old:
-            deleted = deleted | decode_deletions(old.read(), one, staged=False)
+            deleted = deleted | decode_deletions(old.read(), one, staged=False, frames=frames)
     if len(deleted) == one.physical_rows:
         return False
     made = DeletionFile(

@@ -94,7 +94,9 @@ class KeyHashes:
         import numpy as np
 
         if self._new:
-            self._hashes, self._new = np.unique(np.concatenate([self._hashes, *self._new])), []
+            ascending = np.sort(np.concatenate([self._hashes, *self._new]))
+            is_first = np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]
+            self._hashes, self._new = ascending[is_first], []
         return self._hashes
 
     def _distinct(self, batch: pa.RecordBatch) -> pa.RecordBatch:
