@@ -103,8 +103,9 @@ def test_files_that_differ_in_their_rows_only_are_all_read_and_all_checked(compr
             rows = [*range(first + size, first, -1)]
             body = arrow_file(rows, compression=compression)
             assert decode_deletions(body, ARROW, staged=False, frames=frames) == BitMap(rows)
-        for bad, message in [([first, first], "occur more than once"), ([first, None, 2], "are null")]:
-            assert message in fault(arrow_file(bad, compression=compression), ARROW, frames)
+        twice = arrow_file([first, first], compression=compression)
+        assert "occur more than once" in fault(twice, ARROW, frames)
+        assert "are null" in fault(arrow_file([first, None, 2], compression=compression), ARROW, frames)
     other = arrow_file([1, 2], field=pa.field("row_ix", pa.uint32(), nullable=False), compression=compression)
     assert len(other) == len(arrow_file([1, 2], compression=compression))
     assert "its columns are" in fault(other, ARROW, frames)

@@ -154,7 +154,7 @@ def _deleted_here(
     frames: Frames = {}
 
     def delete_from(some: list[DataFragment]) -> list[bool]:
-        return [_write_deletions(folder, version, one, rows.of(one.id), frames) for one in some]
+        return [_write_deletions(folder, version, one, rows.of(one.id), frames=frames) for one in some]
 
     parts = [touched[start : start + _WRITTEN_IN_TURN] for start in range(0, len(touched), _WRITTEN_IN_TURN)]
     began, worked = time.perf_counter(), time.thread_time()
@@ -169,7 +169,7 @@ def _deleted_here(
     return [one for one, has in has_rows if has], [one.id for one, has in has_rows if not has]
 
 
-def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitMap, frames: Frames) -> bool:
+def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitMap, *, frames: Frames) -> bool:
     """Give a fragment a deletion file with these rows and those that are deleted already; False if none is left."""
     if one.HasField("deletion_file"):
         with open(os.path.join(folder, deletion_key(one.id, one.deletion_file, staged=False)), "rb", 0) as old:
