@@ -278,9 +278,10 @@ def _staging(size: int, indexed: bool) -> Callable[[_Values, Plan], tuple[str, b
         for helper, pair in PAIRS.items():
             if indexed or not pair.needs_index:
                 case = staging.case(helper, size, indexed)
-                ratios[helper] = value("committerd", case, "seconds") / value("pylance", case, "seconds")
+                ratios[helper] = [value("committerd", case, which) for which in ("ratio", "processor_ratio")]
         worst = sorted(ratios, key=lambda helper: ratios[helper], reverse=True)[:3]
-        return ", ".join(f"{helper} {ratios[helper]:.2f}x" for helper in worst), ratios[worst[0]] <= 1.1
+        told = [f"{helper} {ratios[helper][0]:.2f}x (processor {ratios[helper][1]:.2f}x)" for helper in worst]
+        return ", ".join(told), ratios[worst[0]][0] <= 1.1
 
     return judge
 

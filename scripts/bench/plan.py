@@ -48,7 +48,7 @@ class Plan:
     upserts_each: int = 15
     upsert_rows: int = 20
 
-    staging: Mapping[int, int] = field(default_factory=lambda: {300: 5, 3000: 3, 30_000: 3})
+    staging: Mapping[int, int] = field(default_factory=lambda: {300: 9, 3000: 5, 30_000: 2})
     """Fragments in the table -> how often each helper is called."""
 
     start_versions: int = 10_000
@@ -154,7 +154,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         + start
         + plan.burst_behind * 10,
         "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20),
-        "staging": 30 + sum(10 + 0.012 * size for size in plan.staging) * 2,
+        "staging": 30 + sum(20 + 0.01 * size * min(times, 3) for size, times in plan.staging.items()) * 2,
         "start": 60 + plan.start_versions * plan.start_members * 1.2e-5 + runs * 60,
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
         "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),

@@ -180,14 +180,18 @@ class Helpers:
         """Create an index on the key."""
         self._table.create_scalar_index(KEY, "BTREE")
 
-    def measure(self, *, name: str, times: int) -> tuple[list[Took], list[Took]]:
-        """Return what the helper's calls and pylance's calls took; both are called in turn."""
+    def measure(self, *, name: str, times: int, warm: bool) -> tuple[list[Took], list[Took]]:
+        """Return what the helper's calls and pylance's calls took; both are called in turn.
+
+        `warm`: whether to call the helper once more before each pair, and not only before the first one.
+        """
         pair = PAIRS[name]
         ours, theirs = [], []
         for number in range(min(times, pair.most)):
             if pair.before is not None:
                 self._call(pair.before, number)
-            self._call(pair.ours, number)  # so that what comes now finds the caches that pylance's call finds
+            if warm or not number:
+                self._call(pair.ours, number)  # so that what comes now finds the caches that pylance's call finds
             ours.append(self._call(pair.ours, number))
             theirs.append(self._call(pair.theirs, number))
         return ours, theirs
