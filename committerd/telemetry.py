@@ -399,6 +399,12 @@ class Telemetry:
             ended=HOLD_ENDINGS,
         )
         self.hold_seconds = metrics.count("committerd_hold_seconds_total", "Time that commits spent in holds.")
+        self.precedences = metrics.count(
+            "committerd_precedences_total",
+            "Refused transactions that had precedence over what contradicts them: their re-executions arrived, or the "
+            "time was up.",
+            ended=HOLD_ENDINGS,
+        )
 
     def _state(self, metrics: _Catalogue) -> None:
         self.active = metrics.level("committerd_active", "1 while this member commits, 0 while it stands by.")

@@ -223,6 +223,12 @@ ANSWERS = Row(
             description="Commits waited for the next try of a transaction that was refused twice.",
         ),
         Panel(
+            title="Precedences",
+            queries=[by_label("committerd_precedences_total", "ended")],
+            unit="ops",
+            description="Refused upserts and deletes that went before others of the same rows or keys.",
+        ),
+        Panel(
             title="Share of the time spent in holds",
             queries=[Query(expr=rate("committerd_hold_seconds_total"))],
             unit="percentunit",

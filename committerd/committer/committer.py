@@ -112,8 +112,9 @@ class Committer:
         self._pace = pace
         self._stopping = False
         self._last_put = self._last_refusals = float("-inf")
-        self._refusal_interval = pace.refusal_interval
-        self._holding = Holding(parts.telemetry, hold_max=pace.hold_max)
+        self._refusal_interval = 0.0
+        """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
+        self._holding = Holding(parts.telemetry, parts.former.precedence, hold_max=pace.hold_max)
         run_max = 1 if pace.interval_min else RUN_MAX
         self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, run_max=run_max)
         self._refused_code = ""
@@ -257,9 +258,11 @@ class Committer:
         group = run[0].group
         few = group.settles < self._parts.former.options.limits.records
         if few and not group.members and not turn.held_for:
-            wait = self._last_refusals + self._refusal_interval - anyio.current_time()
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
-            # such commits, and a producer that is refused in it must be able to retry before it ends.
+            # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
+            # shorter if a producer waits for its refusal in order to execute its transaction again.
+            least = 0.0 if run[0].contradicting else self._pace.refusal_interval
+            wait = self._last_refusals + max(least, self._refusal_interval) - anyio.current_time()
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
         return run
@@ -299,7 +302,10 @@ class Committer:
         }
         for timing in timings.values():
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
-        later = self._holding.to_hold_back(refusals, parts.intake.pending)
+        settled = {entry.offset for _, entry in entries}
+        self._holding.note_retries([p.retry_of for p in parts.intake.waiting_retries() if p.offset in settled])
+        contradicting = {offset: change for made in settlement.made for offset, change in made.contradicting.items()}
+        later = self._holding.to_hold_back(refusals, parts.intake.pending, contradicting)
 
         def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
             batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)
@@ -426,7 +432,7 @@ class Committer:
             telemetry.refusal_only_versions.add()
             self._last_refusals = anyio.current_time()
             # At most 5 % of the time is spent on versions that commit nothing.
-            self._refusal_interval = max(self._pace.refusal_interval, min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX))
+            self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
         telemetry.app_marks.set(len(group.marks))
         for cause, count in zip(MARK_ENDINGS, draft.dropped_marks, strict=True):
             telemetry.app_marks_dropped.add(count, cause=cause)

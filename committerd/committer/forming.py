@@ -23,6 +23,7 @@ from committerd.committer.putting import FormedVersion
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.format.kind import Kind
+from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
@@ -42,10 +43,11 @@ from committerd.queue.grouping import (
 from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
+from committerd.queue.precedence import Precedence
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import goes_ahead
-from committerd.table.judge import contradicted, places_of
+from committerd.table.judge import contradicted, has_precedence, places_of
 from committerd.table.prepare import (
     Allowed,
     Judged,
@@ -117,6 +119,8 @@ class _Forming:
     refusals: list[Refusal] = field(default_factory=list)
     refused: dict[str, list[Refusal]] = field(default_factory=dict)
     """The refusals by uuid."""
+    contradicting: dict[int, RowChange] = field(default_factory=dict)
+    """As `FormedVersion.contradicting`."""
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
@@ -171,6 +175,7 @@ class Former:
     world: World
     telemetry: Telemetry
     containment: Containment
+    precedence: Precedence
     caution: _Caution = field(default_factory=_Caution)
     file_check_timing: FileCheckTiming = "alone"
     """When the files of records are checked, if they are."""
@@ -332,6 +337,8 @@ class Former:
                     if not _records_alike(decision, forming):
                         break
                     decision = _after_members(decision, forming, version=head.version + 1)
+                    if isinstance(decision, Judged) and pending.retry_of is None:
+                        decision = self._after_first(decision, version=head.version)
                 if not isinstance(decision, Refused) and pending.offset not in held:
                     self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
@@ -455,6 +462,13 @@ class Former:
             self._count_conflicts(request, judged)
         return judged
 
+    def _after_first(self, judged: Judged, *, version: int) -> Judged | Rejected:
+        """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
+        if judged.change is None:
+            return judged
+        first = self.precedence.contradicts(judged.change, anyio.current_time())
+        return judged if first is None else has_precedence(first, judged, version=version)
+
     def _prepare_options(self, request: Request, pending: Pending, now_ms: int, *, as_member: bool) -> PrepareOptions:
         options, envelope = self.options, request.envelope
         if pending.checked_files is not None and anyio.current_time() - pending.checked_files.at > _CHECKED_SECONDS_MAX:
@@ -521,6 +535,9 @@ class Former:
             refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
         forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
+        will_retry = request is not None and request.envelope.will_retry
+        if will_retry and isinstance(refused, Rejected) and refused.change is not None:
+            forming.contradicting[pending.offset] = refused.change
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
     async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> FormedVersion:
@@ -569,6 +586,7 @@ class Former:
             after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
             newest=forming.newest,
             round_end=forming.round_end,
+            contradicting=forming.contradicting,
             dropped_marks=dropped_marks(forming.marks, marks),
         )
 

@@ -1,4 +1,4 @@
-"""Holds back the outcomes of refused transactions until a hold begins for their re-executions.
+"""Holds back the outcomes of refused transactions until a hold begins for their re-executions, or it is their turn.
 
 A held-back refusal is already in the table. Until its outcome is published, the group offset does not pass it, so the
 next Start publishes it if this process crashes.
@@ -6,16 +6,18 @@ next Start publishes it if this process crashes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
 
 from committerd.committer.intake import Pending
 from committerd.committer.publisher import OutcomeBatch
+from committerd.lance.rows.change import RowChange
 from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
-from committerd.queue.turns import Turns
+from committerd.queue.precedence import Precedence
+from committerd.queue.turns import HoldEnding, Turns
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Refusal
 from committerd_common.request import Request
@@ -34,10 +36,11 @@ class Turn:
 
 
 class Holding:
-    """`Turns`, with a clock, metrics, and the outcomes that are held back."""
+    """`Turns` and `Precedence`, with a clock, metrics, and the outcomes that are held back."""
 
-    def __init__(self, telemetry: Telemetry, *, hold_max: float) -> None:
+    def __init__(self, telemetry: Telemetry, precedence: Precedence, *, hold_max: float) -> None:
         self._telemetry = telemetry
+        self._precedence = precedence
         self._turns = Turns(hold_max)
         self._held_back: dict[str, list[tuple[int, OutcomeBatch]]] = {}
         """By uuid of the refused transaction: offset and held-back outcome of each of its records.
@@ -64,19 +67,33 @@ class Holding:
         first = min((offset for some in self._held_back.values() for offset, _ in some), default=position.next_offset)
         return replace(position, next_offset=min(first, position.next_offset)), version
 
-    def to_hold_back(self, refusals: Iterable[Refusal], pending: Iterable[Pending]) -> set[int]:
-        """Return the offsets of those refused records whose outcomes are to be held back."""
+    def note_retries(self, retries: Iterable[str | None]) -> None:
+        """Note that re-executions were committed or refused; `retries` are the refused uuids that they name."""
+        ended = self._precedence.settled(uuid for uuid in retries if uuid is not None)
+        self._telemetry.precedences.add(ended, ended=HoldEnding.ARRIVED.value)
+
+    def to_hold_back(
+        self, refusals: Iterable[Refusal], pending: Iterable[Pending], contradicting: Mapping[int, RowChange]
+    ) -> set[int]:
+        """Return the offsets of those refused records whose outcomes are to be held back.
+
+        `contradicting`: as `FormedVersion.contradicting`.
+        """
         refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
             return refused
         return {
             one.offset
             for one in pending
-            if one.offset in refused and isinstance(one.decoded, Request) and self._waits(one.decoded)
+            if one.offset in refused
+            and isinstance(one.decoded, Request)
+            and self._waits(one.decoded, contradicting.get(one.offset))
         }
 
-    def _waits(self, request: Request) -> bool:
-        attempt = request.envelope.attempt
+    def _waits(self, request: Request, change: RowChange | None) -> bool:
+        attempt, now = request.envelope.attempt, anyio.current_time()
+        if change is not None and self._precedence.takes(change, attempt, now):
+            return self._precedence.refused(request.uuid, change, attempt=attempt, now=now)
         return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt)
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
@@ -99,7 +116,9 @@ class Holding:
         if before:
             self._turns.pause(anyio.current_time())
         self._left = frozenset()
-        uuids = self._turns.begin(anyio.current_time())
+        now = anyio.current_time()
+        self._telemetry.precedences.add(self._precedence.expire(now), ended=HoldEnding.EXPIRED.value)
+        uuids = [*self._precedence.due(now), *self._turns.begin(now)]
         due = [batch for uuid in uuids for _, batch in self._held_back.pop(uuid, ())]
         return Turn(publish=due, held_for=frozenset(self._turns.held_for), seconds=self._seconds_left(retries))
 
@@ -113,12 +132,14 @@ class Holding:
 
     def patience(self, seconds: float) -> float:
         """Return how long to wait for records: `seconds`, or less if a hold can begin before."""
-        until = self._turns.seconds_until(anyio.current_time())
-        return seconds if until is None else min(seconds, until)
+        now = anyio.current_time()
+        untils = (self._turns.seconds_until(now), self._precedence.seconds_until(now))
+        return min([seconds, *(until for until in untils if until is not None)])
 
     def end(self) -> list[OutcomeBatch]:
         """End the assignment: returns all outcomes that were held back."""
         self._turns.forget()
+        self._precedence.forget()
         self._left = frozenset()
         held_back = [batch for some in self._held_back.values() for _, batch in some]
         self._held_back.clear()

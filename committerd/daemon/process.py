@@ -37,6 +37,7 @@ from committerd.committer.starting import Starter
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
+from committerd.queue.precedence import Precedence
 from committerd.queue.published import acknowledgement
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
@@ -217,6 +218,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             world=world,
             telemetry=around.telemetry,
             containment=containment,
+            precedence=Precedence(settings.commit.hold_seconds_max),
             file_check_timing=_file_check_timing(options, around.store),
         ),
         file_checker=FileChecker(

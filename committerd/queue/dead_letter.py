@@ -18,7 +18,7 @@ OVERHEAD_BYTES = 64 * 1024
 """The bytes by which a record of the dead letter topic may exceed one of the staged topic: room for added headers."""
 _CUT = frozenset({f"{HEADER_PREFIX}headers", f"{HEADER_PREFIX}key-bytes"})
 """A letter that has one of these headers lacks some of the record's own headers, or its key."""
-_NOT_REPLAYED = frozenset({"replay-of", "attempt", "retry-of"})
+_NOT_REPLAYED = frozenset({"replay-of", "attempt", "retry-of", "will-retry"})
 """Headers that a replay leaves out: `replay-of` names an earlier replay; `attempt` and `retry-of` mark a re-execution,
 which goes before waiting records, and the replay of a dead letter does not.
 """

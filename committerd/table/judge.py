@@ -446,7 +446,8 @@ async def _as_member(
     """Judge a Delete or Update as a member of a version of several; None if it must be a version of its own."""
     deciding = since.found.deciding if since is not None else None
     if since is not None and deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
-        return _conflict(case, since, deciding)
+        refused = _conflict(case, since, deciding)
+        return replace(refused, change=await _contradicting(case, latest, transaction, since, deciding))
     if since is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
         return await _as_followed_member(case, latest, transaction, since)
     judged = Judged(transaction=transaction, found=since.found if since is not None else NOTHING_FOUND)
@@ -458,10 +459,28 @@ async def _as_member(
     if has_stable_row_ids(latest.outline):
         await case.do(lambda: require_rows_moved(judged.transaction, then))
     now = excerpt(latest, judged.transaction)
-    known = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
-    if isinstance(known, RowConflict):
-        return _row_conflict(known, since.found if since is not None else NOTHING_FOUND, latest.version)
+    known, conflict = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
+    if conflict is not None:
+        refused = _row_conflict(conflict, since.found if since is not None else NOTHING_FOUND, latest.version)
+        return replace(refused, change=known)
     return replace(judged, change=known)
+
+
+async def _contradicting(
+    case: _Case, latest: ManifestFile, transaction: Transaction, since: _Since, deciding: Checked
+) -> RowChange | None:
+    """What a Delete or Update does to the rows that contradicts a committed one; None if that is not known."""
+    if deciding.verdict is not Verdict.RETRYABLE or deciding.theirs not in (Kind.DELETE, Kind.UPDATE):
+        return None
+    then = since.then
+    change = await case.do(lambda: row_change(transaction, then))
+    if change is None:
+        return None
+    try:
+        known, _ = await with_rows(change, Manifest(), case.places(latest), limits=case.options.file_limits)
+    except RequestError:  # it is refused anyway
+        return None
+    return known
 
 
 async def _as_followed_member(
@@ -480,9 +499,10 @@ async def _as_followed_member(
         await case.do(lambda: require_rows_moved(judged.transaction, now))
     written = {key: BitMap.deserialize(body) for key, body in judged.files.items()}
     places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
-    known = await with_rows(change, now, places, limits=case.options.file_limits)
-    if isinstance(known, RowConflict):
-        return _row_conflict(known, since.found, latest.version)
+    known, conflict = await with_rows(change, now, places, limits=case.options.file_limits)
+    if known is None or conflict is not None:
+        assert conflict is not None
+        return replace(_row_conflict(conflict, since.found, latest.version), change=known)
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
     touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
     return replace(judged, files={}, change=replace(known, touched=touched))
@@ -499,6 +519,26 @@ def contradicted(contradiction: Contradiction, judged: Judged, *, version: int) 
         conflicting_operation=contradiction.kind,
         rule=contradiction.rule,
         found=judged.found,
+        change=judged.change,
+    )
+
+
+def has_precedence(first: RowChange, judged: Judged, *, version: int) -> Rejected:
+    """The refusal of a transaction that contradicts one that was refused before, and is executed again first.
+
+    `version`: the latest one.
+    """
+    return Rejected(
+        status=Status.RETRYABLE,
+        reason="row_conflict",
+        message=f"this transaction contradicts an earlier {first.kind} that was refused and is executed again, which "
+        f"goes first: both change the same row, or insert the same key. Read version {version} or a later one and do "
+        "the work again",
+        conflicting_version=version,
+        conflicting_operation=first.kind,
+        rule="row",
+        found=judged.found,
+        change=judged.change,
     )
 
 

@@ -20,9 +20,10 @@ from committerd_common.messages import DataFragment, Manifest
 
 async def with_rows(
     change: RowChange, latest: Manifest, places: Places, *, limits: FileLimits
-) -> RowChange | RowConflict:
-    """Return the change with the rows that it deletes; a conflict if the latest version has lost one of them already.
+) -> tuple[RowChange | None, RowConflict | None]:
+    """Return the change with the rows that it deletes, and the conflict if the latest version has lost one of them.
 
+    The change is None if its rows can't be determined, which is a conflict too.
     `latest`: an excerpt of the latest version with the fragments that the change names. Raises as `read_deletions`.
     """
     now = {fragment.id: fragment for fragment in latest.fragments}
@@ -45,10 +46,10 @@ async def with_rows(
     await for_each(list(change.touched), read)
     for found in rows.values():
         if isinstance(found, RowConflict):
-            return found
+            return None, found
     conflict = clash(dict(sorted(both.items())))
     known = {id: some for id, some in rows.items() if not isinstance(some, RowConflict)}
-    return conflict or change.with_rows(known)
+    return change.with_rows(known), conflict
 
 
 async def recorded(group: RowGroup, latest: Manifest, places: Places, *, file_ids: Iterator[int]) -> Recorded:

@@ -241,7 +241,7 @@ class CommitClient(TableCalls):
         limit = self._seconds(timeout)
         until = _until(limit)
         plain_function(reexecute, coroutines=True)
-        tries = Attempts(transaction, asked_for(asked), most=attempts)
+        tries = Attempts(transaction, asked_for(asked), most=attempts, reexecutes=reexecute is not None)
         while True:
             try:
                 return tries.counted(await self._commit(tries.work, tries.asking, limit, until))

@@ -115,6 +115,7 @@ class Asking:
     deadline: datetime | None = None
     attempt: int | None = None
     retry_of: str | None = None
+    will_retry: bool = False
     traceparent: str | None = None
 
 
@@ -226,6 +227,8 @@ def _encode(asking: Asking, staged: Staged | None) -> list[tuple[str, bytes]]:
         texts["attempt"] = str(asking.attempt)
     if asking.retry_of is not None:
         texts["retry-of"] = asking.retry_of
+    if asking.will_retry:
+        texts["will-retry"] = "true"
     if asking.traceparent is not None:
         texts["traceparent"] = asking.traceparent
     return [(name, text.encode()) for name, text in texts.items()]

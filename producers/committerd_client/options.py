@@ -45,6 +45,10 @@ class CommitOptions(TypedDict, total=False):
     """Number of the execution: 1 for the first, more after each `RetryableConflict`. `reexecute` sets it."""
     retry_of: str | None
     """The uuid of the refused transaction. `reexecute` sets it."""
+    will_retry: bool
+    """Whether the producer executes the transaction again if it is refused RETRYABLE: then others that contradict it
+    wait for that. `reexecute` sets it.
+    """
     traceparent: str | None
     """W3C trace context."""
 

@@ -64,10 +64,11 @@ AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
 class Attempts:
     """The tries of one commit. Reads no clock and does no I/O; `CommitClient` and `SyncCommitClient` drive it."""
 
-    def __init__(self, work: Work, asking: Asking, *, most: int) -> None:
-        self.work, self.asking = work, asking
-        """The work and the options of the next try."""
+    def __init__(self, work: Work, asking: Asking, *, most: int, reexecutes: bool) -> None:
+        """`reexecutes`: whether there is a function that executes the work again, at most `most` times in all."""
         self._most = arguments.attempts(most)
+        self.work, self.asking = work, replace(asking, will_retry=True) if reexecutes and most > 1 else asking
+        """The work and the options of the next try."""
         self._count = 1
         self._first = asking.attempt or 1
 
@@ -116,6 +117,7 @@ class Attempts:
             traceparent=self.asking.traceparent,
             attempt=asked.attempt,
             retry_of=asked.error.uuid,
+            will_retry=self._count < self._most,
         )
         self.work = work
 

@@ -167,7 +167,7 @@ class SyncCommitClient:
         seconds = running.client._seconds(timeout)
         until = None if seconds is None else time.monotonic() + seconds
         plain_function(reexecute, coroutines=False)
-        tries = Attempts(transaction, asked_for(asked), most=attempts)
+        tries = Attempts(transaction, asked_for(asked), most=attempts, reexecutes=reexecute is not None)
         while True:
             once = partial(_commit_once, tries.work, tries.asking, seconds=seconds, left=_left(until))
             try:

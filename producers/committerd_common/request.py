@@ -63,6 +63,7 @@ class Envelope:
     deadline_ms: int | None = None
     attempt: int = 1
     retry_of: str | None = None
+    will_retry: bool = False
     replay_of: str | None = None
     outcome_partition: int = 0
     claim: ClaimCheck | None = None
@@ -161,6 +162,7 @@ def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
         deadline_ms=_number(texts, "deadline-ms"),
         attempt=_number(texts, "attempt", least=1) or 1,
         retry_of=_uuid(texts, "retry-of"),
+        will_retry=_flag(texts, "will-retry"),
         replay_of=texts.get("replay-of"),
         outcome_partition=known.outcome_partition,
         claim=_claim(texts),
@@ -293,6 +295,7 @@ _KNOWN = frozenset(
         "traceparent",
         "transaction-file",
         "transaction-sha256",
+        "will-retry",
     }
 )
 _ASKING = _KNOWN - {"dataset", "outcome-partition", "producer", "traceparent"}

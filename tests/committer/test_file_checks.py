@@ -26,6 +26,7 @@ from committerd.errors import StoreUnavailable
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue, Record
 from committerd.queue.position import Position
+from committerd.queue.precedence import Precedence
 from committerd.stores.local import LocalStore
 from committerd.table.staged_files import CheckedFiles
 from committerd.table.versions import Table
@@ -99,6 +100,7 @@ class Bench:
             world=world(random=random.Random(0)),
             telemetry=telemetry,
             containment=Containment(telemetry),
+            precedence=Precedence(0.0),
             file_check_timing=file_check_timing,
         )
         self.next_offset = 0

@@ -31,6 +31,7 @@ from committerd.committer.loading import Loading, load
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import start_of
+from committerd.queue.precedence import Precedence
 from committerd.queue.rounds import part_of
 from committerd.stores.port import Created
 from committerd.table.prepare import ANYTHING, Rejected, World
@@ -150,6 +151,7 @@ async def by_round(root: Path, staged: Sequence[Transaction]) -> tuple[list[str]
         ),
         telemetry=telemetry,
         containment=Containment(telemetry),
+        precedence=Precedence(0.0),
         file_check_timing="together",
     )
     intake = Intake(cast(Queue, None))

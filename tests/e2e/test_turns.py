@@ -198,6 +198,20 @@ async def test_upserts_win_while_others_append(scene: Scene) -> None:
     assert not load.wrong_rows(scene.table.uri, chosen, measured)
 
 
+async def test_writers_of_one_row_get_their_turn_one_after_the_other(scene: Scene) -> None:
+    chosen = load.Load(upserts=24, upserters=4, appends_per_second=20, timeout=240, names_keys=True, shares_row=True)
+    load.create(scene.table.uri, chosen)
+    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX="20")
+    async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
+        place = load.Place(servers=scene.topics.servers, dataset=scene.name, uri=scene.table.uri)
+        measured = await load.run(client, place, chosen)
+    assert (len(measured.upserts), measured.lost, measured.not_appended) == (24, [], {})
+    assert measured.attempts()[-1] == 2
+    assert not load.wrong_rows(scene.table.uri, chosen, measured)
+    assert daemon.metric("committerd_precedences_total", ended="arrived") > 5
+    assert holds(daemon, "arrived") == 0
+
+
 def test_a_transaction_too_large_for_kafka_is_committed_from_beside_the_table(scene: Scene) -> None:
     scene.table.create()
     scene.started()

@@ -97,6 +97,27 @@ class TestChange:
         assert known.touched[0].read == change.touched[0].read
         assert (change.bytes, known.bytes) == (0, 2)
 
+    def test_contradicts_what_could_not_share_a_version_with_it(self) -> None:
+        rng, found = random.Random(1), list[bool]()
+        for _ in range(500):
+            one, other = (
+                replace(
+                    deleting(
+                        {id: rng.sample(range(20), 4) for id in rng.sample(range(4), rng.randint(0, 2))},
+                        removed=rng.sample(range(4, 8), rng.randint(0, 1)),
+                        kind=Kind.UPDATE,
+                    ),
+                    keys=key_filter(exact(*rng.sample(range(20), 3))),
+                )
+                for _ in range(2)
+            )
+            found.append(one.contradicts(other))
+            assert found[-1] == other.contradicts(one) == (group_of(one).contradiction(other) is not None)
+        assert 100 < sum(found) < 400
+        assert deleting({}, removed=[1]).contradicts(deleting({1: [3]}))
+        assert deleting({1: [3]}).contradicts(deleting({}, removed=[1]))
+        assert not updating(7).contradicts(deleting({1: [3]}))
+
     @pytest.mark.parametrize(
         "staged",
         [

@@ -35,6 +35,9 @@ class Producers:
         """The operations that are staged first; random ones follow."""
         self.only_rows = False
         """Whether most of the random ones delete rows of fragments."""
+        self._retrying = random.Random(f"{world.seed} will-retry")
+        self.will_retry: float = self._retrying.choice((0.0, 0.5, 1.0))
+        """The share of changes of rows whose producers say that they execute them again; some do, and some do not."""
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -91,7 +94,9 @@ class Producers:
         if self.plan:
             return self.plan.pop(0)
         if self.only_rows:
-            return self.rng.choices((self._rows, self._unit_of_rows, self._unit, self._append), (14, 2, 2, 2))[0]()
+            kinds = (self._rows, self._unit_of_rows, self._unit, self._append)
+            kind = self.rng.choices(kinds, (14, 2, 2, 2))[0]
+            return self._retry() if self._retrying.random() < self.will_retry / 4 else kind()
         (kind,) = self.rng.choices(list(self._kinds), list(self._kinds.values()))
         return kind()
 
@@ -180,7 +185,12 @@ class Producers:
         if fate < 0.1:
             lies = dict.fromkeys(made.deletions, bytes(BitMap([0, 1, 2, 3, 4, 5, 6, 7]).serialize()))
             return Staged(value=made.value, files=made.files, deletions=lies)
+        if self._retrying.random() < self.will_retry:
+            return self._with_headers(made, headers(will_retry="true"))
         return made
+
+    def _with_headers(self, made: Staged, given: list[Header]) -> Staged:
+        return Staged(value=made.value, headers=given, files=made.files, deletions=made.deletions)
 
     def _unit_of_rows(self) -> Staged:
         """A unit of work that deletes rows."""
@@ -190,7 +200,7 @@ class Producers:
             return self._unit()
         self._app_versions[app_id] += 1
         given = headers(app_id=app_id, app_version=self._app_versions[app_id], app_run="first")
-        return Staged(value=made.value, headers=given, files=made.files, deletions=made.deletions)
+        return self._with_headers(made, given)
 
     def rows(self, version: int, *, upsert: bool | None = None) -> Staged | None:
         """A Delete of some rows of this version, or an upsert; None if it has no fragment with many rows."""
@@ -254,6 +264,11 @@ class Producers:
         refused = [o.uuid for o in self.world.auditor.answers.values() if o.status == RETRYABLE]
         if not refused:
             return self._append()
+        if self._retrying.random() < self.will_retry:
+            made = self.rows(self._read_version() or 1)
+            if made is not None:
+                given = headers(attempt=2, retry_of=self._retrying.choice(refused[-3:]), will_retry="true")
+                return self._with_headers(made, given)
         paths = self._paths(1)
         transaction = staging.append(self._uuid(), paths, read_version=self._read_version())
         attempt = self.rng.randint(2, 3)

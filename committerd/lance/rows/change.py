@@ -62,6 +62,20 @@ class RowChange:
         """The estimated memory of the rows."""
         return sum(_ROW_BYTES * len(one.rows) for one in self.touched.values())
 
+    def contradicts(self, other: RowChange) -> bool:
+        """Whether both delete the same row, or may insert the same key, so that one has to be executed again.
+
+        Rows are compared by where they were at each one's read version: a row that a Rewrite moved in between is taken
+        for another one.
+        """
+        if self.keys is not None and other.keys is not None and self.keys.may_share_a_key(other.keys):
+            return True
+        removed, theirs = set(self.removed), set(other.removed)
+        if not removed.isdisjoint(other.fragments) or not theirs.isdisjoint(self.touched):
+            return True
+        less, more = sorted((self.touched, other.touched), key=len)
+        return any(id in more and one.rows.intersect(more[id].rows) for id, one in less.items())
+
 
 def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | None:
     """What a transaction does to the rows of the table; None if it does anything else, or if that is not known.

@@ -1,0 +1,102 @@
+"""Writers of the same rows that execute again what is refused, or don't: everything is settled, whatever happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from committerd.lance.rows.change import RowChange
+from committerd.queue.precedence import Precedence
+from committerd_common.messages import RETRYABLE
+from tests.simulation.chaos import Chaos
+from tests.simulation.faults import Rates
+from tests.simulation.producers import Producers
+from tests.simulation.staging import Staged, headers
+from tests.simulation.world import Report, Scenario, World, simulate
+
+SCENARIO = Scenario(
+    records=100,
+    seconds=20,
+    rates=Rates(latency=0.02),
+    events={Chaos.crash: 1.0, Chaos.hand_over: 1.0},
+    event_seconds=8.0,
+)
+
+
+class Upserters(Producers):
+    """Writers that change the same few rows. One of twenty does not execute again what is refused."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.plan = [self.plain() for _ in range(2)]
+        self._gone: set[str] = set()
+
+    def _next(self) -> Staged:
+        if self.plan:
+            return self.plan.pop(0)
+        answers = self.world.auditor.answers.values()
+        refused = [one.uuid for one in answers if one.status == RETRYABLE and one.uuid not in self._gone]
+        retry_of = self.rng.choice(refused) if refused else None
+        version = self._read_version() if retry_of else self._read_version(stale=True)
+        made = self.rows(version or 1)
+        if made is None:
+            return self._append()
+        if retry_of is None:
+            return self._with_headers(made, headers(will_retry="true"))
+        self._gone.add(retry_of)
+        if self.rng.random() < 0.05:
+            return self._append()
+        return self._with_headers(made, headers(attempt=2, retry_of=retry_of, will_retry="true"))
+
+
+def run(seed: int) -> Report:
+    def prepare(world: World) -> None:
+        world.producers = Upserters(world)
+
+    return simulate(seed, SCENARIO, prepare=prepare)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts what precedence does."""
+    counter: Counter[str] = Counter()
+    due, contradicts, settled, expire = Precedence.due, Precedence.contradicts, Precedence.settled, Precedence.expire
+
+    def counted_due(self: Precedence, now: float) -> list[str]:
+        uuids = due(self, now)
+        counter["waited"] += len(uuids)
+        return uuids
+
+    def counted_contradicts(self: Precedence, change: RowChange, now: float) -> RowChange | None:
+        first = contradicts(self, change, now)
+        counter["refused early"] += first is not None
+        return first
+
+    def counted_settled(self: Precedence, retries: list[str]) -> int:
+        count = settled(self, retries)
+        counter["arrived"] += count
+        return count
+
+    def counted_expire(self: Precedence, now: float) -> int:
+        count = expire(self, now)
+        counter["expired"] += count
+        return count
+
+    monkeypatch.setattr(Precedence, "due", counted_due)
+    monkeypatch.setattr(Precedence, "contradicts", counted_contradicts)
+    monkeypatch.setattr(Precedence, "settled", counted_settled)
+    monkeypatch.setattr(Precedence, "expire", counted_expire)
+    return counter
+
+
+def test_everything_is_settled(seen: Counter[str]) -> None:
+    for seed in range(12):
+        report = run(seed)
+        assert report.violation is None, report.text()
+    assert min(seen[what] for what in ("waited", "refused early", "arrived", "expired")) > 5, seen
+
+
+def test_a_refusal_that_is_not_published_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Precedence, "due", lambda self, now: [])
+    assert any(run(seed).violation is not None for seed in range(5))
