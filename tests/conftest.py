@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 import pytest
+from hypothesis import settings
 
 from harness import PartMissingError
 from harness.child import ChildProcess, Launch
@@ -25,6 +26,9 @@ from harness.s3 import Minio, S3Endpoint, s3_server
 from harness.toxiproxy import Toxiproxy
 
 Part = TypeVar("Part")
+
+settings.register_profile("committerd", deadline=None)  # how long an example takes depends on what else runs
+settings.load_profile("committerd")
 
 
 def _part(part: contextlib.AbstractContextManager[Part]) -> Iterator[Part]:

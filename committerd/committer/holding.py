@@ -69,8 +69,8 @@ class Holding:
 
     def note_retries(self, retries: Iterable[str | None]) -> None:
         """Note that re-executions were committed or refused; `retries` are the refused uuids that they name."""
-        ended = self._precedence.settled(uuid for uuid in retries if uuid is not None)
-        self._telemetry.precedences.add(ended, ended=HoldEnding.ARRIVED.value)
+        if arrived := self._precedence.settled(uuid for uuid in retries if uuid is not None):
+            self._telemetry.precedences.add(arrived, ended=HoldEnding.ARRIVED.value)
 
     def to_hold_back(
         self, refusals: Iterable[Refusal], pending: Iterable[Pending], contradicting: Mapping[int, RowChange]
@@ -117,7 +117,8 @@ class Holding:
             self._turns.pause(anyio.current_time())
         self._left = frozenset()
         now = anyio.current_time()
-        self._telemetry.precedences.add(self._precedence.expire(now), ended=HoldEnding.EXPIRED.value)
+        if expired := self._precedence.expire(now):
+            self._telemetry.precedences.add(expired, ended=HoldEnding.EXPIRED.value)
         uuids = [*self._precedence.due(now), *self._turns.begin(now)]
         due = [batch for uuid in uuids for _, batch in self._held_back.pop(uuid, ())]
         return Turn(publish=due, held_for=frozenset(self._turns.held_for), seconds=self._seconds_left(retries))

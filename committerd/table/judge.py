@@ -447,7 +447,7 @@ async def _as_member(
     deciding = since.found.deciding if since is not None else None
     if since is not None and deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
         refused = _conflict(case, since, deciding)
-        return replace(refused, change=await _contradicting(case, latest, transaction, since, deciding))
+        return replace(refused, change=await _contradicting(case, transaction, since, latest=latest))
     if since is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
         return await _as_followed_member(case, latest, transaction, since)
     judged = Judged(transaction=transaction, found=since.found if since is not None else NOTHING_FOUND)
@@ -467,10 +467,15 @@ async def _as_member(
 
 
 async def _contradicting(
-    case: _Case, latest: ManifestFile, transaction: Transaction, since: _Since, deciding: Checked
+    case: _Case, transaction: Transaction, since: _Since, *, latest: ManifestFile
 ) -> RowChange | None:
     """What a Delete or Update does to the rows that contradicts a committed one; None if that is not known."""
-    if deciding.verdict is not Verdict.RETRYABLE or deciding.theirs not in (Kind.DELETE, Kind.UPDATE):
+    deciding = since.found.deciding
+    if (
+        deciding is None
+        or deciding.verdict is not Verdict.RETRYABLE
+        or deciding.theirs not in (Kind.DELETE, Kind.UPDATE)
+    ):
         return None
     then = since.then
     change = await case.do(lambda: row_change(transaction, then))
