@@ -279,6 +279,18 @@ def test_a_reader_is_read_once_and_its_keys_are_those_of_a_table(uri: str) -> No
     assert staging.merge_insert(base, table.to_batches()[0], on="id").inserted == 46
 
 
+def test_the_keys_of_many_rows_are_those_of_few(uri: str) -> None:
+    base = lance.dataset(uri)
+    many = rows(*range(2, 20_000))
+    merged = staging.merge_insert(base, many, on="id")
+    assert (merged.inserted, merged.updated) == (19_996, 2)
+    assert merged.transaction.update.inserted_rows == staging.keys_of(base, "id", many)
+    wrong = pa.table({"id": [[one] for one in range(20_000)], "text": ["x"] * 20_000})
+    with pytest.raises(staging.StagingError) as caught:
+        staging.merge_insert(base, wrong, on="id")
+    assert caught.value.code == "key_type"
+
+
 def test_a_merge_without_effect_says_so(uri: str) -> None:
     nothing = staging.merge_insert(lance.dataset(uri), rows(9), on="id", when_not_matched_insert_all=False)
     assert not nothing.changes

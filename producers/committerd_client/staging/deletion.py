@@ -181,7 +181,9 @@ def _write_deletions(folder: str, version: int, one: DataFragment, deleted: BitM
     )
     new = os.open(os.path.join(folder, deletion_key(one.id, made, staged=True)), _NEW_FILE, 0o666)
     try:
-        os.write(new, encode_bitmap(deleted))
+        body = memoryview(encode_bitmap(deleted))
+        while body:
+            body = body[os.write(new, body) :]
     finally:
         os.close(new)
     one.deletion_file.CopyFrom(made)

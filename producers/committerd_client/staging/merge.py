@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
 
+_HASHED_ASIDE = 5000
+"""So many rows and more are hashed while pylance works, on another core: a microsecond each."""
 _UPDATE_MODES = {
     "rewrite_rows": Transaction.REWRITE_ROWS,
     "rewrite_columns": Transaction.REWRITE_COLUMNS,
@@ -221,15 +224,22 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
 
 
 def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
-    """Run pylance's merge, and collect the keys of the rows in the same pass."""
+    """Run pylance's merge, and collect the keys of the rows in the same pass, or of many rows at the same time."""
     import pyarrow as pa
 
     if isinstance(source, pa.RecordBatchReader):
         with Stream(source.schema, hashes.adding(source)).being_read() as reader:
             planned = builder.execute_uncommitted(reader)
-    else:
+    elif source.num_rows < _HASHED_ASIDE:
         hashes.add_all(source)
         planned = builder.execute_uncommitted(source)
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            hashing = thread.submit(hashes.add_all, source)
+            try:
+                planned = builder.execute_uncommitted(source)
+            finally:
+                hashing.result()  # its error says more than that of pylance
     if hashes.nulls and not _keeps_null_keys():
         raise StagingError(
             "rows have nulls in the key, and this pylance loses such rows: leave them out, or add them with "
