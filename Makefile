@@ -71,7 +71,7 @@ takeover: setup ## 100 takeovers under load: 50 after a clean stop, 50 after kil
 outage: setup ## Kafka is away for five minutes under load, in each way; `make outage ARGS="--seconds 30 --how killed"`
 	LANCE_LOG=error .venv/bin/python -m scripts.outage $(ARGS)
 
-maintain-soak: setup ## Five minutes of writes and reads with and without maintenance, and while all is killed; `make maintain-soak ARGS="--seconds 60"`
+maintain-soak: setup ## Writes and reads with and without maintenance, and while all is killed; an hour: `make maintain-soak ARGS="--steady --seconds 3600"`
 	LANCE_LOG=error .venv/bin/python -m scripts.maintenance_soak $(ARGS)
 
 bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS="--only fragments"`

@@ -236,6 +236,11 @@ class MaintenanceTelemetry:
             "committerd_maintenance_unneeded_bytes",
             "Size of the files that no version and no waiting record names, after the last cleanup.",
         )
+        self.oldest_read_version = metrics.level(
+            "committerd_maintenance_oldest_read_version",
+            "Lowest version at which a record was read that waited at the last cleanup; it and all later ones stay. "
+            "The latest version if no record waited.",
+        )
         self.descriptions: Sequence[Description] = tuple(metrics.descriptions)
         ProcessCollector(registry=registry)
 

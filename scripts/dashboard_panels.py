@@ -501,6 +501,15 @@ MAINTENANCE = Row(
         ),
         Panel(title="Versions after the last cleanup", queries=[Query(expr=level("committerd_maintenance_versions"))]),
         Panel(
+            title="Oldest version that a waiting record reads",
+            queries=[
+                Query(expr=level("committerd_maintenance_oldest_read_version"), legend="{{dataset}} at a cleanup"),
+                Query(expr=level("committerd_table_version"), legend="{{dataset}} latest version"),
+            ],
+            description="No version from the oldest one on is deleted. While its line stays level, a record waits that "
+            "was read long ago.",
+        ),
+        Panel(
             title="Bytes of the table",
             queries=[
                 Query(expr=level("committerd_maintenance_stored_bytes"), legend="{{dataset}} all files"),

@@ -74,7 +74,7 @@ class MaintainSettings(SettingsGroup):
         default=600.0,
         gt=0,
         le=86_400,
-        description="Time between two cleanups; longer if one takes more than a tenth of it.",
+        description="Time between two cleanups; longer if one takes more than half of it.",
     )
     keep_hours: float = Field(
         default=24.0,

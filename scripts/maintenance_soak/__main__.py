@@ -13,6 +13,7 @@ from harness.kafka import kafka_broker
 from harness.scene import Scene
 from scripts.maintenance_soak.figures import table_of
 from scripts.maintenance_soak.soak import beside_and_without, soak, targets_of
+from scripts.maintenance_soak.steady import Wish, steady
 
 _HOUR_SECONDS = 15.0
 """An hour of maintain.keep_hours in the part that compares."""
@@ -26,12 +27,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="time of both parts together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills-only", action="store_true", help="leave out the part that compares throughput")
+    parser.add_argument("--steady", action="store_true", help="the part with steady rates alone")
+    parser.add_argument("--appends", type=float, default=300.0, help="a second, with --steady; default %(default)s")
+    parser.add_argument("--upserts", type=float, default=20.0, help="a second, with --steady; default %(default)s")
+    parser.add_argument("--deletes", type=float, default=20.0, help="a second, with --steady; default %(default)s")
     given = parser.parse_args()
     rng = random.Random(given.seed)
     problems: list[str] = []
     kill_seconds = given.seconds if given.kills_only else given.seconds / 2
     with tempfile.TemporaryDirectory(prefix="committerd-soak-") as folder, kafka_broker() as kafka:
         servers = kafka.bootstrap_servers
+        if given.steady:
+            return _steady(Path(folder), servers, given)
         if not given.kills_only:
             problems += _compare(Path(folder), servers, given.seconds / 2, rng)
         (Path(folder) / "killed").mkdir()
@@ -39,6 +46,17 @@ def main() -> int:
             found = soak(scene, servers, seconds=kill_seconds, rng=rng)
             print("\n".join(["", "Everything is killed:", *found.lines()]))
             problems += found.problems
+    return 1 if problems else 0
+
+
+def _steady(folder: Path, servers: str, given: argparse.Namespace) -> int:
+    wish = Wish(
+        seconds=given.seconds, appends=given.appends, upserts=given.upserts, deletes=given.deletes, seed=given.seed
+    )
+    (folder / "steady").mkdir()
+    with Scene(kafka=servers, name="steady", folder=folder / "steady") as scene:
+        problems = steady(scene, servers, wish, tell=lambda line: print(line, flush=True))
+    print("\n".join(problems or ["no problem"]))
     return 1 if problems else 0
 
 
@@ -51,7 +69,7 @@ def _compare(folder: Path, servers: str, seconds: float, rng: random.Random) -> 
         targets = targets_of(_HOUR_SECONDS)
         beside, without = beside_and_without((first, second), servers, seconds=seconds, rng=rng, targets=targets)
     worst = targets.worst(beside.samples, after=beside.seconds * _SETTLED_SHARE)
-    said = ", ".join(f"{what} {times:.2f}" for what, times in worst.items())
+    said = ", ".join(f"{what} {times:.2f}" for what, (times, _) in worst.items())
     print("\n".join(["With maintenance beside it:", *beside.lines(), *table_of(beside.samples, targets)]))
     print(f"at most, in times of its target, after a sixth of the time: {said}")
     print("\n".join(["", "Without, before it and after it:", *without.lines(), *table_of(without.samples, targets)]))

@@ -7,20 +7,21 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import lance
+import pyarrow.compute as pc
 
 from harness.lance_table import run_in_4
 from harness.scene import Scene
 from scripts.maintenance_soak.table import values_of, wrong_rows
 
 _READ_IN_4 = """
-import json, sys, lance
+import json, sys, lance, pyarrow.compute as pc
 uri, places = sys.argv[1], json.loads(sys.argv[2])
 found = []
 for branch, version in places:
     table = lance.dataset(uri)
     table = table.checkout_version((branch, version) if branch else version)
     rows = table.to_table()
-    found.append([rows.num_rows, sum(rows["id"].to_pylist()), sum(rows["value"].to_pylist())])
+    found.append([rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in ("id", "value"))])
 print(json.dumps(found))
 """
 Place = tuple[str | None, int | str | None]
@@ -61,7 +62,7 @@ def check_places(scene: Scene, tagged: Mapping[str, int], branches: Mapping[str,
             problems.append(f"{branch or ''} {version or ''} can't be read: {error}")
             here.append([0, 0, 0])
             continue
-        here.append([rows.num_rows, sum(rows["id"].to_pylist()), sum(rows["value"].to_pylist())])
+        here.append([rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in ("id", "value"))])
         if wrong := wrong_rows(rows):
             problems.append(f"{branch or ''} {version or ''} has wrong vectors: {wrong[:10]}")
         expected = branches.get(branch) if branch else tagged.get(str(version))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -91,13 +93,16 @@ class Targets:
         place = bisect.bisect_right([one.second for one in samples], at.second - self.window_seconds)
         return samples[max(place - 1, 0)]
 
-    def worst(self, samples: Sequence[Sample], *, after: float) -> dict[str, float]:
-        """How many times its target each figure was at most, in the samples after so many seconds."""
+    def worst(self, samples: Sequence[Sample], *, after: float) -> dict[str, tuple[float, float]]:
+        """How many times its target each figure was at most, in the samples after so many seconds, and in which second.
+
+        Without such samples all are 0.
+        """
         late = [one for one in samples if one.second >= after]
         return {
-            "fragments": max((one.fragments / self.fragments for one in late), default=0),
-            "versions": max((one.versions / self.versions(samples, one) for one in late), default=0),
-            "bytes": max((one.bytes / self.bytes(samples, one) for one in late), default=0),
+            "fragments": max(((one.fragments / self.fragments, one.second) for one in late), default=(0, 0)),
+            "versions": max(((one.versions / self.versions(samples, one), one.second) for one in late), default=(0, 0)),
+            "bytes": max(((one.bytes / self.bytes(samples, one), one.second) for one in late), default=(0, 0)),
         }
 
 
@@ -129,14 +134,16 @@ def files_of(folder: Path, *, new_seconds: float) -> Files:
     """What is below the folder now."""
     since = time.time() - new_seconds
     manifests = size = new = 0
-    for path in folder.rglob("*"):
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            continue
-        if path.is_dir():
-            continue
-        size += found.st_size
-        new += found.st_size * (found.st_mtime >= since)
-        manifests += path.suffix == ".manifest"
+    folders = [str(folder)]
+    while folders:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(entry.path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found = entry.stat()
+                    size += found.st_size
+                    new += found.st_size * (found.st_mtime >= since)
+                    manifests += entry.name.endswith(".manifest")
     return Files(manifests=manifests, bytes=size, new_bytes=new)

@@ -94,8 +94,8 @@ class Killer:
         self.next_at = time.monotonic() + self.rng.uniform(*_KILL_SECONDS)
 
 
-def maintainer_of(scene: Scene, kafka: str, targets: Targets) -> Daemon:
-    """`committerd maintain` with short hours for this dataset; not started."""
+def maintainer_of(scene: Scene, kafka: str, targets: Targets, **others: str) -> Daemon:
+    """`committerd maintain` with short hours for this dataset; not started. `others`: settings as in `Scene.daemon`."""
     settings = {
         "MAINTAIN__INTERVAL_SECONDS": "0.2",
         "MAINTAIN__CLEANUP_SECONDS": str(targets.cleanup_seconds),
@@ -104,6 +104,7 @@ def maintainer_of(scene: Scene, kafka: str, targets: Targets) -> Daemon:
         "MAINTAIN__KEEP_HOURS": "1",
         "MAINTAIN__KEEP_VERSIONS": str(targets.keep_versions),
         "MAINTAIN__RECLAIM_HOURS": str(_RECLAIM_HOURS),
+        **others,
     }
     return Daemon(
         name=scene.name,
@@ -111,11 +112,12 @@ def maintainer_of(scene: Scene, kafka: str, targets: Targets) -> Daemon:
         kafka=kafka,
         settings=settings,
         log=scene.folder / "maintain.log",
-        command=(*_short_hours(targets), "maintain"),
+        command=(*short_hours(targets), "maintain"),
     )
 
 
-def _short_hours(targets: Targets) -> tuple[str, ...]:
+def short_hours(targets: Targets) -> tuple[str, ...]:
+    """The start of a command line: committerd with hours of this length."""
     return sys.executable, "-m", "scripts.maintenance_soak.hours", str(targets.hour_seconds)
 
 
@@ -230,7 +232,7 @@ def _end(
 
     def command(*words: str) -> str:
         done = subprocess.run(
-            [*_short_hours(targets), *words],
+            [*short_hours(targets), *words],
             env=maintainer.environment,
             capture_output=True,
             text=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import lance
 import numpy as np
@@ -14,6 +14,7 @@ from committerd_client import staging
 from committerd_client.staging.keys import KeyHashes
 from committerd_common.messages import Transaction
 
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 DIMENSIONS = 8
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64()), ("vector", pa.list_(pa.float32(), DIMENSIONS))])
 STORAGE: Final = "2.0"
@@ -27,16 +28,32 @@ INDICES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 def rows(values: Mapping[int, int]) -> pa.Table:
     """Rows with these values by id. The vector of a row follows from id and value."""
-    vectors = np.concatenate([_vector(id_, value) for id_, value in values.items()] or [np.empty(0, np.float32)])
-    columns = [pa.array(values.keys(), pa.int64()), pa.array(values.values(), pa.int64())]
-    return pa.table([*columns, pa.FixedSizeListArray.from_arrays(vectors, DIMENSIONS)], schema=SCHEMA)
+    count = len(values)
+    ids, numbers = (np.fromiter(given, np.int64, count) for given in (values.keys(), values.values()))
+    vectors = pa.FixedSizeListArray.from_arrays(vectors_of(ids, numbers).reshape(-1), DIMENSIONS)
+    return pa.table([ids, numbers, vectors], schema=SCHEMA)
+
+
+def vectors_of(ids: Numbers, values: Numbers) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The vectors of rows with these ids and values, one in each line; the numbers are from 0 to 1."""
+    mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + values.astype(np.uint64)
+    place = np.arange(1, DIMENSIONS + 1, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+    mixed = (mixed[:, None] ^ place) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
 
 
 def wrong_rows(found: pa.Table) -> list[int]:
     """The ids of the rows whose vector is not that of their id and value."""
-    vectors = found["vector"].combine_chunks().flatten().to_numpy().reshape(-1, DIMENSIONS)
-    pairs = zip(found["id"].to_pylist(), found["value"].to_pylist(), vectors, strict=True)
-    return [id_ for id_, value, vector in pairs if not np.array_equal(vector, _vector(id_, value))]
+    ids, values, vectors = columns_of(found)
+    wrong: list[int] = ids[(vectors != vectors_of(ids, values)).any(axis=1)].tolist()
+    return wrong
+
+
+def columns_of(found: pa.Table) -> tuple[Numbers, Numbers, np.ndarray[Any, np.dtype[np.float32]]]:
+    """The ids, the values, and the vectors, one in each line."""
+    vectors = np.concatenate([np.empty(0, np.float32), *(one.flatten().to_numpy() for one in found["vector"].chunks)])
+    return found["id"].to_numpy(), found["value"].to_numpy(), vectors.reshape(-1, DIMENSIONS)
 
 
 Keyed = Sequence[tuple[int, pa.Field]]
@@ -49,7 +66,7 @@ def appends(uri: str, groups: Sequence[Mapping[int, int]], keyed: Keyed) -> list
     together = rows({id_: value for group in groups for id_, value in group.items()})
     fragments = write_fragments(together, uri, mode="append", max_rows_per_file=size, data_storage_version=STORAGE)
     made = zip(fragments, groups, strict=True)
-    return [staging.append([one], keys=_keys(rows(group), keyed)) for one, group in made]
+    return [staging.append([one], keys=keys_named(rows(group), keyed)) for one, group in made]
 
 
 def values_of(table: lance.LanceDataset) -> dict[int, int]:
@@ -81,11 +98,8 @@ def disagreements(table: lance.LanceDataset, ids: Iterable[int], point: np.ndarr
     return problems
 
 
-def _keys(given: pa.Table, keyed: Keyed) -> Transaction.KeyExistenceFilter:
+def keys_named(given: pa.Table, keyed: Keyed) -> Transaction.KeyExistenceFilter:
+    """The keys of these rows, as an Append or an upsert names them."""
     hashes = KeyHashes(keyed, most=given.num_rows)
     hashes.add_all(given)
     return hashes.filter()
-
-
-def _vector(id_: int, value: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng([id_, value]).random(DIMENSIONS, np.float32)

@@ -146,6 +146,37 @@ def test_a_process_of_its_own_goes_on_until_it_is_told_to_end(scene: Scene, kafk
     assert "maintenance:" in printed(scene, "status")
 
 
+def test_a_metric_tells_the_oldest_version_that_a_waiting_record_reads(
+    scene: Scene, kafka: KafkaBroker | RunningKafka
+) -> None:
+    scene.table.create(rows=10)
+    committer = scene.started()
+    maintainer = Daemon(
+        name=scene.name,
+        uri=scene.table.uri,
+        kafka=kafka.bootstrap_servers,
+        settings={"MAINTAIN__INTERVAL_SECONDS": "0.2", "MAINTAIN__CLEANUP_SECONDS": "0.5"},
+        log=scene.folder / "maintain.log",
+        command=(sys.executable, "-m", "committerd", "maintain"),
+    )
+
+    def oldest() -> float:
+        return maintainer.metric("committerd_maintenance_oldest_read_version")
+
+    with maintainer:
+        until(lambda: oldest() == scene.table.version)
+        committer.stop()
+        old, delete = scene.table.version, staging.delete(scene.table.open(), "id = 3")
+        scene.table.write()
+        scene.table.write()
+        until(lambda: oldest() == old + 2)
+        offsets = scene.stage(delete)
+        until(lambda: oldest() == old)
+        committer.start()
+        scene.topics.wait_answers(offsets)
+        until(lambda: oldest() == scene.table.version > old + 2)
+
+
 def test_a_missing_table_and_wrong_hours_are_said_so(scene: Scene) -> None:
     missing = run(scene, "maintain", "--once")
     assert (missing.code, "maintenance begins when somebody has created it" in missing.err) == (2, True)

@@ -63,7 +63,7 @@ def _some(rng: random.Random) -> list[int]:
 
 def _change_otherwise(dataset: lance.LanceDataset, rng: random.Random, value: int) -> None:
     """Make a version with pylance that changes existing rows, moves them, or brings deleted ones back."""
-    match rng.randrange(4):
+    match rng.randrange(6):
         case 0:
             dataset.optimize.compact_files(target_rows_per_fragment=rng.choice([2, 10]))
         case 1:
@@ -71,6 +71,10 @@ def _change_otherwise(dataset: lance.LanceDataset, rng: random.Random, value: in
             earlier.restore()
         case 2:
             dataset.update({"value": str(value)}, f"id < {rng.randrange(_KEYS)}")
+        case 3:
+            dataset.create_scalar_index(rng.choice(["id", "name"]), "BTREE", replace=True)
+        case 4:
+            dataset.optimize.optimize_indices()
         case _:
             dataset.delete(f"id = {rng.randrange(_KEYS)}")
 

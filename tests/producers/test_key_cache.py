@@ -65,7 +65,7 @@ def test_a_row_that_is_deleted_when_the_keys_are_read_is_found_after_a_restore(t
     assert staged.deleted == 1
 
 
-def test_large_fragments_and_an_indexed_column_are_left_to_pylance(
+def test_large_fragments_are_left_to_pylance_and_what_an_index_covers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "_ROWS_MAX", 3)
@@ -76,6 +76,11 @@ def test_large_fragments_and_an_indexed_column_are_left_to_pylance(
     assert searched(uri, cache, 5) == [0, 1]
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     assert searched(uri, cache, 5) == [0, 1, 2, 3]
+    append(uri, [8], [9], [10])
+    assert searched(uri, cache, 9) == [0, 1, 2, 3, 5]
+    assert searched(uri, cache, 5) == [0, 1, 2, 3]
+    lance.dataset(uri).optimize.optimize_indices()
+    assert searched(uri, cache, 9) == list(range(7))
 
 
 @pytest.mark.parametrize("max_bytes", [1, 3000, 20_000, 60_000])
@@ -138,24 +143,51 @@ def test_an_error_while_it_reads_leaves_it_as_it_was(tmp_path: Path, monkeypatch
     assert searched(uri, cache, 3) == [2]
 
 
-def test_while_one_thread_reads_the_others_search_what_is_not_known(
+class Slow:
+    """Lets a thread that reads new fragments wait for `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.reads = 0
+        read = key_cache._values
+
+        def slowly(*given: Any, **named: Any) -> Any:
+            self.reads += 1
+            self.reading.set()
+            assert self.go_on.wait(30)
+            return read(*given, **named)
+
+        monkeypatch.setattr(key_cache, "_values", slowly)
+
+
+def test_while_one_thread_reads_another_waits_and_does_not_read_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri, cache = table_of(tmp_path, [1], [2], [3], [4]), staging.KeyCache()
     searched(uri, cache, 3)
-    reading, go_on, read = threading.Event(), threading.Event(), key_cache._values
+    slow = Slow(monkeypatch)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(searched, uri, cache, 3)
+        assert slow.reading.wait(30)
+        second = threads.submit(searched, uri, cache, 4)
+        with pytest.raises(TimeoutError):
+            second.result(0.3)
+        slow.go_on.set()
+        assert (first.result(), second.result(), slow.reads) == ([2], [3], 1)
 
-    def slowly(*given: Any, **named: Any) -> Any:
-        reading.set()
-        assert go_on.wait(30)
-        return read(*given, **named)
 
-    monkeypatch.setattr(key_cache, "_values", slowly)
+def test_a_thread_that_has_waited_long_enough_searches_what_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "_WAIT_SECONDS", 0.1)
+    uri, cache = table_of(tmp_path, [1], [2], [3], [4]), staging.KeyCache()
+    searched(uri, cache, 3)
+    slow = Slow(monkeypatch)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(searched, uri, cache, 3)
-        assert reading.wait(30)
+        assert slow.reading.wait(30)
         assert searched(uri, cache, 3) == [0, 1, 2, 3]
-        go_on.set()
+        slow.go_on.set()
         assert first.result() == [2]
 
 

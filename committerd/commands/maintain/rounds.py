@@ -1,4 +1,4 @@
-"""The order of the work: fragments, indices, cleanup, and again while there is something to do."""
+"""The order of the work: fragments, indices, and again while there is something to do; cleanups go on beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from committerd_client.maintenance.plan import Group
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS = 5.0
 """Time from a failed round to the next one."""
-_CLEANUP_SHARE = 0.1
+_CLEANUP_SHARE = 0.5
 """Largest share of the time that cleanups take."""
 
 
@@ -63,7 +63,6 @@ class Rounds:
         self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._stop = stop
-        self._clean_at = 0.0
         self.doing = "it has just started"
         """What it does now, or did last, for people."""
         telemetry.fragments_wanted.set(settings.fragments_max)
@@ -85,10 +84,27 @@ class Rounds:
         return await self._try("cleanup", self._clean) and good
 
     async def forever(self) -> bool:
-        """Do what there is to do, again and again."""
-        while not self._stop.wanted:
-            await self._stop.wait(await self._next())
+        """Do what there is to do, again and again.
+
+        Cleanups go on beside the rest: on a table with many small commits one takes long, and fragments must not pile
+        up meanwhile.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._clean_up)
+            while not self._stop.wanted:
+                await self._stop.wait(await self._next())
         return True
+
+    async def _clean_up(self) -> None:
+        """Clean up again and again."""
+        while not self._stop.wanted:
+            pause = self._settings.interval_seconds
+            if self._settings.may_begin(self._wall_clock().hour):
+                started = anyio.current_time()
+                await self._try("cleanup", self._clean)
+                took = anyio.current_time() - started
+                pause = max(self._settings.cleanup_seconds, took / _CLEANUP_SHARE) - took
+            await self._stop.wait(pause)
 
     async def _next(self) -> float:
         """One round; the seconds until the next one."""
@@ -108,11 +124,6 @@ class Rounds:
 
         good = await self._try("rewrite", rewrite)
         good = await self._try("index", self._index) and good
-        if anyio.current_time() >= self._clean_at:
-            started = anyio.current_time()
-            good = await self._try("cleanup", self._clean) and good
-            took = anyio.current_time() - started
-            self._clean_at = started + max(self._settings.cleanup_seconds, took / _CLEANUP_SHARE)
         if not good:
             return _FAILED_SECONDS
         return 0.0 if waiting else self._settings.interval_seconds
@@ -163,5 +174,7 @@ class Rounds:
             self._telemetry.removed_files.add(count, why=why)
         self._telemetry.removed_bytes.add(cleaned.bytes)
         self._telemetry.versions.set(len(found.choice.kept))
+        read_at = found.oldest_read_version
+        self._telemetry.oldest_read_version.set(found.latest if read_at is None else read_at)
         self._telemetry.stored.set(found.bytes_in_all - cleaned.bytes)
         self._telemetry.unneeded.set(found.unneeded_bytes)

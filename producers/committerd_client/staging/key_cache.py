@@ -34,6 +34,9 @@ _ROWS_MAX = 10_000
 """Larger fragments are not remembered: searching them takes longer than opening them."""
 _FRAGMENTS_MIN = 16
 """So many new fragments are read at once, and so many must be left out; below, the dataset is searched as it is."""
+_WAIT_SECONDS = 10.0
+"""A change waits so long for another one that reads new fragments. Searching these itself would take as long, and would
+slow down the other one."""
 _BYTES_PER_FRAGMENT = 600
 """What the tables below take for a fragment, beside its serialized form and its keys."""
 _BYTES_PER_ROW = 16
@@ -52,8 +55,8 @@ class KeyCache:
 
     The first call with a key column searches the whole table. The second one reads the key column of the small
     fragments, and later ones that of new fragments, as soon as there are 16 of them. Key columns are integers, strings,
-    binary values, `date32` or timestamps. If an index covers the column, pylance uses the index, and the cache does
-    nothing. Nor does it with more than 10,000 keys in a call.
+    binary values, `date32` or timestamps. Where an index covers the column, pylance uses the index; the cache serves
+    the fragments that the index does not cover yet. It does nothing with more than 10,000 keys in a call.
 
     `max_bytes`: the memory that it keeps at most. A copy or a pickle of a cache is empty.
 
@@ -68,6 +71,8 @@ class KeyCache:
         self._max_bytes = max_bytes
         self._columns: dict[tuple[int, str], _Column] = {}
         self._lock = threading.Lock()
+        self._read = threading.Condition(self._lock)
+        """Notified when a thread has read new fragments."""
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return partial(KeyCache, max_bytes=self._max_bytes), ()
@@ -93,19 +98,24 @@ class KeyCache:
             or sum(map(len, packed)) + len(packed) * _BYTES_PER_FRAGMENT > self._max_bytes // 2
             or any(len(values) > KEYS_IN_CALL_MAX or not _can_be_compared(values.type) for values in keys.values())
             or not _can_be_opened_again(dataset)
-            or _may_have_index(dataset, table, keys)
         ):
             return dataset
-        left = packed
+        scanned = _without_index(dataset, table, keys)
+        if len(scanned) < _FRAGMENTS_MIN:
+            return dataset
+        left = scanned
         for name, values in keys.items():
-            column = self._column((table.column(name).id, str(values.type)), packed)
+            column = self._column((table.column(name).id, str(values.type)), scanned)
             if column is not None:
-                self._learn(column, dataset, table, name)
+                self._learn(column, dataset, table, name, packed=scanned)
                 with self._lock:
                     left = column.without_others(left, values)
         with self._lock:
-            self._stay_in_bounds(packed)
-        return dataset if len(packed) - len(left) < _FRAGMENTS_MIN else with_fragments(dataset, table, left)
+            self._stay_in_bounds(scanned)
+        if len(scanned) - len(left) < _FRAGMENTS_MIN:
+            return dataset
+        gone = set(scanned).difference(left)
+        return with_fragments(dataset, table, [one for one in packed if one not in gone])
 
     def _column(self, key: tuple[int, str], packed: Sequence[bytes]) -> _Column | None:
         """What is known of a column; None if nobody has asked for it before."""
@@ -118,23 +128,34 @@ class KeyCache:
                     one.keep_only(packed)
             return column
 
-    def _learn(self, column: _Column, dataset: lance.LanceDataset, table: ReadTable, name: str) -> None:
-        """Read the column of new fragments, as far as there is room.
+    def _learn(
+        self, column: _Column, dataset: lance.LanceDataset, table: ReadTable, name: str, *, packed: Sequence[bytes]
+    ) -> None:
+        """Read the column of those of these fragments that are new, as far as there is room.
 
-        Reading takes time, so other threads go on meanwhile with what is known.
+        A thread that needs new fragments while another one reads waits for it, but not forever; then it goes on with
+        what is known.
         """
         with self._lock:
-            room = self._max_bytes - self._size()
-            new = {} if column.being_read else column.new(table.packed_fragments, room)
+            new = column.new(packed, self._max_bytes - self._size())
             if len(new) < _FRAGMENTS_MIN:
                 return
+            if column.being_read:
+                if not self._read.wait_for(lambda: not column.being_read, _WAIT_SECONDS):
+                    return
+                new = column.new(packed, self._max_bytes - self._size())
+                if len(new) < _FRAGMENTS_MIN:
+                    return
+            room = self._max_bytes - self._size()
             column.being_read = True
         try:
             read = _values(dataset, table, name, new, room=room)
             with self._lock:
                 column.add(new, read)
         finally:
-            column.being_read = False
+            with self._lock:
+                column.being_read = False
+                self._read.notify_all()
 
     def _stay_in_bounds(self, packed: Sequence[bytes]) -> None:
         if self._size() > self._max_bytes:
@@ -356,11 +377,21 @@ def _can_be_compared(kind: pa.DataType) -> bool:
     )
 
 
-def _may_have_index(dataset: lance.LanceDataset, table: ReadTable, names: Mapping[str, object]) -> bool:
-    """Whether an index covers one of the columns, or pylance can't say so (4.0.0: of an index without details)."""
+def _without_index(dataset: lance.LanceDataset, table: ReadTable, names: Mapping[str, object]) -> Sequence[bytes]:
+    """The fragments that no index on one of the columns covers.
+
+    None of them if pylance can't say so (4.0.0: of an index without details).
+    """
     if not table.manifest.HasField("index_section"):
-        return False
+        return table.packed_fragments
+    covered: set[int] = set()
     try:
-        return any(not names.keys().isdisjoint(index.field_names) for index in dataset.describe_indices())
+        for index in dataset.describe_indices():
+            if not names.keys().isdisjoint(index.field_names):
+                for segment in index.segments:
+                    covered.update(segment.fragment_ids)
     except (OSError, RuntimeError, ValueError):
-        return True
+        return ()
+    if not covered:
+        return table.packed_fragments
+    return [one for one in table.packed_fragments if DataFragment.FromString(one).id not in covered]
