@@ -30,7 +30,7 @@ Transforms: TypeAlias = (
 """SQL expressions by the name of the new column; a function of batches; or Arrow fields of columns that are all null.
 """
 
-_MANY_FRAGMENTS, _SMALL_FRAGMENT_ROWS = 16, 10_000
+_MANY_FRAGMENTS, _SMALL_FRAGMENT_ROWS = 16, 100_000
 _ALTERABLE = frozenset({"path", "name", "nullable", "data_type"})
 _SQL_TYPES = {
     "bool": "Boolean",
@@ -278,8 +278,8 @@ def _merged_by_pylance(
 
     `change`: makes the call. `names`: of all columns afterwards. Calls for each fragment plan the expressions again,
     which takes as long as computing some ten thousand rows. But one call works on one fragment after the other, which
-    takes longer where it waits for a store, or has much to compute. It fails if others have changed rows since the
-    dataset was opened.
+    takes longer where it waits for a store, or has much to compute in each. It fails if others have changed rows since
+    the dataset was opened.
     """
     packed = table.packed_fragments
     if len(packed) < _MANY_FRAGMENTS or local_folder(dataset.uri) is None or dataset.latest_version != table.version:
