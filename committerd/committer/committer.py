@@ -260,8 +260,8 @@ class Committer:
         if few and not group.members and not turn.held_for:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
-            # shorter if a producer waits for its refusal in order to execute its transaction again.
-            least = 0.0 if run[0].contradicting else self._pace.refusal_interval
+            # shorter if one of them gets precedence: its producer waits for it.
+            least = 0.0 if self._holding.is_awaited(run[0].contended.values()) else self._pace.refusal_interval
             wait = self._last_refusals + max(least, self._refusal_interval) - anyio.current_time()
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
@@ -304,8 +304,8 @@ class Committer:
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
         settled = {entry.offset for _, entry in entries}
         self._holding.note_retries([p.retry_of for p in parts.intake.waiting_retries() if p.offset in settled])
-        contradicting = {offset: change for made in settlement.made for offset, change in made.contradicting.items()}
-        later = self._holding.to_hold_back(refusals, parts.intake.pending, contradicting)
+        contended = {offset: some for made in settlement.made for offset, some in made.contended.items()}
+        later = self._holding.to_hold_back(refusals, parts.intake.pending, contended)
 
         def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
             batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)

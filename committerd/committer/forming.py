@@ -23,7 +23,7 @@ from committerd.committer.putting import FormedVersion
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.format.kind import Kind
-from committerd.lance.rows.change import RowChange
+from committerd.lance.rows.change import Contended
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
@@ -43,11 +43,12 @@ from committerd.queue.grouping import (
 from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
+from committerd.queue.precedence import BYTES_MAX as CONTENDED_BYTES_MAX
 from committerd.queue.precedence import Precedence
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import goes_ahead
-from committerd.table.judge import contradicted, has_precedence, places_of
+from committerd.table.judge import contradicted, goes_later, places_of
 from committerd.table.prepare import (
     Allowed,
     Judged,
@@ -74,6 +75,8 @@ _AT_ONCE = 64
 """Records to judge between two checkpoints of the event loop: some milliseconds of work."""
 _CULPRITS_MAX = 4
 """Most records that one attempt to form a version may refuse because a group with them can't be built."""
+_CONTENDED_MAX = 100
+"""Most refusals of a version that may lead to precedence: about as many as can have it, or wait for it."""
 _TURNS = 4
 """Iterations of the event loop to wait for the file checker to begin with a record that has just arrived."""
 _CHECKED_SECONDS_MAX = 300.0
@@ -119,8 +122,8 @@ class _Forming:
     refusals: list[Refusal] = field(default_factory=list)
     refused: dict[str, list[Refusal]] = field(default_factory=dict)
     """The refusals by uuid."""
-    contradicting: dict[int, RowChange] = field(default_factory=dict)
-    """As `FormedVersion.contradicting`."""
+    contended: dict[int, Contended] = field(default_factory=dict)
+    """As `FormedVersion.contended`."""
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
@@ -336,9 +339,10 @@ class Former:
                 if part is Part.ROWS and not isinstance(decision, Refused):
                     if not _records_alike(decision, forming):
                         break
-                    decision = _after_members(decision, forming, version=head.version + 1)
+                    tells = self._tells_contended(request)
+                    decision = _after_members(decision, forming, version=head.version + 1, tells_contended=tells)
                     if isinstance(decision, Judged) and pending.retry_of is None:
-                        decision = self._after_first(decision, version=head.version)
+                        decision = self._after_first(decision)
                 if not isinstance(decision, Refused) and pending.offset not in held:
                     self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
@@ -462,12 +466,20 @@ class Former:
             self._count_conflicts(request, judged)
         return judged
 
-    def _after_first(self, judged: Judged, *, version: int) -> Judged | Rejected:
+    def _after_first(self, judged: Judged) -> Judged | Rejected:
         """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
-        if judged.change is None:
+        if judged.change is None or self.precedence.is_idle:
             return judged
-        first = self.precedence.contradicts(judged.change, anyio.current_time())
-        return judged if first is None else has_precedence(first, judged, version=version)
+        contended = judged.change.contended()
+        first = self.precedence.contradicted(contended)
+        return judged if first is None else goes_later(first, contended, judged)
+
+    def _tells_contended(self, request: Request) -> bool:
+        """Whether a refusal of this request may lead to precedence. One with a deadline can't wait in line."""
+        envelope = request.envelope
+        if not envelope.will_retry or envelope.deadline_ms is not None:
+            return False
+        return self.precedence.takes(attempt=envelope.attempt, now=anyio.current_time())
 
     def _prepare_options(self, request: Request, pending: Pending, now_ms: int, *, as_member: bool) -> PrepareOptions:
         options, envelope = self.options, request.envelope
@@ -483,6 +495,7 @@ class Former:
             create_only=envelope.create_only,
             trusts_rewrites=options.trusts_rewrites,
             as_member=as_member,
+            tells_contended=as_member and self._tells_contended(request),
         )
 
     async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
@@ -535,9 +548,12 @@ class Former:
             refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
         forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
-        will_retry = request is not None and request.envelope.will_retry
-        if will_retry and isinstance(refused, Rejected) and refused.change is not None:
-            forming.contradicting[pending.offset] = refused.change
+        contended = refused.contended if isinstance(refused, Rejected) else None
+        fits = (
+            contended is not None and contended.bytes <= CONTENDED_BYTES_MAX and len(forming.contended) < _CONTENDED_MAX
+        )
+        if contended is not None and fits and request is not None and self._tells_contended(request):
+            forming.contended[pending.offset] = contended
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
     async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> FormedVersion:
@@ -586,7 +602,7 @@ class Former:
             after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
             newest=forming.newest,
             round_end=forming.round_end,
-            contradicting=forming.contradicting,
+            contended=forming.contended,
             dropped_marks=dropped_marks(forming.marks, marks),
         )
 
@@ -669,10 +685,10 @@ def _records_alike(judged: Judged, forming: _Forming) -> bool:
     return forming.rows.takes(judged.change)
 
 
-def _after_members(judged: Judged, forming: _Forming, *, version: int) -> Judged | Rejected:
+def _after_members(judged: Judged, forming: _Forming, *, version: int, tells_contended: bool) -> Judged | Rejected:
     """Judge a Delete or Update against the members of the version: it must not contradict those before it."""
     found = forming.rows.contradiction(judged.change) if judged.change is not None else None
-    return judged if found is None else contradicted(found, judged, version=version)
+    return judged if found is None else contradicted(found, judged, version=version, tells_contended=tells_contended)
 
 
 def _read_at(request: Request) -> int:

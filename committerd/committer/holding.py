@@ -13,7 +13,7 @@ import anyio
 
 from committerd.committer.intake import Pending
 from committerd.committer.publisher import OutcomeBatch
-from committerd.lance.rows.change import RowChange
+from committerd.lance.rows.change import Contended
 from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.precedence import Precedence
@@ -73,11 +73,11 @@ class Holding:
             self._telemetry.precedences.add(arrived, ended=HoldEnding.ARRIVED.value)
 
     def to_hold_back(
-        self, refusals: Iterable[Refusal], pending: Iterable[Pending], contradicting: Mapping[int, RowChange]
+        self, refusals: Iterable[Refusal], pending: Iterable[Pending], contended: Mapping[int, Contended]
     ) -> set[int]:
         """Return the offsets of those refused records whose outcomes are to be held back.
 
-        `contradicting`: as `FormedVersion.contradicting`.
+        `contended`: as `FormedVersion.contended`.
         """
         refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
@@ -87,13 +87,18 @@ class Holding:
             for one in pending
             if one.offset in refused
             and isinstance(one.decoded, Request)
-            and self._waits(one.decoded, contradicting.get(one.offset))
+            and self._waits(one.decoded, contended.get(one.offset))
         }
 
-    def _waits(self, request: Request, change: RowChange | None) -> bool:
-        attempt, now = request.envelope.attempt, anyio.current_time()
-        if change is not None and self._precedence.takes(change, attempt, now):
-            return self._precedence.refused(request.uuid, change, attempt=attempt, now=now)
+    def is_awaited(self, contended: Iterable[Contended]) -> bool:
+        """Whether one of these refused transactions gets precedence at once, so that its producer waits for it."""
+        return any(self._precedence.may_be_first(one) for one in contended)
+
+    def _waits(self, request: Request, contended: Contended | None) -> bool:
+        envelope, now = request.envelope, anyio.current_time()
+        if contended is not None and self._precedence.takes(attempt=envelope.attempt, now=now):
+            return self._precedence.refused(request.uuid, contended, retry_of=envelope.retry_of, now=now)
+        attempt = envelope.attempt
         return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt)
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
@@ -117,7 +122,7 @@ class Holding:
             self._turns.pause(anyio.current_time())
         self._left = frozenset()
         now = anyio.current_time()
-        if expired := self._precedence.expire(now):
+        if expired := self._precedence.expire(now, arrived=retries):
             self._telemetry.precedences.add(expired, ended=HoldEnding.EXPIRED.value)
         uuids = [*self._precedence.due(now), *self._turns.begin(now)]
         due = [batch for uuid in uuids for _, batch in self._held_back.pop(uuid, ())]

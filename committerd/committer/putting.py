@@ -23,7 +23,7 @@ from committerd.committer.view import View
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
 from committerd.lance.format.manifest_file import TAIL_BYTES
-from committerd.lance.rows.change import RowChange
+from committerd.lance.rows.change import Contended
 from committerd.queue.grouping import Group
 from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.race import Found, Race, race
@@ -66,8 +66,8 @@ class FormedVersion:
     """Numbers of application marks that it drops: unused for 30 days, and beyond `commit.app_marks_max`."""
     round_end: int | None = None
     """The last offset of the version's round, if records of it still wait; None = the round is over."""
-    contradicting: Mapping[int, RowChange] = field(default_factory=dict)
-    """By offset, what refused Deletes and Updates do that are executed again because they contradict others."""
+    contended: Mapping[int, Contended] = field(default_factory=dict)
+    """By offset, what those of its refused Deletes and Updates contend for that may get precedence."""
     identity: TopicIdentity | None = None
     """The topic's identity, requested after the records had arrived; None = requested before the put."""
 

@@ -1,12 +1,11 @@
 """Precedence: of transactions that contradict each other, the one that was refused is committed next.
 
 Two upserts of one row, or of one new key, can't both be committed as they were executed: the later one is refused and
-executed again. While it is, a third one could be committed, so that it would be refused once more, and so on. So a
-refused transaction *has precedence* from when its outcome is published until its re-execution is settled: what
-contradicts it meanwhile is refused, although nothing that is committed contradicts it. Transactions that were refused
-and contradict one that has precedence *wait in line*: their outcomes are published one after the other, so that the
-re-execution of each meets nothing that was committed since. So each is executed twice at most, however many there are,
-and everything else goes on.
+executed again. Meanwhile a third one could be committed, so that it would be refused once more, and so on. So a refused
+transaction *has precedence* while its re-execution is awaited: a transaction that contradicts it is refused, although
+it contradicts nothing that is committed. If two refused transactions contradict each other, the later one *waits in
+line*: its outcome is published when the re-execution of the earlier one is settled. So each re-execution meets nothing
+that was committed since, and everything else goes on.
 
 Only transactions whose producers say that they execute them again (header `will-retry`) have precedence or wait. If
 such a re-execution does not arrive in time, there is no precedence for a while: what a producer promises and does not
@@ -19,73 +18,90 @@ keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from committerd.lance.rows.change import RowChange
+from committerd.lance.rows.change import Contended
 
 ATTEMPT_MAX = 2
 """The highest attempt whose refusal gives precedence. One that is refused again all the same needs a hold (`turns`)."""
-AWAITED_MAX = 64
+AWAITED_MAX = 32
 """The largest number of transactions that have precedence. Each other one is compared with all of them."""
-LINE_MAX = 1000
-"""The largest number of refusals that wait in line; any further one is published at once, and has no precedence."""
-BYTES_MAX = 1024 * 1024
-"""The most memory of the rows of one transaction that may have precedence, in bytes."""
-LINE_BYTES_MAX = 16 * 1024 * 1024
-"""The most memory of the rows of all those that have precedence or wait, in bytes."""
+LINE_MAX = 64
+"""The largest number of refusals that wait in line, about as many as get their turn before they waited too long."""
+BYTES_MAX = 256 * 1024
+"""The most memory of what one transaction contends for, in bytes. With more it has no precedence and does not wait."""
 WAIT_FACTOR = 4
 """A refusal waits at most this many times `seconds_max`; then it is published, and has no precedence."""
 PAUSE_FACTOR = 3
 """After a re-execution that did not arrive in time, there is no precedence for this many times `seconds_max`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Refused:
-    change: RowChange
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    contended: Contended
     since: float
-    """When it was refused, or, once it has precedence, when that began."""
+    behind: str
+    """The uuid of one that has precedence, or waits before it, and that it contradicts."""
 
 
 @dataclass(slots=True)
 class Precedence:
-    """The refused transactions that have precedence or wait for it. Times are in seconds, on a monotonic clock."""
+    """The refused transactions that have precedence or wait for it. Times are in seconds, on a monotonic clock.
+
+    What is remembered is bounded by `AWAITED_MAX`, `LINE_MAX` and `BYTES_MAX`. One that waits is compared with others
+    only when the one that it is behind has left.
+    """
 
     seconds_max: float
-    """How long a transaction has precedence at most; 0 = none ever has."""
-    _awaited: dict[str, _Refused] = field(default_factory=dict)
-    """Those that have precedence, by uuid: their re-executions are awaited."""
-    _line: dict[str, _Refused] = field(default_factory=dict)
+    """How long a transaction has precedence at most, its re-executions included; 0 = none ever has."""
+    _awaited: dict[str, tuple[Contended, float]] = field(default_factory=dict)
+    """Those that have precedence, by uuid, and since when: their re-executions are awaited."""
+    _line: dict[str, _Waiting] = field(default_factory=dict)
     """Those whose outcomes wait to be published, by uuid, in the order of refusal."""
+    _overdue: list[str] = field(default_factory=list)
+    """The uuids of those that left the line and are to be published, without precedence."""
+    _began: Mapping[str, float] = field(default_factory=dict)
+    """Since when those had precedence whose re-executions were settled last."""
     _pause_until: float = -math.inf
 
-    def contradicts(self, change: RowChange, now: float) -> RowChange | None:
-        """Return the change of a transaction that has precedence and that this one contradicts; None if there is none.
+    def takes(self, *, attempt: int, now: float) -> bool:
+        """Whether a transaction that is refused at this attempt may have precedence, or wait for it."""
+        return self.seconds_max > 0 and attempt <= ATTEMPT_MAX and now >= self._pause_until
+
+    def contradicted(self, contended: Contended) -> Contended | None:
+        """Return what a transaction with precedence contends for that this one contradicts; None if there is none.
 
         Only for transactions that are no re-executions: these are judged against the table alone.
         """
-        if not self._awaited or now < self._pause_until:
-            return None
-        for one in self._awaited.values():
-            if now < one.since + self.seconds_max and one.change.contradicts(change):
-                return one.change
-        return None
+        return next((one for one, _ in self._awaited.values() if one.contradicts(contended)), None)
 
-    def takes(self, change: RowChange, attempt: int, now: float) -> bool:
-        """Whether a transaction that was refused at this attempt may have precedence, or wait for it."""
-        if self.seconds_max <= 0 or attempt > ATTEMPT_MAX or now < self._pause_until or len(self._line) >= LINE_MAX:
-            return False
-        return change.bytes <= BYTES_MAX and self._bytes() + change.bytes <= LINE_BYTES_MAX
+    @property
+    def is_idle(self) -> bool:
+        """Whether no transaction has precedence."""
+        return not self._awaited
 
-    def refused(self, uuid: str, change: RowChange, *, attempt: int, now: float) -> bool:
+    def may_be_first(self, contended: Contended) -> bool:
+        """Whether a transaction that is refused now would not have to wait in line."""
+        return self._behind(contended, before=self._line) is None
+
+    def refused(self, uuid: str, contended: Contended, *, retry_of: str | None, now: float) -> bool:
         """Note that a transaction was refused because it contradicts another one; `takes` must say that it may.
 
-        Returns whether its outcome waits: then it is published only once `due` returns its uuid.
+        `retry_of`: the refused uuid that it names. Returns whether its outcome waits: then it is published only once
+        `due` returns its uuid.
         """
-        if self._may_be_first(change, before=() if attempt > 1 else self._line.values()):
-            self._awaited[uuid] = _Refused(change=change, since=now)
+        if contended.bytes > BYTES_MAX:
             return False
-        self._line[uuid] = _Refused(change=change, since=now)
+        began = self._began.get(retry_of) if retry_of is not None else None
+        behind = self._behind(contended, before=() if began is not None else self._line)
+        if behind is None:
+            if len(self._awaited) < AWAITED_MAX:
+                self._awaited[uuid] = contended, now if began is None else began
+            return False
+        if len(self._line) >= LINE_MAX or uuid in self._line:
+            return False
+        self._line[uuid] = _Waiting(contended=contended, since=now, behind=behind)
         return True
 
     def settled(self, retries: Iterable[str]) -> int:
@@ -93,11 +109,25 @@ class Precedence:
 
         Returns how many of these had precedence.
         """
-        return sum(self._awaited.pop(uuid, None) is not None for uuid in retries)
+        began: dict[str, float] = {}
+        for uuid in retries:
+            if uuid in self._awaited:
+                began[uuid] = self._awaited.pop(uuid)[1]
+            elif self._line.pop(uuid, None) is not None:  # staged twice, and the other outcome was published
+                self._overdue.append(uuid)
+        self._began = began
+        return len(began)
 
-    def expire(self, now: float) -> int:
-        """End the precedence of those whose re-executions did not arrive in time; returns their number."""
-        late = [uuid for uuid, one in self._awaited.items() if now >= one.since + self.seconds_max]
+    def expire(self, now: float, *, arrived: Container[str]) -> int:
+        """End the precedence of those whose re-executions did not arrive in time; returns their number.
+
+        `arrived`: the refused uuids whose re-executions wait to be judged.
+        """
+        late = [
+            uuid
+            for uuid, (_, since) in self._awaited.items()
+            if now >= since + self.seconds_max and uuid not in arrived
+        ]
         for uuid in late:
             del self._awaited[uuid]
         if late:
@@ -109,27 +139,33 @@ class Precedence:
 
         In a pause, all that wait are due, and have none; so is one that has waited for too long.
         """
-        if now < self._pause_until:
-            waited, self._line = list(self._line), {}
-            return waited
-        due: list[str] = []
-        left: dict[str, _Refused] = {}
-        for uuid, one in self._line.items():
-            if now >= one.since + WAIT_FACTOR * self.seconds_max:
+        due, self._overdue = self._overdue, []
+        for uuid, one in list(self._line.items()):
+            if now < self._pause_until or now >= one.since + WAIT_FACTOR * self.seconds_max:
+                del self._line[uuid]
                 due.append(uuid)
-            elif self._may_be_first(one.change, before=left.values()):
-                self._awaited[uuid] = _Refused(change=one.change, since=now)
+        before: dict[str, _Waiting] = {}
+        for uuid, one in list(self._line.items()):
+            if one.behind in self._awaited or one.behind in before:
+                before[uuid] = one
+                continue
+            behind = self._behind(one.contended, before=before)
+            if behind is None and len(self._awaited) < AWAITED_MAX:
+                del self._line[uuid]
+                self._awaited[uuid] = one.contended, now
                 due.append(uuid)
-            else:
-                left[uuid] = one
-        self._line = left
+                continue
+            one.behind = behind or next(reversed(self._awaited))
+            before[uuid] = one
         return due
 
     def seconds_until(self, now: float) -> float | None:
         """Seconds until `expire` or `due` has something to do; None if no outcome waits."""
+        if self._overdue:
+            return 0.0
         if not self._line:
             return None
-        times = [one.since + self.seconds_max for one in self._awaited.values()]
+        times = [since + self.seconds_max for _, since in self._awaited.values() if since + self.seconds_max > now]
         times.append(next(iter(self._line.values())).since + WAIT_FACTOR * self.seconds_max)
         return max(min(times) - now, 0.0)
 
@@ -137,12 +173,11 @@ class Precedence:
         """Drop everything, because the assignment is over. A pause stays in force."""
         self._awaited.clear()
         self._line.clear()
+        self._overdue.clear()
 
-    def _may_be_first(self, change: RowChange, *, before: Iterable[_Refused]) -> bool:
-        """Whether it contradicts none that has precedence, and none of those before it."""
-        if len(self._awaited) >= AWAITED_MAX:
-            return False
-        return not any(one.change.contradicts(change) for others in (self._awaited.values(), before) for one in others)
-
-    def _bytes(self) -> int:
-        return sum(one.change.bytes for some in (self._awaited, self._line) for one in some.values())
+    def _behind(self, contended: Contended, *, before: Iterable[str]) -> str | None:
+        """Return the uuid of one that it contradicts, among those that have precedence and those before it."""
+        for uuid in reversed(self._awaited):
+            if self._awaited[uuid][0].contradicts(contended):
+                return uuid
+        return next((uuid for uuid in before if self._line[uuid].contended.contradicts(contended)), None)

@@ -52,7 +52,8 @@ class CommitSettings(SettingsGroup):
         ge=0,
         le=60,
         description="Shortest time between two versions that only record refusals; under load, refusals ride along "
-        "with commits.",
+        "with commits. A refusal that leads to precedence waits only until versions of refusals take no more than a "
+        "twentieth of the time.",
     )
     hold_seconds_max: float = Field(
         default=2.0,
@@ -60,7 +61,9 @@ class CommitSettings(SettingsGroup):
         le=60,
         description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
         "next try arrives, or this time is over. Holds take at most a quarter of the time. They may "
-        "delay a second refusal by about 4 times this, for each operation that waits. 0 = no holds.",
+        "delay a second refusal by about 4 times this, for each operation that waits. Also the longest time in which a "
+        "refused transaction has precedence over others of the same rows or keys, whose refusals may be delayed by 4 "
+        "times this. 0 = no holds and no precedence.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",

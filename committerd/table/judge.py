@@ -18,6 +18,7 @@ from uuid import UUID
 from pyroaring import BitMap
 
 from committerd.errors import (
+    CommitterError,
     CorruptTable,
     InvalidRequest,
     RequestError,
@@ -45,7 +46,7 @@ from committerd.lance.operations.rebase import (
     RowConflict,
     Wanted,
 )
-from committerd.lance.rows.change import RowChange, Touched, require_rows_moved, row_change
+from committerd.lance.rows.change import Contended, RowChange, Touched, require_rows_moved, row_change
 from committerd.lance.rows.group import Contradiction
 from committerd.lance.transactions.fit import require_fits
 from committerd.lance.transactions.transaction import excerpt, footprint_of_ours, normalised, operation_of, staged_files
@@ -78,10 +79,14 @@ from committerd.table.staged_files import (
 )
 from committerd.table.versions import Gap, Table
 from committerd.table.work import Work, at_once, heavy_size
+from committerd_common.malformed import MalformedError
 from committerd_common.messages import BasePath, Manifest, Transaction
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
+
+_CONTENDED_FRAGMENTS_MAX = 64
+"""Most fragments whose deletion files are read to find out what a refused transaction contends for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ class PrepareOptions:
     """Whether a deep Clone copies the files; if not, they must exist."""
     trusts_rewrites: bool = False
     """Whether the Rewrites of all writers count as in order."""
+    tells_contended: bool = False
+    """Whether the refusal of a Delete or Update says what it contends for (`Rejected.contended`)."""
     as_member: bool = False
     """Whether a Delete or Update that only deletes and adds rows is judged as a member of a version of several."""
 
@@ -446,8 +453,7 @@ async def _as_member(
     """Judge a Delete or Update as a member of a version of several; None if it must be a version of its own."""
     deciding = since.found.deciding if since is not None else None
     if since is not None and deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
-        refused = _conflict(case, since, deciding)
-        return replace(refused, change=await _contradicting(case, transaction, since, latest=latest))
+        return replace(_conflict(case, since, deciding), contended=await _contended(case, transaction, since))
     if since is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
         return await _as_followed_member(case, latest, transaction, since)
     judged = Judged(transaction=transaction, found=since.found if since is not None else NOTHING_FOUND)
@@ -462,30 +468,25 @@ async def _as_member(
     known, conflict = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
     if conflict is not None:
         refused = _row_conflict(conflict, since.found if since is not None else NOTHING_FOUND, latest.version)
-        return replace(refused, change=known)
+        return replace(refused, contended=known.contended() if known and case.options.tells_contended else None)
     return replace(judged, change=known)
 
 
-async def _contradicting(
-    case: _Case, transaction: Transaction, since: _Since, *, latest: ManifestFile
-) -> RowChange | None:
-    """What a Delete or Update does to the rows that contradicts a committed one; None if that is not known."""
-    deciding = since.found.deciding
-    if (
-        deciding is None
-        or deciding.verdict is not Verdict.RETRYABLE
-        or deciding.theirs not in (Kind.DELETE, Kind.UPDATE)
-    ):
+async def _contended(case: _Case, transaction: Transaction, since: _Since) -> Contended | None:
+    """What a refused Delete or Update contends for with a committed one; None if that is not known or not asked for."""
+    deciding, latest = since.found.deciding, case.latest
+    if not case.options.tells_contended or deciding is None or latest is None:
         return None
-    then = since.then
-    change = await case.do(lambda: row_change(transaction, then))
-    if change is None:
+    if deciding.verdict is not Verdict.RETRYABLE or deciding.theirs not in (Kind.DELETE, Kind.UPDATE):
         return None
     try:
+        change = await case.do(lambda: row_change(transaction, since.then))
+        if change is None or len(change.touched) > _CONTENDED_FRAGMENTS_MAX:
+            return None
         known, _ = await with_rows(change, Manifest(), case.places(latest), limits=case.options.file_limits)
-    except RequestError:  # it is refused anyway
+    except (CommitterError, MalformedError):  # it is refused anyway
         return None
-    return known
+    return known.contended() if known is not None else None
 
 
 async def _as_followed_member(
@@ -505,16 +506,21 @@ async def _as_followed_member(
     written = {key: BitMap.deserialize(body) for key, body in judged.files.items()}
     places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
     known, conflict = await with_rows(change, now, places, limits=case.options.file_limits)
-    if known is None or conflict is not None:
-        assert conflict is not None
-        return replace(_row_conflict(conflict, since.found, latest.version), change=known)
+    if conflict is not None:
+        refused = _row_conflict(conflict, since.found, latest.version)
+        return replace(refused, contended=known.contended() if known and case.options.tells_contended else None)
+    assert known is not None
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
     touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
     return replace(judged, files={}, change=replace(known, touched=touched))
 
 
-def contradicted(contradiction: Contradiction, judged: Judged, *, version: int) -> Rejected:
-    """The refusal of a transaction that can't follow another one in the same `version`."""
+def contradicted(contradiction: Contradiction, judged: Judged, *, version: int, tells_contended: bool) -> Rejected:
+    """The refusal of a transaction that can't follow another one in the same `version`.
+
+    `tells_contended`: as in `PrepareOptions`.
+    """
+    change = judged.change if tells_contended else None
     return Rejected(
         status=Status.RETRYABLE,
         reason="row_conflict" if contradiction.rule == "row" else "conflict",
@@ -524,26 +530,21 @@ def contradicted(contradiction: Contradiction, judged: Judged, *, version: int) 
         conflicting_operation=contradiction.kind,
         rule=contradiction.rule,
         found=judged.found,
-        change=judged.change,
+        contended=change.contended() if change is not None else None,
     )
 
 
-def has_precedence(first: RowChange, judged: Judged, *, version: int) -> Rejected:
-    """The refusal of a transaction that contradicts one that was refused before, and is executed again first.
-
-    `version`: the latest one.
-    """
+def goes_later(first: Contended, contended: Contended, judged: Judged) -> Rejected:
+    """The refusal of a transaction that contradicts one that was refused before and has precedence."""
     return Rejected(
         status=Status.RETRYABLE,
         reason="row_conflict",
-        message=f"this transaction contradicts an earlier {first.kind} that was refused and is executed again, which "
-        f"goes first: both change the same row, or insert the same key. Read version {version} or a later one and do "
-        "the work again",
-        conflicting_version=version,
+        message=f"both this transaction and an earlier {first.kind} change the same row, or insert the same key. The "
+        "earlier one was refused, is executed again, and goes first. Read the latest version and do the work again",
         conflicting_operation=first.kind,
         rule="row",
         found=judged.found,
-        change=judged.change,
+        contended=contended,
     )
 
 

@@ -61,6 +61,10 @@ def bloom(*bits: int, size: int = 32, items: int = 8192) -> Transaction.KeyExist
     return made
 
 
+def contradict(one: RowChange, other: RowChange) -> bool:
+    return one.contended().contradicts(other.contended())
+
+
 def group_of(*members: RowChange, keeps_apart: bool = False) -> RowGroup:
     group = RowGroup(keeps_apart=keeps_apart)
     for one in members:
@@ -97,7 +101,7 @@ class TestChange:
         assert known.touched[0].read == change.touched[0].read
         assert (change.bytes, known.bytes) == (0, 2)
 
-    def test_contradicts_what_could_not_share_a_version_with_it(self) -> None:
+    def test_contends_with_what_could_not_share_a_version_with_it(self) -> None:
         rng, found = random.Random(1), list[bool]()
         for _ in range(500):
             one, other = (
@@ -111,12 +115,21 @@ class TestChange:
                 )
                 for _ in range(2)
             )
-            found.append(one.contradicts(other))
-            assert found[-1] == other.contradicts(one) == (group_of(one).contradiction(other) is not None)
+            found.append(contradict(one, other))
+            assert found[-1] == contradict(other, one) == (group_of(one).contradiction(other) is not None)
         assert 100 < sum(found) < 400
-        assert deleting({}, removed=[1]).contradicts(deleting({1: [3]}))
-        assert deleting({1: [3]}).contradicts(deleting({}, removed=[1]))
-        assert not updating(7).contradicts(deleting({1: [3]}))
+        assert contradict(deleting({}, removed=[1]), deleting({1: [3]}))
+        assert contradict(deleting({1: [3]}), deleting({}, removed=[1]))
+        assert contradict(deleting({}, removed=[1]), deleting({}, removed=[1]))
+        assert not contradict(updating(7), deleting({1: [3]}))
+        assert not contradict(deleting({}, removed=[2]), deleting({1: [3]}))
+
+    def test_what_it_contends_for_counts_all_its_memory(self) -> None:
+        assert deleting({1: [3, 4], 2: [5]}).contended().bytes > deleting({1: [3, 4]}).contended().bytes > 100
+        assert deleting({}, removed=range(1000)).contended().bytes > 100_000
+        bits = replace(updating(), keys=key_filter(bloom(5, size=4096)))
+        assert bits.contended().bytes >= 4096
+        assert updating(*range(1000)).contended().bytes > 30_000
 
     @pytest.mark.parametrize(
         "staged",

@@ -10,35 +10,49 @@ from pyroaring import BitMap
 
 from committerd.lance.conflicts.key_filter import KeyFilter
 from committerd.lance.format.kind import Kind
-from committerd.lance.rows.change import RowChange, Touched
-from committerd.queue import precedence as module
-from committerd.queue.precedence import ATTEMPT_MAX, AWAITED_MAX, PAUSE_FACTOR, WAIT_FACTOR, Precedence
+from committerd.lance.rows.change import Contended, RowChange, Touched
+from committerd.queue.precedence import (
+    ATTEMPT_MAX,
+    AWAITED_MAX,
+    BYTES_MAX,
+    LINE_MAX,
+    PAUSE_FACTOR,
+    WAIT_FACTOR,
+    Precedence,
+)
 
 
-def change(rows: Mapping[int, Sequence[int]] | None = None, *, keys: Sequence[int] = ()) -> RowChange:
-    """An upsert that changes these rows, by fragment, and inserts keys with these hashes."""
+def change(rows: Mapping[int, Sequence[int]] | None = None, *, keys: Sequence[int] = ()) -> Contended:
+    """What an upsert contends for that changes these rows, by fragment, and inserts keys with these hashes."""
     return RowChange(
         kind=Kind.UPDATE,
         touched={id: Touched(rows=BitMap(some)) for id, some in (rows or {}).items()},
         keys=KeyFilter(field_ids=(0,), exact=frozenset(keys)) if keys else None,
-    )
+    ).contended()
 
 
 ROW = change({0: [7]})
 
 
-def refuse(precedence: Precedence, uuid: str, what: RowChange, now: float = 10.0, *, attempt: int = 1) -> bool:
-    assert precedence.takes(what, attempt, now)
-    return precedence.refused(uuid, what, attempt=attempt, now=now)
+def refuse(
+    precedence: Precedence, uuid: str, what: Contended, now: float = 10.0, *, retry_of: str | None = None
+) -> bool:
+    assert precedence.takes(attempt=2 if retry_of else 1, now=now)
+    first = precedence.may_be_first(what)
+    waits = precedence.refused(uuid, what, retry_of=retry_of, now=now)
+    assert retry_of or waits != first
+    return waits
 
 
 def test_the_first_one_is_told_at_once_and_goes_before_all_that_contradict_it() -> None:
     precedence = Precedence(2.0)
+    assert precedence.is_idle
     assert not refuse(precedence, "a", ROW)
-    assert precedence.contradicts(change({0: [1, 7]}), 10.5) == ROW
-    assert precedence.contradicts(change({0: [1], 1: [7]}, keys=[5]), 10.5) is None
+    assert not precedence.is_idle
+    assert precedence.contradicted(change({0: [1, 7]})) == ROW
+    assert precedence.contradicted(change({0: [1], 1: [7]}, keys=[5])) is None
     assert precedence.settled(["another", "a"]) == 1
-    assert precedence.contradicts(ROW, 10.5) is None
+    assert precedence.contradicted(ROW) is None
     assert precedence.seconds_until(10.5) is None
 
 
@@ -67,14 +81,22 @@ def test_those_that_contradict_nothing_do_not_wait() -> None:
     assert precedence.due(10.1) == ["c"]
 
 
-def test_one_that_is_refused_again_goes_before_those_that_wait() -> None:
+def test_one_that_is_refused_again_goes_before_those_that_wait_but_only_for_its_time() -> None:
     precedence = Precedence(2.0)
     assert not refuse(precedence, "a", ROW)
     assert refuse(precedence, "b", ROW)
     assert precedence.settled(["a"]) == 1
-    assert not refuse(precedence, "a again", ROW, attempt=2)
-    assert precedence.due(10.1) == [], "b contradicts it"
-    assert not precedence.takes(ROW, ATTEMPT_MAX + 1, 10.1), "then it needs a hold"
+    assert not refuse(precedence, "a again", ROW, 11.5, retry_of="a")
+    assert precedence.due(11.5) == [], "b contradicts it"
+    assert precedence.expire(12.0, arrived=()) == 1, "its time began with the first one"
+    assert not precedence.takes(attempt=ATTEMPT_MAX + 1, now=100.0), "then it needs a hold"
+
+
+def test_one_that_names_any_refused_transaction_does_not_jump_the_line() -> None:
+    precedence = Precedence(2.0)
+    assert not refuse(precedence, "a", ROW)
+    assert refuse(precedence, "b", change({0: [7], 1: [1]}))
+    assert refuse(precedence, "c", change({1: [1]}), retry_of="another")
 
 
 def test_after_one_that_does_not_arrive_there_is_no_precedence_for_a_while() -> None:
@@ -82,52 +104,89 @@ def test_after_one_that_does_not_arrive_there_is_no_precedence_for_a_while() -> 
     assert not refuse(precedence, "a", ROW, 10.0)
     assert refuse(precedence, "b", ROW, 10.5)
     assert precedence.seconds_until(10.5) == 1.5
-    assert precedence.expire(11.9) == 0
-    assert precedence.contradicts(ROW, 12.0) is None, "its time is over, though that was not noticed yet"
-    assert precedence.expire(12.0) == 1
+    assert precedence.expire(11.9, arrived=()) == 0
+    assert precedence.expire(12.0, arrived=()) == 1
     assert precedence.due(12.0) == ["b"]
-    assert precedence.contradicts(ROW, 12.0) is None
+    assert precedence.contradicted(ROW) is None
     until = 12.0 + PAUSE_FACTOR * 2.0
-    assert not precedence.takes(ROW, 1, until - 0.1)
+    assert not precedence.takes(attempt=1, now=until - 0.1)
     assert not refuse(precedence, "c", ROW, until)
+
+
+def test_one_that_has_arrived_and_waits_to_be_judged_is_not_late() -> None:
+    precedence = Precedence(2.0)
+    assert not refuse(precedence, "a", ROW, 10.0)
+    assert refuse(precedence, "b", ROW, 11.0)
+    assert precedence.expire(15.0, arrived=["a"]) == 0
+    assert precedence.contradicted(ROW) == ROW
+    assert precedence.seconds_until(15.0) == 4.0
+    assert precedence.settled(["a"]) == 1
+    assert precedence.due(15.0) == ["b"]
+
+
+def test_one_whose_re_execution_arrives_while_it_waits_is_told_and_has_no_precedence() -> None:
+    precedence = Precedence(2.0)
+    assert not refuse(precedence, "a", ROW)
+    assert refuse(precedence, "b", ROW)
+    assert precedence.settled(["b"]) == 0
+    assert precedence.seconds_until(10.0) == 0.0
+    assert precedence.due(10.0) == ["b"]
+    assert precedence.settled(["a"]) == 1
+    assert precedence.is_idle
 
 
 def test_none_waits_for_longer_than_a_few_turns() -> None:
     precedence, now = Precedence(2.0), 10.0
     assert not refuse(precedence, "0", ROW, now)
     assert refuse(precedence, "last", change({0: [7], 1: [1]}), now)
-    for number in range(1, 100):
-        now += 1.9
-        assert precedence.settled([str(number - 1)]) == 1
-        assert not refuse(precedence, str(number), change({1: [1], 0: [7]}), now, attempt=2)
-        if precedence.due(now) == ["last"]:
-            break
-        assert precedence.expire(now) == 0
-    assert now == pytest.approx(10.0 + WAIT_FACTOR * 2.0, abs=1.9)
+    while precedence.due(now) != ["last"]:
+        now += 0.5
+        assert precedence.expire(now, arrived=["0"]) == 0
+        assert now < 100
+    assert now == 10.0 + WAIT_FACTOR * 2.0
 
 
 def test_zero_seconds_turn_it_off() -> None:
-    assert not Precedence(0.0).takes(ROW, 1, 10.0)
+    assert not Precedence(0.0).takes(attempt=1, now=10.0)
 
 
-def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_remembers_is_bounded() -> None:
     precedence = Precedence(2.0)
-    monkeypatch.setattr(module, "BYTES_MAX", 100)
-    monkeypatch.setattr(module, "LINE_BYTES_MAX", 1000)
-    assert not precedence.takes(change({0: range(51)}), 1, 10.0)
-    taken = 0
-    while precedence.takes(change({taken: range(50)}), 1, 10.0):
-        assert not refuse(precedence, str(taken), change({taken: range(50)}))
-        taken += 1
-    assert taken == 10
-    many = Precedence(2.0)
-    waits = [refuse(many, str(number), change({number: [1]})) for number in range(AWAITED_MAX + 2)]
-    assert waits == [False] * AWAITED_MAX + [True] * 2
-    monkeypatch.setattr(module, "LINE_MAX", 2)
-    assert not many.takes(ROW, 1, 10.0)
-    many.forget()
-    assert many.takes(ROW, 1, 10.0)
-    assert many.due(10.0) == []
+    large = change({id: [1] for id in range(BYTES_MAX // 100)})
+    assert not precedence.refused("large", large, retry_of=None, now=10.0)
+    assert precedence.is_idle
+    for number in range(AWAITED_MAX + 5):
+        assert not refuse(precedence, f"first {number}", change({number: [1]})), "told at once, whatever the number"
+    one = change({0: [1]})
+    waits = [precedence.refused(f"later {number}", one, retry_of=None, now=10.0) for number in range(LINE_MAX + 5)]
+    assert waits == [True] * LINE_MAX + [False] * 5
+    assert precedence.contradicted(change({AWAITED_MAX - 1: [1]})) is not None
+    assert precedence.contradicted(change({AWAITED_MAX: [1]})) is None, "it has no precedence"
+    precedence.forget()
+    assert precedence.is_idle
+    assert precedence.due(10.0) == []
+
+
+def test_a_turn_in_which_nobody_has_left_compares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    precedence = Precedence(2.0)
+    for number in range(AWAITED_MAX):
+        refuse(precedence, f"first {number}", change({number: [1]}))
+    for number in range(LINE_MAX):
+        refuse(precedence, f"later {number}", change({0: [1], 100 + number: [1], 101 + number: [1]}))
+    compared = 0
+
+    def contradicts(self: Contended, other: Contended) -> bool:
+        nonlocal compared
+        compared += 1
+        return real(self, other)
+
+    real = Contended.contradicts
+    monkeypatch.setattr(Contended, "contradicts", contradicts)
+    assert precedence.due(10.0) == []
+    assert compared == 0
+    assert precedence.settled(["first 0"]) == 1
+    assert precedence.due(10.0) == ["later 0"]
+    assert compared < LINE_MAX * AWAITED_MAX + LINE_MAX**2 / 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -135,46 +194,45 @@ def test_each_is_told_once_and_is_executed_twice_at_most(seed: int) -> None:
     """Writers that change random rows of few, with and without others that never come back."""
     rng, now = random.Random(seed), 0.0
     precedence, dies = Precedence(2.0), 0.02 if seed % 2 else 0.0
-    versions: list[tuple[float, RowChange]] = []
-    under_way: list[tuple[float, float, str, RowChange, int, str]] = []
-    waiting: dict[str, RowChange] = {}
+    versions: list[tuple[float, Contended]] = []
+    under_way: list[tuple[float, float, str, Contended, int, str]] = []
+    waiting: dict[str, tuple[Contended, int]] = {}
     told: list[str] = []
     attempts: list[int] = []
-    longest: dict[str, float] = {}
 
-    def execute(what: RowChange, attempt: int, retry_of: str) -> None:
+    def execute(what: Contended, attempt: int, retry_of: str) -> None:
         if not (retry_of and rng.random() < dies):
             uuid = f"{seed}-{rng.random()}"
             under_way.append((now + rng.uniform(0.01, 0.1), now, uuid, what, attempt, retry_of))
 
     def tell(uuid: str) -> None:
         told.append(uuid)
-        execute(waiting.pop(uuid), 2 if uuid not in longest else 3, uuid)
+        what, attempt = waiting.pop(uuid)
+        execute(what, attempt + 1, uuid)
 
-    for _ in range(200):
+    for _ in range(60):
         execute(change({0: rng.sample(range(12), 2)}), 1, "")
     while under_way or waiting:
         now += 0.01
-        for one in sorted(one for one in under_way if one[0] <= now):
+        for one in sorted((one for one in under_way if one[0] <= now), key=lambda one: one[0]):
             under_way.remove(one)
             _, began, uuid, what, attempt, retry_of = one
             lost = any(at > began and version.contradicts(what) for at, version in versions)
-            lost = lost or (not retry_of and precedence.contradicts(what, now) is not None)
+            lost = lost or (not retry_of and precedence.contradicted(what) is not None)
             precedence.settled([retry_of])
             if not lost:
                 versions.append((now, what))
                 attempts.append(attempt)
                 continue
-            waiting[uuid] = what
-            if attempt > 1:
-                longest[uuid] = now
-            if not (precedence.takes(what, attempt, now) and precedence.refused(uuid, what, attempt=attempt, now=now)):
+            waiting[uuid] = what, attempt
+            takes = precedence.takes(attempt=attempt, now=now)
+            if not (takes and precedence.refused(uuid, what, retry_of=retry_of or None, now=now)):
                 tell(uuid)
-        precedence.expire(now)
+        precedence.expire(now, arrived=())
         for uuid in precedence.due(now):
             tell(uuid)
         assert now < 600
     assert len(told) == len(set(told))
     if not dies:
-        assert len(attempts) == 200
+        assert len(attempts) == 60
         assert max(attempts) == 2

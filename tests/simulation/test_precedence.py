@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 
 import pytest
 
-from committerd.lance.rows.change import RowChange
+from committerd.lance.rows.change import Contended
 from committerd.queue.precedence import Precedence
 from committerd_common.messages import RETRYABLE
 from tests.simulation.chaos import Chaos
@@ -61,15 +62,15 @@ def run(seed: int) -> Report:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts what precedence does."""
     counter: Counter[str] = Counter()
-    due, contradicts, settled, expire = Precedence.due, Precedence.contradicts, Precedence.settled, Precedence.expire
+    due, contradicted, settled, expire = Precedence.due, Precedence.contradicted, Precedence.settled, Precedence.expire
 
     def counted_due(self: Precedence, now: float) -> list[str]:
         uuids = due(self, now)
         counter["waited"] += len(uuids)
         return uuids
 
-    def counted_contradicts(self: Precedence, change: RowChange, now: float) -> RowChange | None:
-        first = contradicts(self, change, now)
+    def counted_contradicted(self: Precedence, contended: Contended) -> Contended | None:
+        first = contradicted(self, contended)
         counter["refused early"] += first is not None
         return first
 
@@ -78,13 +79,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counter["arrived"] += count
         return count
 
-    def counted_expire(self: Precedence, now: float) -> int:
-        count = expire(self, now)
+    def counted_expire(self: Precedence, now: float, *, arrived: Container[str]) -> int:
+        count = expire(self, now, arrived=arrived)
         counter["expired"] += count
         return count
 
     monkeypatch.setattr(Precedence, "due", counted_due)
-    monkeypatch.setattr(Precedence, "contradicts", counted_contradicts)
+    monkeypatch.setattr(Precedence, "contradicted", counted_contradicted)
     monkeypatch.setattr(Precedence, "settled", counted_settled)
     monkeypatch.setattr(Precedence, "expire", counted_expire)
     return counter

@@ -15,6 +15,10 @@ from committerd_common.messages import DataFragment, Manifest, Transaction
 
 _ROW_BYTES = 2
 """Memory of a row in a bitmap, at most on average: in a run, or in a dense bitmap, it takes less."""
+_FRAGMENT_BYTES = 400
+"""Memory of a fragment with its bitmap, without the rows."""
+_HASH_BYTES = 100
+"""Memory of a hash in a set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,29 @@ class RowChange:
         """The estimated memory of the rows."""
         return sum(_ROW_BYTES * len(one.rows) for one in self.touched.values())
 
-    def contradicts(self, other: RowChange) -> bool:
+    def contended(self) -> Contended:
+        """What others may contradict of it."""
+        rows = {id: one.rows for id, one in self.touched.items()}
+        size = self.bytes + _FRAGMENT_BYTES * (len(rows) + len(self.removed))
+        if self.keys is not None:
+            size += len(self.keys.bloom) + _HASH_BYTES * len(self.keys.exact or ())
+        return Contended(kind=self.kind, rows=rows, removed=frozenset(self.removed), keys=self.keys, bytes=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contended:
+    """The rows that a transaction deletes, and the keys that it inserts: what two transactions may contend for."""
+
+    kind: Kind
+    rows: Mapping[int, BitMap]
+    """The offsets of the rows that it deletes, by the id of the fragment."""
+    removed: frozenset[int]
+    """The ids of the fragments that it removes."""
+    keys: KeyFilter | None
+    bytes: int
+    """The estimated memory of all this."""
+
+    def contradicts(self, other: Contended) -> bool:
         """Whether both delete the same row, or may insert the same key, so that one has to be executed again.
 
         Rows are compared by where they were at each one's read version: a row that a Rewrite moved in between is taken
@@ -70,11 +96,12 @@ class RowChange:
         """
         if self.keys is not None and other.keys is not None and self.keys.may_share_a_key(other.keys):
             return True
-        removed, theirs = set(self.removed), set(other.removed)
-        if not removed.isdisjoint(other.fragments) or not theirs.isdisjoint(self.touched):
+        one, many = sorted((self, other), key=lambda some: len(some.rows) + len(some.removed))
+        if any(id in many.removed or id in many.rows for id in one.removed):
             return True
-        less, more = sorted((self.touched, other.touched), key=len)
-        return any(id in more and one.rows.intersect(more[id].rows) for id, one in less.items())
+        return any(
+            id in many.removed or (id in many.rows and rows.intersect(many.rows[id])) for id, rows in one.rows.items()
+        )
 
 
 def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | None:
