@@ -68,7 +68,11 @@ class MaintainSettings(SettingsGroup):
         description="Hours of the day, in UTC, in which tasks begin, such as 22-6; empty: all of them.",
     )
     interval_seconds: float = Field(
-        default=60.0, gt=0, le=86_400, description="Time between two looks at the table when there is nothing to do."
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="Time between two looks at the table when there is nothing to do; shorter if so many fragments "
+        "come that there would be more than fragments_max.",
     )
     cleanup_seconds: float = Field(
         default=600.0,

@@ -31,8 +31,10 @@ _TICK_SECONDS = 0.1
 _REPORT_SECONDS = 5.0
 _CHANGE_SECONDS = 1.0
 _AT_ONCE = 100
-_WAITING_MAX = 5_000
-"""Appends, and changes, that may wait for their outcomes at once; with more, no more are made."""
+_APPENDS_WAITING_MAX = 1_000
+"""Appends that may wait for their outcomes at once; with more, no more are made: the rate falls."""
+_CHANGES_WAITING_MAX = 200
+"""As many upserts and deletes."""
 _TIMEOUT_SECONDS = 120.0
 _ANY_VALUE = 1 << 30
 
@@ -125,7 +127,7 @@ class Writers:
         begun = 0
         while (now := time.monotonic()) < start + self._load.seconds:
             count = min(int((now - start) * self._load.appends) - begun, _AT_ONCE)
-            if count > 0 and self._appends_waiting < _WAITING_MAX:
+            if count > 0 and self._appends_waiting < _APPENDS_WAITING_MAX:
                 begun += count
                 ids = self._new_ids(count)
                 made = await asyncio.to_thread(self._cheaply.appends, dict.fromkeys(ids, 0))
@@ -145,7 +147,7 @@ class Writers:
     async def _change(self, start: float) -> None:
         upserts = deletes = 0
         while (now := time.monotonic()) < start + self._load.seconds:
-            room = _WAITING_MAX - len(self._busy)
+            room = max(_CHANGES_WAITING_MAX - len(self._busy), 0)
             upsert = min(int((now - start) * self._load.upserts) - upserts, _AT_ONCE, room)
             delete = min(int((now - start) * self._load.deletes) - deletes, _AT_ONCE, room)
             upserts, deletes = upserts + max(upsert, 0), deletes + max(delete, 0)

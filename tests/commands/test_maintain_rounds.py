@@ -10,12 +10,14 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from committerd.commands.maintain import rounds
 from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client.maintenance.plan import Group, Plan, Why
-from committerd_client.maintenance.table import TableState
+from committerd_client.maintenance.table import FragmentState, TableState
 
+FRAGMENT = FragmentState(id=1, rows=1, deleted=0, bytes=1)
 GROUP = Group(fragments=(1, 2), rows=2, bytes=2, why=Why.SMALL)
 
 
@@ -25,10 +27,20 @@ class Steps:
     def __init__(self) -> None:
         self.rewritten = self.cleanups = 0
         self.clean = anyio.Event()
-        self.has_rewritten, self.has_cleaned = Reached(5), Reached(3)
+        self.has_rewritten, self.has_cleaned, self.has_looked = Reached(5), Reached(3), Reached(6)
+        self.looks: list[float] = []
+        """When rounds began."""
+        self.fragments_a_second: float | None = None
+        """So many come, from the first look on; nothing is rewritten then."""
 
     async def look(self, *, tasks: int = 1) -> Any:
-        return TableState(version=1, fragments=(), indices=()), Plan(groups=(GROUP,))
+        if tasks > 1:
+            self.looks.append(anyio.current_time())
+            self.has_looked.at(len(self.looks))
+        if self.fragments_a_second is None:
+            return TableState(version=1, fragments=(), indices=()), Plan(groups=(GROUP,))
+        count = int((anyio.current_time() - self.looks[0]) * self.fragments_a_second)
+        return TableState(version=1, fragments=(FRAGMENT,) * count, indices=()), Plan()
 
     async def rewrite(self, groups: tuple[Group, ...]) -> None:
         self.rewritten += len(groups)
@@ -62,14 +74,16 @@ class Silent:
         return lambda *_, **_given: None
 
 
-def rounds_of(steps: Steps, stop: Stop, *, fails: bool = False, **settings: Any) -> Rounds:
+def rounds_of(
+    steps: Steps, stop: Stop, *, fails: bool = False, interval_seconds: float = 0.01, **settings: Any
+) -> Rounds:
     rewriting: Any = steps
     cleaning: Any = Cleanups(steps, fails=fails)
     shown: Any = Silent()
     return Rounds(
         rewriting,
         cleaning,
-        MaintainSettings(interval_seconds=0.01, **settings),
+        MaintainSettings(interval_seconds=interval_seconds, **settings),
         shown,
         telemetry=MaintenanceTelemetry(CollectorRegistry()),
         wall_clock=lambda: datetime(2026, 1, 1, 12, tzinfo=UTC),
@@ -111,3 +125,30 @@ async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
         await anyio.sleep(0.2)
         stop.set()
     assert (steps.rewritten, steps.cleanups) == (0, 0)
+
+
+async def test_a_table_that_gets_fragments_fast_is_looked_at_before_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.02)
+    steps, stop = Steps(), Stop()
+    steps.fragments_a_second = 1000
+    steps.clean.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=400).forever)
+        await steps.has_looked.wait()
+        stop.set()
+    assert steps.looks[2] - steps.looks[1] > 0.1, "200 fragments take 0.2 s"
+
+
+async def test_a_table_that_gets_few_fragments_is_looked_at_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.02)
+    for a_second in (0.0, 40.0):
+        steps, stop = Steps(), Stop()
+        steps.fragments_a_second = a_second
+        steps.clean.set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=1000).forever)
+            await anyio.sleep(0.5)
+            stop.set()
+        assert len(steps.looks) == 2

@@ -18,6 +18,8 @@ from committerd_client.maintenance.plan import Group
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS = 5.0
 """Time from a failed round to the next one."""
+_LOOK_SECONDS_MIN = 1.0
+"""Shortest time between two looks at a table that gets fragments fast, unless maintain.interval_seconds is shorter."""
 _CLEANUP_SHARE = 0.5
 """Largest share of the time that cleanups take."""
 
@@ -63,6 +65,8 @@ class Rounds:
         self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._stop = stop
+        self._left: tuple[float, int] | None = None
+        """When the table was looked at last, and how many fragments it had without those that were rewritten then."""
         self.doing = "it has just started"
         """What it does now, or did last, for people."""
         telemetry.fragments_wanted.set(settings.fragments_max)
@@ -110,15 +114,17 @@ class Rounds:
         """One round; the seconds until the next one."""
         if not self._settings.may_begin(self._wall_clock().hour):
             return self._settings.interval_seconds
-        waiting = 0
+        waiting, pause = 0, self._settings.interval_seconds
 
         async def rewrite() -> None:
-            nonlocal waiting
+            nonlocal waiting, pause
             state, plan = await self._rewriting.look(tasks=self._settings.tasks_max)
             self._telemetry.fragments.set(len(state.fragments))
             self._telemetry.unindexed_rows.set(state.unindexed_rows)
             self._telemetry.waiting_tasks.set(plan.waiting)
             waiting = plan.waiting
+            left = len(state.fragments) - sum(len(one.fragments) - 1 for one in plan.groups)
+            pause = self._pause(len(state.fragments), left)
             if plan.groups:
                 await self._rewrite(plan.groups)
 
@@ -126,7 +132,23 @@ class Rounds:
         good = await self._try("index", self._index) and good
         if not good:
             return _FAILED_SECONDS
-        return 0.0 if waiting else self._settings.interval_seconds
+        return 0.0 if waiting else pause
+
+    def _pause(self, found: int, left: int) -> float:
+        """Seconds until the next look, of a table with so many fragments; `left`: when the plan is done.
+
+        Fragments that come as fast as since the last look must not be too many by then. The first two looks show how
+        fast that is.
+        """
+        now, before = anyio.current_time(), self._left
+        self._left = now, left
+        if before is None:
+            return min(self._settings.interval_seconds, _LOOK_SECONDS_MIN)
+        if found <= before[1]:
+            return self._settings.interval_seconds
+        a_second = (found - before[1]) / max(now - before[0], 1e-3)
+        room = max(self._settings.fragments_max / 2 - left, 0)
+        return min(self._settings.interval_seconds, max(room / a_second, _LOOK_SECONDS_MIN))
 
     async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Whether the step succeeded, or was left out because the process is to end."""
