@@ -86,7 +86,8 @@ class Killer:
         if time.monotonic() < self.next_at:
             return
         if self.next_at:
-            name = self.rng.choice(sorted(self.victims))
+            least = min(self.found.kills.get(name, 0) for name in self.victims)
+            name = self.rng.choice(sorted(name for name in self.victims if self.found.kills.get(name, 0) == least))
             kill, start = self.victims[name]
             kill()
             start()

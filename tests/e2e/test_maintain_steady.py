@@ -22,5 +22,5 @@ def test_rows_indices_and_old_versions_are_as_they_must_be(scene: Scene, kafka: 
     assert done is not None
     assert [int(one) for one in done.groups()] > [360, 70, 70]
     assert "at most, in times of its target, after 3 s: fragments 0." in text
-    assert "committer " in text
+    assert "writers " in text
     assert "maintenance " in text
