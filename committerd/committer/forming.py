@@ -333,16 +333,16 @@ class Former:
             if full or not joins(request, forming.weight, self.options.limits):
                 break
             try:
+                tells = part is Part.ROWS and self._tells_contended(request)
                 decision = unbuildable.get(pending.offset) or await self._judge(
-                    request, pending, forming, head, as_member=part is Part.ROWS
+                    request, pending, forming, head, as_member=part is Part.ROWS, tells_contended=tells
                 )
                 if part is Part.ROWS and not isinstance(decision, Refused):
                     if not _records_alike(decision, forming):
                         break
-                    tells = self._tells_contended(request)
                     decision = _after_members(decision, forming, version=head.version + 1, tells_contended=tells)
                     if isinstance(decision, Judged) and pending.retry_of is None:
-                        decision = self._after_first(decision)
+                        decision = self._after_first(decision, tells_contended=tells)
                 if not isinstance(decision, Refused) and pending.offset not in held:
                     self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
@@ -425,11 +425,18 @@ class Former:
         return True
 
     async def _judge(
-        self, request: Request, pending: Pending, forming: _Forming, head: Head, *, as_member: bool = False
+        self,
+        request: Request,
+        pending: Pending,
+        forming: _Forming,
+        head: Head,
+        *,
+        as_member: bool = False,
+        tells_contended: bool = False,
     ) -> Judged | Refused:
         """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict.
 
-        `as_member`: as `PrepareOptions.as_member`.
+        `as_member`, `tells_contended`: as in `PrepareOptions`.
         """
         envelope, version = request.envelope, head.version + 1
         candidate = Candidate(
@@ -459,20 +466,22 @@ class Former:
             head.history,
             head.manifest,
             request.transaction,
-            options=self._prepare_options(request, pending, forming.now_ms, as_member=as_member),
+            options=self._prepare_options(
+                request, pending, forming.now_ms, as_member=as_member, tells_contended=tells_contended
+            ),
             world=self.world,
         )
         if judged.found.conflicts:
             self._count_conflicts(request, judged)
         return judged
 
-    def _after_first(self, judged: Judged) -> Judged | Rejected:
+    def _after_first(self, judged: Judged, *, tells_contended: bool) -> Judged | Rejected:
         """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
         if judged.change is None or self.precedence.is_idle:
             return judged
         contended = judged.change.contended()
         first = self.precedence.contradicted(contended)
-        return judged if first is None else goes_later(first, contended, judged)
+        return judged if first is None else goes_later(first, judged, contended=contended if tells_contended else None)
 
     def _tells_contended(self, request: Request) -> bool:
         """Whether a refusal of this request may lead to precedence. One with a deadline can't wait in line."""
@@ -481,7 +490,9 @@ class Former:
             return False
         return self.precedence.takes(attempt=envelope.attempt, now=anyio.current_time())
 
-    def _prepare_options(self, request: Request, pending: Pending, now_ms: int, *, as_member: bool) -> PrepareOptions:
+    def _prepare_options(
+        self, request: Request, pending: Pending, now_ms: int, *, as_member: bool, tells_contended: bool
+    ) -> PrepareOptions:
         options, envelope = self.options, request.envelope
         if pending.checked_files is not None and anyio.current_time() - pending.checked_files.at > _CHECKED_SECONDS_MAX:
             pending.checked_files = None
@@ -495,7 +506,7 @@ class Former:
             create_only=envelope.create_only,
             trusts_rewrites=options.trusts_rewrites,
             as_member=as_member,
-            tells_contended=as_member and self._tells_contended(request),
+            tells_contended=tells_contended,
         )
 
     async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
@@ -549,10 +560,7 @@ class Former:
         forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
         contended = refused.contended if isinstance(refused, Rejected) else None
-        fits = (
-            contended is not None and contended.bytes <= CONTENDED_BYTES_MAX and len(forming.contended) < _CONTENDED_MAX
-        )
-        if contended is not None and fits and request is not None and self._tells_contended(request):
+        if contended is not None and contended.bytes <= CONTENDED_BYTES_MAX and len(forming.contended) < _CONTENDED_MAX:
             forming.contended[pending.offset] = contended
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 

@@ -98,8 +98,7 @@ class Holding:
         envelope, now = request.envelope, anyio.current_time()
         if contended is not None and self._precedence.takes(attempt=envelope.attempt, now=now):
             return self._precedence.refused(request.uuid, contended, retry_of=envelope.retry_of, now=now)
-        attempt = envelope.attempt
-        return self._turns.refused(request.uuid, operation=request.operation, attempt=attempt)
+        return self._turns.refused(request.uuid, operation=request.operation, attempt=envelope.attempt)
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
         """Hold back an outcome."""

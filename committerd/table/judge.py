@@ -534,8 +534,11 @@ def contradicted(contradiction: Contradiction, judged: Judged, *, version: int, 
     )
 
 
-def goes_later(first: Contended, contended: Contended, judged: Judged) -> Rejected:
-    """The refusal of a transaction that contradicts one that was refused before and has precedence."""
+def goes_later(first: Contended, judged: Judged, *, contended: Contended | None) -> Rejected:
+    """The refusal of a transaction that contradicts one that was refused before and has precedence.
+
+    `contended`: as in `Rejected`.
+    """
     return Rejected(
         status=Status.RETRYABLE,
         reason="row_conflict",
