@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness.child import ChildProcess
@@ -19,6 +20,8 @@ from scripts.maintenance_soak.figures import Figures, Targets
 from scripts.maintenance_soak.load import Reader, Writer, beside, sampler
 
 _RECLAIM_HOURS = 2.0
+_COMMAND_SECONDS = 180.0
+"""What one command may take at the end."""
 _KILL_SECONDS = (0.5, 3.0)
 """Shortest and longest time between two kills."""
 _CLIENT_IDS = 1_000_000
@@ -163,8 +166,9 @@ def soak(scene: Scene, kafka: str, *, seconds: float, rng: random.Random, hour_s
     found.client_commits = len(values) // BATCH
     committer.wait_ready(text="active")
     until(lambda: committer.metric("committerd_queue_lag_records") == 0, seconds=60)
-    found.problems += _end(
-        scene, maintainer, writer.values | values, unknown, targets=targets, tagged=tagged, branches=branches
+    checked = partial(checks.check_contents, scene, writer.values | values, unknown)
+    found.problems += end(
+        scene, maintainer, targets, checked, tagged=tagged, branches=branches, timeout=_COMMAND_SECONDS
     )
     return found
 
@@ -219,17 +223,20 @@ def _name_a_version(scene: Scene, tagged: dict[str, int], branches: dict[str, in
     branches[branch] = rows
 
 
-def _end(
+def end(
     scene: Scene,
     maintainer: Daemon,
-    values: dict[int, int],
-    unknown: set[int],
-    *,
     targets: Targets,
+    checked: Callable[[], list[str]],
+    *,
     tagged: dict[str, int],
     branches: dict[str, int],
+    timeout: float,
 ) -> list[str]:
-    """Two runs of maintenance when all is old enough; then everything is checked."""
+    """Check everything, before and after two runs of maintenance when all is old enough; the problems.
+
+    `checked` checks the rows. `timeout`: seconds for one command.
+    """
 
     def command(*words: str) -> str:
         done = subprocess.run(
@@ -238,18 +245,18 @@ def _end(
             capture_output=True,
             text=True,
             check=False,
-            timeout=180,
+            timeout=timeout,
         )
         assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    problems = checks.check_contents(scene, values, unknown)
+    problems = checked()
     time.sleep(targets.hour_seconds * _RECLAIM_HOURS)
     command("maintain", "--once")
     time.sleep(targets.hour_seconds)
     command("maintain", "--once")
-    scene.command("audit")
-    problems += checks.check_contents(scene, values, unknown)
+    command("audit")
+    problems += checked()
     problems += checks.check_places(scene, tagged, branches)
     left = checks.needless(scene)
     problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import lance
-
 from harness.child import ChildProcess
-from harness.daemon import Daemon
+from harness.lance_table import LanceTable
 from harness.scene import Scene, until
-from scripts.maintenance_soak import checks
 from scripts.maintenance_soak.expected import Expected
 from scripts.maintenance_soak.figures import Figures, Sample, Targets, table_of
 from scripts.maintenance_soak.load import Writer, beside, sampler
 from scripts.maintenance_soak.reader import Read
-from scripts.maintenance_soak.soak import maintainer_of, short_hours
+from scripts.maintenance_soak.soak import end, maintainer_of
 from scripts.maintenance_soak.spent import Spent
 from scripts.maintenance_soak.table import columns_of, wrong_rows
 from scripts.maintenance_soak.writers import EXPECTED, Load, Written
@@ -40,6 +37,8 @@ _TIMES_MAX = 2.0
 _RATE_MIN = 0.8
 """What writers must get of the rates that they ask for."""
 _END_SECONDS = 300.0
+_COMMAND_SECONDS = 1800.0
+"""What one command may take at the end, when the table is large."""
 _INTERVAL_SECONDS = 0.3
 """Time between two looks of maintenance: maintain.interval_seconds."""
 _VERSION_SECONDS = 0.1
@@ -166,7 +165,10 @@ def steady(scene: Scene, kafka: str, wish: Wish, *, tell: Callable[[str], None])
     for line in _summary(run, wish):
         tell(line)
     until(lambda: committer.metric("committerd_queue_lag_records") == 0, seconds=60)
-    return figures.problems + _met(run, wish) + _end(scene, maintainer, targets, tell)
+    tell("the rows are checked, and again with every version and both pylances after two runs of maintenance")
+    checked = partial(_check_contents, scene.table, Expected.load(scene.folder / EXPECTED))
+    ended = end(scene, maintainer, targets, checked, tagged={}, branches={}, timeout=_COMMAND_SECONDS)
+    return figures.problems + _met(run, wish) + ended
 
 
 def _child(folder: Path, name: str, *words: str) -> ChildProcess:
@@ -260,44 +262,9 @@ def _met(run: _Run, wish: Wish) -> list[str]:
     return problems
 
 
-def _end(scene: Scene, maintainer: Daemon, targets: Targets, tell: Callable[[str], None]) -> list[str]:
-    """Everything is checked, before and after two more runs of maintenance."""
-
-    def command(*words: str) -> str:
-        done = subprocess.run(
-            [*short_hours(targets), *words],
-            env=maintainer.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=1800,
-        )
-        assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def checked() -> list[str]:
-        return _check_contents(scene.table.open(), Expected.load(scene.folder / EXPECTED))
-
-    tell("the rows are checked")
-    problems = checked()
-    time.sleep(targets.hour_seconds * 2)
-    command("maintain", "--once")
-    time.sleep(targets.hour_seconds)
-    command("maintain", "--once")
-    tell("and again after two runs of maintenance, and every version with both pylances")
-    problems += checked()
-    problems += checks.check_places(scene, {}, {})
-    left = checks.needless(scene)
-    problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []
-    problems += [f"the report {one} is not finished" for one in checks.unfinished_reports(scene)]
-    problems += checks.dry_run(command)
-    tell("committerd audit")
-    command("audit")
-    return problems
-
-
-def _check_contents(table: lance.LanceDataset, expected: Expected) -> list[str]:
+def _check_contents(place: LanceTable, expected: Expected) -> list[str]:
     """All rows, and some through the index."""
+    table = place.open()
     found = table.to_table()
     ids, values, _ = columns_of(found)
     problems = expected.differences(ids, values)
