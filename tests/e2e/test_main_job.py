@@ -61,12 +61,14 @@ def test_pylance_commits_to_the_same_table_meanwhile(scene: Scene) -> None:
     daemon = scene.started(COMMIT__GROUP_RECORDS_MAX="5")
     foreign: set[int] = set()
     stop = threading.Event()
+    turn = threading.Semaphore(0)
 
     def write_and_delete() -> None:
         while not stop.is_set():
             written = scene.table.write(2)
             scene.table.open().delete(f"id = {written[0]}")
             foreign.add(written[1])
+            turn.release()
 
     # Both threads make ids: those of the queue come first.
     transactions = scene.table.appends(200)
@@ -76,7 +78,7 @@ def test_pylance_commits_to_the_same_table_meanwhile(scene: Scene) -> None:
         offsets: list[int] = []
         for start in range(0, len(transactions), 10):
             offsets += scene.stage(*transactions[start : start + 10])
-            stop.wait(0.05)
+            assert turn.acquire(timeout=60), "no foreign commit within 60 s"
         answers = scene.topics.wait_answers(offsets)
     finally:
         stop.set()

@@ -10,6 +10,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -505,10 +506,9 @@ anyio.run(main)
 def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durable: str) -> None:
     rng = random.Random(8)
     versions: dict[str, bytes] = {}
-    kills, killed_while_writing = 0, False
-    # A sync takes most of a durable write, so a kill hits it soon; how soon depends on the load.
-    while kills < 12 or (durable == "durable" and not killed_while_writing and kills < 100):
+    for number in range(12):
         known = max(len(versions) - 2, 0)  # it tries these again, and must not replace them
+        left = temporary_files(tmp_path)
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path), durable, str(known)],
             cwd=ROOT,
@@ -519,17 +519,33 @@ def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durab
             assert writer.stdout.readline() == "ready\n"
             wait_for_versions(tmp_path, len(versions) + 1)
             time.sleep(rng.uniform(0, 0.1))
+            if number % 2:
+                pause_while_it_writes(writer, lambda known=left: bool(temporary_files(tmp_path) - known))
             writer.kill()
-        kills += 1
+        assert number % 2 == 0 or temporary_files(tmp_path) - left, "a kill while a file was written left nothing"
         found = {key: read_whole(tmp_path, key) for key in anyio.run(manifests, tmp_path)}
         assert found | versions == found, "a version was replaced or is gone"
         assert len(found) > len(versions)
         versions = found
         if (tmp_path / "_latest.manifest").exists():  # unless the kill came before the first
             read_whole(tmp_path, "_latest.manifest")
-        killed_while_writing = any(tmp_path.rglob(".tmp*"))
-    if durable == "durable":
-        assert killed_while_writing, "no kill came while a file was being written"
+
+
+def pause_while_it_writes(writer: subprocess.Popen[str], is_writing: Callable[[], bool]) -> None:
+    """Stop a process at a moment at which one of its files is being written."""
+    until = time.monotonic() + 60
+    while True:
+        writer.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
+        if is_writing():
+            return
+        assert time.monotonic() < until, "no file was being written whenever it was stopped, for 60 s"
+        writer.send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+
+
+def temporary_files(table: Path) -> set[Path]:
+    return set(table.rglob(".tmp*"))
 
 
 def wait_for_versions(table: Path, count: int) -> None:
