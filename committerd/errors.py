@@ -8,13 +8,13 @@
     │   ├── StoreUnavailable
     │   │   └── ObjectUnreadable      may concern only this object: the record's fault if the table itself is readable
     │   └── QueueUnavailable
-    ├── OutcomeUnknown              a put may have landed: read back before anything else
+    ├── PutUnknown              a put may have landed: read back before anything else
     ├── UnsupportedTable            the table needs a feature that we do not support: write nothing, report, wait
     ├── CorruptTable                stored data contradicts the format or our invariants: stop, page
     ├── RefusedToRun                table and topic contradict each other: stop, tell the operator how to resolve it
     └── SettingsError               the operator's input is wrong: exit code 2
 
-`OutcomeUnknown` is deliberately not an `Unavailable`: a handler that retries blindly must not catch it.
+`PutUnknown` is deliberately not an `Unavailable`: a handler that retries blindly must not catch it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "CorruptTable",
     "InvalidRequest",
     "ObjectUnreadable",
-    "OutcomeUnknown",
+    "PutUnknown",
     "QueueUnavailable",
     "RefusedToRun",
     "RequestError",
@@ -67,7 +67,7 @@ class QueueUnavailable(Unavailable):
     code = "queue_unavailable"
 
 
-class OutcomeUnknown(CommitterError):
+class PutUnknown(CommitterError):
     """The response to a put was lost; the object may exist."""
 
     code = "outcome_unknown"

@@ -406,8 +406,8 @@ class Telemetry:
         self.hold_seconds = metrics.count("committerd_hold_seconds_total", "Time that commits spent in holds.")
         self.precedences = metrics.count(
             "committerd_precedences_total",
-            "Refused transactions that had precedence over what contradicts them: their re-executions arrived, or the "
-            "time was up.",
+            "Times that a refused transaction had precedence, by how it ended: its re-execution was committed or "
+            "refused, or did not arrive in time.",
             ended=HOLD_ENDINGS,
         )
 

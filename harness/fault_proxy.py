@@ -28,7 +28,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "proxy-connection", "upgrade"})
-_BODY_BYTES_MAX = 1 << 30
 _START_SECONDS_MAX = 60.0
 _SHUTDOWN_SECONDS = 0.1  # for aiohttp 0 means no limit
 _S3_CODES = {

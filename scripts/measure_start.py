@@ -4,7 +4,7 @@
 
     .venv/bin/python -m scripts.measure_start FOLDER [--ledger-bytes N] [--s3-latency-ms 60]
 
-With `--s3-latency-ms` it reads a copy of the table from an S3 server that takes so much longer for each answer. The
+With `--s3-latency-ms` it reads a copy of the table from an S3 server that adds this time to each response. The
 memory is that of a process which has imported all that the daemon imports.
 """
 

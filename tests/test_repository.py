@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -38,6 +39,16 @@ STATE_OF_THE_PROCESS = {
     "producers/committerd_client/quiet.py: _threads",
     "producers/committerd_client/sync.py: _clients",
 }
+
+PRODUCERS = {
+    "committerd_common": {"exceptiongroup", "google", "numpy", "pyarrow", "pyroaring", "typing_extensions"},
+    "committerd_client": {"anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
+    "committerd_batch": {"lance", "pyarrow"},
+    "committerd_spark": {"lance", "pyarrow", "pyspark"},
+    "committerd_ray": {"pyarrow", "ray"},
+    "committerd_daft": {"daft", "pyarrow"},
+}
+"""What each package of the client's distribution imports of others. All of it is in producers/pyproject.toml."""
 
 FORBIDDEN = {
     "work left undone": r"\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b|NotImplemented[E]rror",
@@ -175,6 +186,18 @@ def test_module_state_would_be_found() -> None:
 
 def test_the_layers_hold() -> None:
     check(Path(sys.executable).with_name("lint-imports"), "--no-cache")
+
+
+def test_producers_import_nothing_but_what_their_packages_bring() -> None:
+    """An allow-list, because import-linter has none. A package imports the others' modules only as the layers say."""
+    imports = grimp.build_graph(*PRODUCERS, include_external_packages=True)
+    found: dict[str, set[str]] = {name: set() for name in PRODUCERS}
+    for module in imports.modules:
+        name = module.partition(".")[0]
+        if name in PRODUCERS:
+            found[name] |= {one.partition(".")[0] for one in imports.find_modules_directly_imported_by(module)}
+    known = {*PRODUCERS, *sys.stdlib_module_names}
+    assert {name: some - known for name, some in found.items()} == PRODUCERS
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import PutUnknown, StoreUnavailable
 from committerd.stores.local import LocalStore
 from committerd.stores.measured import MeasuredStore
 from committerd.stores.port import Created, Exists
@@ -189,7 +189,7 @@ class FailingStore(LocalStore):
     ("error", "status"),
     [
         (StoreUnavailable("down"), "unavailable"),
-        (OutcomeUnknown("lost"), "unknown"),
+        (PutUnknown("lost"), "unknown"),
         (ValueError("bug"), "failed"),
     ],
 )

@@ -107,7 +107,7 @@ def append(
 
 
 def _advance_within(advance: Callable[[int], None], files: int, share: float) -> None:
-    """Note how much of a file is read, after so many whole files. The last tenth is for its commit."""
+    """Note how much of a file is read. `files`: whole files before it. The last tenth is for its commit."""
     advance(files * _STEPS + round(share * 0.9 * _STEPS))
 
 

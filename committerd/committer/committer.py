@@ -48,8 +48,9 @@ _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
 _CREATES_MAX = 256
 _CREATES_BYTES_MAX = 32 * 1024 * 1024
-"""Most creates that are kept as they arrived, and most bytes of them."""
-"""Bounds on failed creates kept while there is no table; the oldest are dropped first. Their files may still appear."""
+"""The most failed creates that are kept while there is no table, and the most bytes of them. The oldest are dropped
+first. They are kept because their files may still appear.
+"""
 _TRY_CREATES_SECONDS = 10.0
 """Interval between retries of the kept creates."""
 _READ_CREATES_AGAIN_SECONDS = 60.0
@@ -275,8 +276,8 @@ class Committer:
         seconds = anyio.current_time() - started
         self._last_put = started
         parts.telemetry.commit_duration.observe(seconds, stage="put")
-        for draft in settlement.made:
-            self._note_commit(draft, seconds)
+        for formed in settlement.made:
+            self._note_commit(formed, seconds)
         await self._publish_outcomes(settlement, view, generation, seconds=seconds)
         foreign = sum(not found.settled.ours for found in settlement.found)
         if foreign:
@@ -384,9 +385,9 @@ class Committer:
                     logged_at = anyio.current_time()
                     _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
                 for create in [*creates.due(), *fresh]:
-                    draft = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
-                    if draft is not None:
-                        await self._commit([draft], view, generation)
+                    formed = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
+                    if formed is not None:
+                        await self._commit([formed], view, generation)
                         raise StartAgain("the table was created")
                     if isinstance(create.decoded, Request):
                         create.decoded = None  # as in `_is_create`
@@ -424,8 +425,8 @@ class Committer:
             await self._parts.intake.changed(timeout=until - anyio.current_time())
         self._parts.telemetry.refused_to_run.set(0, cause=cause)
 
-    def _note_commit(self, draft: FormedVersion, seconds: float) -> None:
-        telemetry, group = self._parts.telemetry, draft.group
+    def _note_commit(self, formed: FormedVersion, seconds: float) -> None:
+        telemetry, group = self._parts.telemetry, formed.group
         if group.members:
             telemetry.commit_transactions.observe(len(group.members))
         else:
@@ -434,10 +435,10 @@ class Committer:
             # At most 5 % of the time is spent on versions that commit nothing.
             self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
         telemetry.app_marks.set(len(group.marks))
-        for cause, count in zip(MARK_ENDINGS, draft.dropped_marks, strict=True):
+        for cause, count in zip(MARK_ENDINGS, formed.dropped_marks, strict=True):
             telemetry.app_marks_dropped.add(count, cause=cause)
         telemetry.last_commit_timestamp.set(self._parts.wall_clock().timestamp())
-        telemetry.manifest_bytes.set(len(draft.prepared.body))
+        telemetry.manifest_bytes.set(len(formed.prepared.body))
         _log.info(
             "version.committed",
             extra={

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from committerd.committer.head import StartAgain
-from committerd.errors import OutcomeUnknown, RefusedToRun, RequestError, Unavailable
+from committerd.errors import PutUnknown, RefusedToRun, RequestError, Unavailable
 from committerd.table.refusals import Rejected, mishandled
 from committerd.telemetry import Telemetry
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 Stage = Literal["decode", "judge", "build", "create", "start"]
 
-_COMMITTERS_OWN = (Unavailable, OutcomeUnknown, RefusedToRun, StartAgain)
+_COMMITTERS_OWN = (Unavailable, PutUnknown, RefusedToRun, StartAgain)
 
 
 @dataclass(frozen=True, slots=True)

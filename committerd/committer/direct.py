@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from committerd.committer.containing import require_contained
-from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.lance.conflicts.grid import Checked
 from committerd.queue.outcomes import Status
 from committerd.stores.port import Created
@@ -123,6 +123,6 @@ class _Landing:
             return None
         return transaction.uuid if transaction is not None else ""
 
-    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
+    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
         if not may_be_there:
             raise error

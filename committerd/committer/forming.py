@@ -212,7 +212,7 @@ class Former:
             self.telemetry.commit_duration.observe(anyio.current_time() - started, stage="judge")
             count = len(forming.requests)
             try:
-                draft = await self._build(forming, head, waiting)
+                formed = await self._build(forming, head, waiting)
             except Exception as error:  # any error is the fault of one of the records
                 require_contained(error)
                 if not count:
@@ -227,7 +227,7 @@ class Former:
                     caution.failed(await self._buildable(forming, head))
             else:
                 caution.built(count, limit=limits.records)
-                return draft
+                return formed
 
     async def _buildable(self, forming: _Forming, head: Head) -> int:
         """Return how many of the requests, from the first on, can be built together; fewer than all, by bisection."""

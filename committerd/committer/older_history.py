@@ -35,7 +35,7 @@ _READ_AT_ONCE = 64
 _READ_AT_ONCE_LOCALLY = 4
 """The same on a store with short calls: the processor is the limit there, and commits should not wait for it long."""
 _SHARE = 4
-"""What was read is shown to the committer once it has grown by one part in so many; each time makes look-ups slower."""
+"""What was read reaches the committer's ledger when it has grown by a quarter. Each addition makes look-ups slower."""
 
 
 class Brief(NamedTuple):
@@ -91,7 +91,6 @@ class OlderHistory:
         self._table = table
         self._versions = versions
         self._next = newest
-        self._newer = newer
         self._hashes = OlderVersions(newer=newer)
         self._settled_versions = settled_versions
         self._count = sum(version <= newest for version in versions)
@@ -115,7 +114,7 @@ class OlderHistory:
         return ledger.with_older(older, unread_below=unread_below)
 
     async def read(self, size: int) -> None:
-        """Read the next versions, at most so many. Raises `StoreUnavailable`, and then has read none of them."""
+        """Read the next versions, at most `size`. Raises `StoreUnavailable`, and then has read none of them."""
         versions = below(self._versions, self._next, size)
         at_once = _READ_AT_ONCE_LOCALLY if isinstance(self._table.store, TakesSeveral) else _READ_AT_ONCE
         for brief in await read_briefs(self._table, versions, at_once=at_once):
@@ -151,7 +150,7 @@ class OlderHistory:
 
 
 def below(versions: Container[int], newest: int, size: int) -> list[int]:
-    """The versions from `newest` down to the first number without one; at most so many."""
+    """The versions from `newest` down to the first number without one; at most `size`."""
     return list(takewhile(versions.__contains__, range(newest, newest - size, -1)))
 
 

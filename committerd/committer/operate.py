@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, load, position_of, read_new
 from committerd.committer.starting import read_facts, require_same_log
-from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
+from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
 from committerd.queue.grouping import position_only
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Queue
@@ -265,7 +265,7 @@ class _ByHand:
             return None
         return news.found or None
 
-    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
+    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
         if not may_be_there:
             raise error
 

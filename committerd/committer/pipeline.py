@@ -41,8 +41,8 @@ _RUN_SECONDS = 0.05
 _AT_ONCE = 16
 """Versions to form between two checkpoints of the event loop: about 10 ms of work."""
 _LEAD_FACTOR, _LEAD_SECONDS = 1.25, 0.002
-"""If no full group waits, the next version is begun so long before the put is expected to return: the time that the
-last version took to form, times this factor, plus these seconds.
+"""If no full group waits, the next version is begun shortly before the put is expected to return. The lead is the time
+that the last version took to form, times this factor, plus these seconds.
 """
 _LEAD_SHARE_MAX = 0.25
 """The longest such lead, as a share of the put's expected time."""
@@ -61,7 +61,7 @@ class _Ahead:
         """The version that is put meanwhile."""
         self.put_ended = anyio.Event()
         """Set when the put of `before` has ended, whatever its result."""
-        self.drafts: list[FormedVersion] = []
+        self.formed: list[FormedVersion] = []
         self.most = most
         """Most versions in the run."""
         self._monotonic = monotonic
@@ -95,7 +95,7 @@ class _Ahead:
 
     @property
     def _newest(self) -> FormedVersion:
-        return self.drafts[-1] if self.drafts else self.before
+        return self.formed[-1] if self.formed else self.before
 
 
 class Pipeline:
@@ -146,8 +146,8 @@ class Pipeline:
     async def form(self, head: Head, *, held_for: Container[str] | None = None) -> Run | None:
         """Form a run of one version, as `Former.form`; drops what was formed ahead."""
         await self._drop()
-        draft = await self._form(head, held_for=held_for, round_end=self._round_end if held_for is None else None)
-        return None if draft is None else [draft]
+        formed = await self._form(head, held_for=held_for, round_end=self._round_end if held_for is None else None)
+        return None if formed is None else [formed]
 
     @property
     def is_in_round(self) -> bool:
@@ -188,11 +188,11 @@ class Pipeline:
         expected = ahead.head
         follows = head.manifest is expected.manifest
         follows = follows and (head.position, head.marks) == (expected.position, expected.marks)
-        if not follows or not ahead.drafts or ahead.age > _FRESH_SECONDS:
+        if not follows or not ahead.formed or ahead.age > _FRESH_SECONDS:
             await self._drop()
             return None
         self._ahead = None
-        return ahead.drafts
+        return ahead.formed
 
     async def _form(
         self, head: Head, *, held_for: Container[str] | None = None, round_end: int | None = None
@@ -207,26 +207,26 @@ class Pipeline:
             return None
         forming = partial(self._timed, head, held_for=held_for, round_end=round_end)
         if self._known_of(self._newest_expected(head, held_for)) is not None:
-            draft = await forming()
+            formed = await forming()
         else:
             arrived, request = self._intake.arrived, Concurrently(self._identity)
-            draft = await request.of(forming)
-            if draft is None:
+            formed = await request.of(forming)
+            if formed is None:
                 return None
             if request.failed is not None:
                 raise request.failed
             self._known = arrived, request.result
-        return None if draft is None else replace(draft, identity=self._known_of(draft.newest))
+        return None if formed is None else replace(formed, identity=self._known_of(formed.newest))
 
     async def _timed(
         self, head: Head, *, held_for: Container[str] | None, round_end: int | None
     ) -> FormedVersion | None:
         """Call `Former.form`, and remember how long it took to form a version."""
         began = anyio.current_time()
-        draft = await self._former.form(head, self._intake, held_for=held_for, round_end=round_end)
-        if draft is not None:
+        formed = await self._former.form(head, self._intake, held_for=held_for, round_end=round_end)
+        if formed is not None:
             self._form_seconds = anyio.current_time() - began
-        return draft
+        return formed
 
     async def _form_ahead(self, ahead: _Ahead, delay: float = 0.0) -> None:
         """Form a run. `delay`: seconds to wait for more records; without it a full group waits."""
@@ -235,7 +235,7 @@ class Pipeline:
                 if delay and not await self._is_due(ahead, delay):
                     return
                 while await self._form_one_more(ahead):
-                    if len(ahead.drafts) % _AT_ONCE == 0:
+                    if len(ahead.formed) % _AT_ONCE == 0:
                         await anyio.lowlevel.checkpoint()  # lets other tasks run
         except Exception:  # noqa: BLE001  # shows again when the version is formed on the current head
             pass
@@ -243,7 +243,7 @@ class Pipeline:
             ahead.ended.set()
 
     async def _is_due(self, ahead: _Ahead, delay: float) -> bool:
-        """Wait for so many seconds. Whether a version can be formed then: the put still runs, and a record is ready."""
+        """Wait `delay` seconds. Whether a version can be formed then: the put still runs, and a record is ready."""
         with anyio.move_on_after(delay):
             await ahead.put_ended.wait()
             return False
@@ -252,15 +252,15 @@ class Pipeline:
 
     async def _form_one_more(self, ahead: _Ahead) -> bool:
         """Add a version to the run; returns whether another one may follow in it."""
-        draft = await self._form(ahead.last, round_end=ahead.round_end)
-        if draft is None or (ahead.drafts and not draft.group.members):
+        formed = await self._form(ahead.last, round_end=ahead.round_end)
+        if formed is None or (ahead.formed and not formed.group.members):
             return False  # versions of refusals alone have an interval of their own
-        ahead.drafts.append(draft)
-        if len(ahead.drafts) == ahead.most or ahead.age > _RUN_SECONDS:
+        ahead.formed.append(formed)
+        if len(ahead.formed) == ahead.most or ahead.age > _RUN_SECONDS:
             return False
         # The re-execution of a refused transaction may have to go first: put nothing before its outcome is published,
         # but for the rest of a round, which goes before it.
-        return (draft.round_end is not None or not draft.group.refusals) and self._may_follow(draft)
+        return (formed.round_end is not None or not formed.group.refusals) and self._may_follow(formed)
 
     def _known_of(self, number: int) -> TopicIdentity | None:
         """Return the topic's identity if it was asked for after the record with this number had arrived."""
@@ -278,33 +278,33 @@ class Pipeline:
             return 1
         return max(1, min(self._run_max, int(_RUN_SECONDS / max(self._put_seconds, 1e-6))))
 
-    def _delay(self, draft: FormedVersion, table: Table) -> float | None:
+    def _delay(self, formed: FormedVersion, table: Table) -> float | None:
         """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""
-        if self._may_follow(draft):
+        if self._may_follow(formed):
             return 0.0
-        if isinstance(table.store, TakesSeveral) or not _can_be_built_on(draft):
+        if isinstance(table.store, TakesSeveral) or not _can_be_built_on(formed):
             return None
         lead = self._form_seconds * _LEAD_FACTOR + _LEAD_SECONDS
         return self._put_seconds - min(lead, self._put_seconds * _LEAD_SHARE_MAX)
 
-    def _may_follow(self, draft: FormedVersion) -> bool:
+    def _may_follow(self, formed: FormedVersion) -> bool:
         """Whether another version may be formed at once on this one, before it is put."""
-        if not _can_be_built_on(draft):
+        if not _can_be_built_on(formed):
             return False
-        if draft.round_end is not None:
+        if formed.round_end is not None:
             return True
         if self._intake.waiting_retries():
             return False
-        return self._intake.behind(draft.group.position) >= self._former.options.limits.full
+        return self._intake.behind(formed.group.position) >= self._former.options.limits.full
 
-    def _is_ready(self, draft: FormedVersion) -> bool:
+    def _is_ready(self, formed: FormedVersion) -> bool:
         """Whether the next version can be formed of what waits behind this one: the first record's files were checked.
 
         A refusal's re-execution may have to go first, so nothing is formed before the refusal is published.
         """
-        if draft.group.refusals or self._intake.waiting_retries():
+        if formed.group.refusals or self._intake.waiting_retries():
             return False
-        waiting = self._intake.first(1, behind=draft.group.position)
+        waiting = self._intake.first(1, behind=formed.group.position)
         return bool(waiting) and (waiting[0].file_check is None or waiting[0].file_check.is_set())
 
     async def _drop(self) -> None:
@@ -315,9 +315,9 @@ class Pipeline:
             await ahead.ended.wait()  # it may be in a read that can't be interrupted
 
 
-def _can_be_built_on(draft: FormedVersion) -> bool:
+def _can_be_built_on(formed: FormedVersion) -> bool:
     """Whether the next version can be formed on this one before this one is put."""
-    prepared = draft.prepared
+    prepared = formed.prepared
     if prepared.before is None or prepared.copies:
         return False
     return prepared.files.keys() <= prepared.deletion_vectors.keys()  # the content of other files can't be read yet

@@ -21,7 +21,7 @@ from itertools import islice
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.view import View
 from committerd.concurrency import Concurrently
-from committerd.errors import CommitterError, OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.lance.format.manifest_file import TAIL_BYTES
 from committerd.lance.rows.change import Contended
 from committerd.queue.grouping import Group
@@ -96,7 +96,7 @@ class _Unknown:
             self._telemetry.unknown_outcomes.add()
         self._open = True
 
-    def settled(self, result: str) -> None:
+    def resolved(self, result: str) -> None:
         if self._open:
             self._telemetry.unknown_outcomes_settled.add(result=result)
         self._open = False
@@ -111,7 +111,7 @@ class Putter:
         self._rng = rng
         self._recheck_seconds = recheck_seconds
 
-    async def put(self, drafts: Sequence[FormedVersion], view: View) -> Settlement:
+    async def put(self, formed: Sequence[FormedVersion], view: View) -> Settlement:
         """Put a run of versions, each formed on the one before it, and move the view to the table's new head.
 
         Puts them in order, up to the first whose number another version has. The rest are dropped, since they were
@@ -119,7 +119,7 @@ class Putter:
         `StartAgain` as the view does.
         """
         landing = RunLanding(
-            drafts,
+            formed,
             view,
             queue=self._queue,
             telemetry=self._telemetry,
@@ -129,7 +129,7 @@ class Putter:
         try:
             return await land(landing, Backoff(self._rng))
         except (StartAgain, CommitterError):
-            landing.unknown.settled(STARTED_AGAIN)  # Start reads table and queue again and finds the result
+            landing.unknown.resolved(STARTED_AGAIN)  # Start reads table and queue again and finds the result
             raise
 
 
@@ -138,7 +138,7 @@ class RunLanding:
 
     def __init__(
         self,
-        drafts: Sequence[FormedVersion],
+        formed: Sequence[FormedVersion],
         view: View,
         *,
         queue: Queue,
@@ -147,7 +147,7 @@ class RunLanding:
         recheck_seconds: float,
     ) -> None:
         self.unknown = _Unknown(telemetry)
-        self._left = self._tried = drafts
+        self._left = self._tried = formed
         """The versions that are not created yet, and those of the last put."""
         self._made: list[FormedVersion] = []
         self._view = view
@@ -177,23 +177,23 @@ class RunLanding:
 
     async def read_back(self, *, taken: bool) -> Settlement | None:
         """Find whose version has the number of the first version that is left."""
-        draft = self._left[0]
+        formed = self._left[0]
         try:
-            settlement = await self._read_back(draft, taken=taken)
+            settlement = await self._read_back(formed, taken=taken)
         except StartAgain:
             if not taken:
                 await self._withdraw_what_landed(self._tried)
             raise
         if settlement is None:
             return None
-        self.unknown.settled(settlement.race.value)
+        self.unknown.resolved(settlement.race.value)
         await self._complete(settlement.found)
-        made = [*self._made, draft] if settlement.race is Race.OURS else self._made
+        made = [*self._made, formed] if settlement.race is Race.OURS else self._made
         found = [*(one.own for one in self._made), *settlement.found]
         return Settlement(race=settlement.race, found=found, made=made)
 
-    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
-        if isinstance(error, OutcomeUnknown):
+    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
+        if isinstance(error, PutUnknown):
             self.unknown.began()
         self._report_failure(error)
 
@@ -203,8 +203,8 @@ class RunLanding:
         If the process slept meanwhile, no further one is tried (see `View.still_latest`). Raises `StartAgain` when they
         landed in a table other than the one they were built on.
         """
-        view, drafts, sent_at = self._view, self._left, self._view.monotonic()
-        table, base, prepared = view.table, view.head.version, [draft.prepared for draft in drafts]
+        view, formed, sent_at = self._view, self._left, self._view.monotonic()
+        table, base, prepared = view.table, view.head.version, [one.prepared for one in formed]
         transaction = Concurrently(partial(write_transaction, table, prepared[-1]))
         look = Concurrently(partial(table.standing, base))
         put = partial(
@@ -218,13 +218,13 @@ class RunLanding:
             at_once = look.done and view.monotonic() - sent_at <= _AT_ONCE_SECONDS
             standing = look.result if at_once else await self._standing()
             if standing is not VersionState.SAME:
-                await self._withdraw(drafts[:count], standing)
+                await self._withdraw(formed[:count], standing)
             view.require_same(standing)
-        for draft in drafts[:count]:
-            self.unknown.settled("created")
-            view.follow(draft.after.created(), read_at=sent_at)
-        self._made += drafts[:count]
-        self._left = drafts[count:]
+        for one in formed[:count]:
+            self.unknown.resolved("created")
+            view.follow(one.after.created(), read_at=sent_at)
+        self._made += formed[:count]
+        self._left = formed[count:]
         if not self._left and not transaction.done:
             await self._write(partial(write_transaction, table, prepared[-1]))
         return results[-1]
@@ -239,7 +239,7 @@ class RunLanding:
         await self._write(look)
         return found[0]
 
-    async def _withdraw_what_landed(self, drafts: Sequence[FormedVersion]) -> None:
+    async def _withdraw_what_landed(self, formed: Sequence[FormedVersion]) -> None:
         """As `_withdraw`, for those of these versions that exist, when the put result is unknown."""
         standing = await self._standing()
         if standing is VersionState.SAME:
@@ -247,13 +247,13 @@ class RunLanding:
         landed: list[FormedVersion] = []
 
         async def look() -> None:
-            landed[:] = [draft for draft in drafts if await _is_there(self._view.table, draft.prepared)]
+            landed[:] = [one for one in formed if await _is_there(self._view.table, one.prepared)]
 
         await self._write(look)
         if landed:
             await self._withdraw(landed, standing)
 
-    async def _withdraw(self, drafts: Sequence[FormedVersion], standing: VersionState) -> None:
+    async def _withdraw(self, formed: Sequence[FormedVersion], standing: VersionState) -> None:
         """Delete versions that landed in a table other than the one they were built on: readers can't open them.
 
         Deletes them only if that is certain: the version below is another one, or it is deleted together with its data,
@@ -261,7 +261,7 @@ class RunLanding:
         cleanup may have removed the version below, and another committer may have settled the records. Never deletes
         them if another writer has built on them.
         """
-        made, withdrawn, backoff = [draft.prepared for draft in drafts], False, self._backoff()
+        made, withdrawn, backoff = [one.prepared for one in formed], False, self._backoff()
         while self._view.monotonic() - self._sent_at <= _WITHDRAWN_SECONDS_MAX:
             try:
                 withdrawn = await self._taken_out(made, standing)
@@ -316,12 +316,12 @@ class RunLanding:
         That includes the transaction files of all but the last, so that only the newest version can lack its own.
         `ask`: request the topic's identity even if the versions have it. Raises `RefusedToRun` for another topic.
         """
-        drafts, table = self._left, self._view.table
+        formed, table = self._left, self._view.table
 
         async def write() -> None:
-            await write_referenced(table, [draft.prepared for draft in drafts])
+            await write_referenced(table, [one.prepared for one in formed])
 
-        known = [draft.identity for draft in drafts]
+        known = [one.identity for one in formed]
         if ask or None in known:
             written = Concurrently(write)
             known = [await written.of(self._queue.identity)]
@@ -365,7 +365,7 @@ class RunLanding:
             return await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_ANSWER_AGE_SECONDS_MAX)
         return True
 
-    async def _read_back(self, draft: FormedVersion, *, taken: bool) -> Settlement | None:
+    async def _read_back(self, formed: FormedVersion, *, taken: bool) -> Settlement | None:
         """Find whose version has the number; None when it is free, or can't be read now."""
         try:
             news = await self._view.peek()
@@ -374,15 +374,15 @@ class RunLanding:
             return None
         if not news.found:
             if taken:
-                raise StartAgain(f"version {draft.group.version} was taken, but is not there")
+                raise StartAgain(f"version {formed.group.version} was taken, but is not there")
             return None
-        result = race(draft.own, news.found)
+        result = race(formed.own, news.found)
         if result is not Race.OURS:
             self._telemetry.commit_retries.add(reason=result.value)
             _log.info(
                 "commit.raced",
                 extra={
-                    "version": draft.group.version,
+                    "version": formed.group.version,
                     "latest": news.found[-1].settled.version,
                     "by": result.value,
                 },
@@ -391,12 +391,12 @@ class RunLanding:
         return Settlement(race=result, found=news.found)
 
     def _report_failure(self, error: Exception) -> None:
-        draft = (self._left or self._tried)[0]
-        reason = "unknown" if isinstance(error, OutcomeUnknown) else getattr(error, "code", "other")
+        formed = (self._left or self._tried)[0]
+        reason = "unknown" if isinstance(error, PutUnknown) else getattr(error, "code", "other")
         self._telemetry.commit_retries.add(reason=reason)
         _log.warning(
             "commit.retried",
-            extra={"version": draft.prepared.version, "reason": reason, "error": str(error)},
+            extra={"version": formed.prepared.version, "reason": reason, "error": str(error)},
         )
 
 

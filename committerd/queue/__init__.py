@@ -1,8 +1,9 @@
 """The decisions on the queue's side of a commit. Pure: no await, no clock, no random numbers, no logging.
 
 `port` is the interface of a queue. `position` says how far a table has settled its topic, `ledger` whether a record was
-settled before, `grouping` which records become one version, `outcomes` the outcome of each record, `race` who wrote a
-version, `start` whether a committer may run on this table and topic, `published` what Kafka knows of earlier outcomes,
-`turns` which record goes first, `dead_letter` how a refused record is written and read, `replay` which dead letters may
-be staged again, `records` how a record is identified and measured.
+settled before, `rounds` which waiting records are taken together, `grouping` which of them become one version,
+`outcomes` the outcome of each record, `race` who wrote a version, `start` whether a committer may run on this table and
+topic, `published` what Kafka knows of earlier outcomes, `turns` which record goes first, `precedence` which refused one
+goes before those that conflict with it, `dead_letter` how a refused record is written and read, `replay` which dead
+letters may be staged again, `records` how a record is identified and measured.
 """

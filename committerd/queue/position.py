@@ -26,7 +26,7 @@ FORMAT = 1
 """Version of the format of committerd's keys. A table with a higher version is refused: a newer committerd wrote it."""
 
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
-"""A mark that no commit has used for so long (30 days, in milliseconds) is dropped."""
+"""A mark that no commit has used for this time (30 days, in milliseconds) is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

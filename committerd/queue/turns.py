@@ -1,6 +1,7 @@
 """Turns: re-executions go first, and after a second refusal other records wait for a moment.
 
-An upsert conflicts with every Append since its read version, so under a stream of Appends it would never be committed.
+An upsert conflicts with every Append since its read version that does not name its keys, so under a stream of such
+Appends it would never be committed.
 A record that names the refused record that it re-executes (`retry-of`) goes before waiting records. If that is refused
 too, a *hold* begins: the committer commits nothing else until the next try arrives. A hold is for all records of one
 operation whose refusals wait, and each is committed as it arrives. They are of one operation because the first Update

@@ -61,9 +61,9 @@ class CommitSettings(SettingsGroup):
         le=60,
         description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
         "next try arrives, or this time is over. Holds take at most a quarter of the time. They may "
-        "delay a second refusal by about 4 times this, for each operation that waits. Also the longest time in which a "
-        "refused transaction has precedence over others of the same rows or keys, whose refusals may be delayed by 4 "
-        "times this. 0 = no holds and no precedence.",
+        "delay a second refusal by about 4 times this, for each operation that waits. Also the longest time for which "
+        "a refused transaction has precedence over others that change the same rows or keys. The refusal of one that "
+        "waits behind it is published after at most 4 times this. 0 = no holds and no precedence.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",

@@ -45,7 +45,8 @@ from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
 from committerd.stores.plain_reads import GetResponse, HeadResponse, NoResponse, PlainReads
 
-_WAIT_SECONDS_FIRST = 0.1
+_WAIT_SECONDS_FIRST = 0.2
+"""The longest wait before the second attempt; it doubles with each further one."""
 _WAIT_SECONDS_MAX = 20.0
 _TEXT_CHARS_MAX = 300
 _UNQUOTED = "/~"
@@ -308,7 +309,7 @@ class AwsClient:
 
         Sleeps at most 20 s.
         """
-        limit = min(_WAIT_SECONDS_FIRST * 2.0**attempt, _WAIT_SECONDS_MAX)
+        limit = min(_WAIT_SECONDS_FIRST * 2.0 ** (attempt - 1), _WAIT_SECONDS_MAX)
         jittered = self._rng.uniform(0, limit)
         await anyio.sleep(min(failure.retry_after + jittered, _WAIT_SECONDS_MAX))
 

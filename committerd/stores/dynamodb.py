@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 
 import anyio
 
-from committerd.errors import CorruptTable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient, CallFailed, Fault
 from committerd.stores.port import Created, Exists, ManifestEntry
@@ -132,7 +132,7 @@ class DynamoStore:
                 if failure.code == _CONDITION_FAILED:
                     return Exists()
                 if failure.may_have_landed:
-                    raise OutcomeUnknown(f"{what} may have been written: {failure}") from failure
+                    raise PutUnknown(f"{what} may have been written: {failure}") from failure
                 if failure.fault is not Fault.THROTTLED or attempt == _THROTTLED_TRIES:
                     raise StoreUnavailable(str(failure)) from failure
                 await self._client.wait(failure, attempt=attempt)

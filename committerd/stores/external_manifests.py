@@ -25,7 +25,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from committerd.concurrency import for_each
-from committerd.errors import CorruptTable, OutcomeUnknown, StoreUnavailable
+from committerd.errors import CorruptTable, PutUnknown, StoreUnavailable
 from committerd.stores.port import Created, Exists, Listed, ManifestEntry, ManifestStore, ObjectStore, Tail, Walkable
 from committerd_common.paths import (
     VERSIONS,
@@ -124,7 +124,7 @@ class ExternalManifests:
             return await self._read_back(staged, occupied=True)
         try:
             result = await self._entries.put_if_absent(staged)
-        except OutcomeUnknown as lost:
+        except PutUnknown as lost:
             return await self._read_back(staged, lost=lost)
         if isinstance(result, Exists):
             return await self._read_back(staged)
@@ -159,7 +159,7 @@ class ExternalManifests:
         async def put() -> None:
             try:
                 results.append(await self._entries.put_if_absent(latest))
-            except OutcomeUnknown as lost:
+            except PutUnknown as lost:
                 raise StoreUnavailable(f"the manifest store does not reply to a put: {lost}") from lost
 
         await for_each([put] * _TRIAL_PUTS, lambda request: request())
@@ -205,7 +205,7 @@ class ExternalManifests:
         return sizes[0] is not None
 
     async def _read_back(
-        self, staged: ManifestEntry, *, occupied: bool = False, lost: OutcomeUnknown | None = None
+        self, staged: ManifestEntry, *, occupied: bool = False, lost: PutUnknown | None = None
     ) -> Created | Exists:
         """Read the version's entry: `Created` if it is ours, else `Exists`. Raises `lost` while that is unknown.
 
@@ -290,7 +290,7 @@ class ExternalManifests:
         try:
             size = await self._objects.head(key)
             result = await self._entries.put_if_absent(ManifestEntry(version=named.version, key=key, size=size))
-        except (StoreUnavailable, OutcomeUnknown) as error:  # the next listing tries again
+        except (StoreUnavailable, PutUnknown) as error:  # the next listing tries again
             _log.warning("manifest.not_registered", extra={"version": named.version, "error": str(error)})
             return
         if isinstance(result, Created):

@@ -37,7 +37,7 @@ import anyio
 from anyio import to_thread
 
 from committerd.concurrency import for_each
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.stores.local_files import (
     HeldFolder,
     Superseded,
@@ -333,7 +333,7 @@ class LocalStore:
                 except OSError as error:
                     return [_unsynced(error, dict(zip((path for path, _ in staged), results, strict=False)))]
         if held is not None and isinstance(results[0], Created) and not held.is_in_place():
-            return [OutcomeUnknown(f"{staged[0][0]} was created in a folder that was moved or deleted meanwhile")]
+            return [PutUnknown(f"{staged[0][0]} was created in a folder that was moved or deleted meanwhile")]
         return tuple(results)
 
     def _replace_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
@@ -514,10 +514,10 @@ def _remove(root: str, key: str) -> None:
         os.unlink(os.path.join(root, key))
 
 
-def _unsynced(error: OSError, results: Mapping[str, PutResult]) -> OutcomeUnknown:
+def _unsynced(error: OSError, results: Mapping[str, PutResult]) -> PutUnknown:
     words = {Created: "was created", Exists: "was there"}
     listed = [f"{path} {words.get(type(result), 'may be there')}" for path, result in results.items()]
-    unknown = OutcomeUnknown(f"{', '.join(listed)}, but its folder could not be synced: {reason(error)}")
+    unknown = PutUnknown(f"{', '.join(listed)}, but its folder could not be synced: {reason(error)}")
     unknown.__cause__ = error
     return unknown
 
@@ -536,7 +536,7 @@ def _open_new(path: str, held: HeldFolder | None) -> FileIO:
 def _named(temporary: str, path: str, held: HeldFolder | None) -> PutResult:
     try:
         return Created() if link(temporary, path, held=held) else Exists()
-    except (StoreUnavailable, OutcomeUnknown) as error:
+    except (StoreUnavailable, PutUnknown) as error:
         return error
 
 

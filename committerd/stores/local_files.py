@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import groupby
 
-from committerd.errors import ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 
 _PARTS_AT_ONCE = 1024
 """Most buffers in one call of writev(2): IOV_MAX on Linux and macOS."""
@@ -130,7 +130,7 @@ class HeldFolder:
 def link(temporary: str, path: str, *, held: HeldFolder | None = None) -> bool:
     """Link the temporary file to its name; False when the name is taken. `held`: the folder of both.
 
-    Raises `StoreUnavailable` (nothing changed), `OutcomeUnknown` when the link may exist, and `SettingsError`
+    Raises `StoreUnavailable` (nothing changed), `PutUnknown` when the link may exist, and `SettingsError`
     (`no_atomic_create`) when the file system has neither hard links nor RENAME_NOREPLACE.
     """
     try:
@@ -146,7 +146,7 @@ def link(temporary: str, path: str, *, held: HeldFolder | None = None) -> bool:
             return _rename_without_replacing(temporary, path, held)
         if error.errno in _LINK_NOT_MADE:
             raise StoreUnavailable(f"can't write {path}: {reason(error)}") from error
-        raise OutcomeUnknown(f"{path} may have been created: {reason(error)}") from error
+        raise PutUnknown(f"{path} may have been created: {reason(error)}") from error
     return True
 
 
@@ -173,7 +173,7 @@ def _rename_without_replacing(temporary: str, path: str, held: HeldFolder | None
     error = OSError(code, os.strerror(code))
     if code in _LINK_NOT_MADE:
         raise StoreUnavailable(f"can't write {path}: {reason(error)}")
-    raise OutcomeUnknown(f"{path} may have been created: {reason(error)}")
+    raise PutUnknown(f"{path} may have been created: {reason(error)}")
 
 
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable, Unavailable
 from committerd.stores.port import (
     Created,
     Exists,
@@ -71,17 +71,17 @@ class MeasuredStore:
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         with self._measured("put_if_absent") as note:
-            outcome = await self._store.put_if_absent(key, body)
-            note("exists" if isinstance(outcome, Exists) else "ok")
-            return outcome
+            result = await self._store.put_if_absent(key, body)
+            note("exists" if isinstance(result, Exists) else "ok")
+            return result
 
     async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
         if not isinstance(self._store, TakesParts):
             return await self.put_if_absent(key, b"".join(parts))
         with self._measured("put_if_absent") as note:
-            outcome = await self._store.put_parts_if_absent(key, parts)
-            note("exists" if isinstance(outcome, Exists) else "ok")
-            return outcome
+            result = await self._store.put_parts_if_absent(key, parts)
+            note("exists" if isinstance(result, Exists) else "ok")
+            return result
 
     async def copy(self, source: str, target: str) -> bool:
         with self._measured("copy") as note:
@@ -170,9 +170,9 @@ class MeasuredManifests:
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         with self._measured("put_if_absent") as note:
-            outcome = await self._entries.put_if_absent(entry)
-            note("exists" if isinstance(outcome, Exists) else "ok")
-            return outcome
+            result = await self._entries.put_if_absent(entry)
+            note("exists" if isinstance(result, Exists) else "ok")
+            return result
 
     async def replace(self, entry: ManifestEntry) -> bool:
         with self._measured("replace") as note:
@@ -201,7 +201,7 @@ def _status(result: PutResult) -> str:
             return "exists"
         case StoreUnavailable():
             return "unavailable"
-        case OutcomeUnknown():
+        case PutUnknown():
             return "unknown"
 
 
@@ -222,7 +222,7 @@ def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_N
     except Unavailable:
         statuses.append("unavailable")
         raise
-    except OutcomeUnknown:
+    except PutUnknown:
         statuses.append("unknown")
         raise
     except anyio.get_cancelled_exc_class():

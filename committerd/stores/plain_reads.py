@@ -23,7 +23,6 @@ from yarl import URL
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SCOPE_END = "aws4_request"
-_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ObjectStore(Protocol):
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create the object atomically if the key is free.
 
-        Linearizable: of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when the
+        Linearizable: of any number of concurrent callers exactly one gets `Created`. Raises `PutUnknown` when the
         response was lost; the object may then exist, or appear later.
         """
         ...
@@ -104,7 +104,7 @@ class TakesParts(Protocol):
         ...
 
 
-PutResult = Created | Exists | StoreUnavailable | OutcomeUnknown
+PutResult = Created | Exists | StoreUnavailable | PutUnknown
 """The put result of one `put_if_absent`, with its expected errors as values."""
 
 
@@ -189,7 +189,7 @@ class ManifestStore(Protocol):
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         """Create the entry of a version if it has none.
 
-        Of any number of concurrent callers exactly one gets `Created`. Raises `OutcomeUnknown` when the response was
+        Of any number of concurrent callers exactly one gets `Created`. Raises `PutUnknown` when the response was
         lost; the entry may then exist, or appear later.
         """
         ...

@@ -19,7 +19,7 @@ from uuid import UUID
 import anyio
 
 from committerd.concurrency import for_each
-from committerd.errors import CommitterError, OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable
+from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.stores.port import Created, Exists, ExternallyDecided, ObjectStore, Tail
 from committerd_common.paths import VERSIONS
 
@@ -176,7 +176,7 @@ class _Trial:
             try:
                 if isinstance(await self._store.put_if_absent(key, body), Created):
                     winners.append(body)
-            except OutcomeUnknown:
+            except PutUnknown:
                 unknown.append(body)
 
         await for_each([f"contender {number} of {key}".encode() for number in range(CONTENDERS)], contend)
@@ -248,7 +248,7 @@ class _Trial:
         for _ in range(_TRIES):
             try:
                 result = await self._store.put_if_absent(key, body)
-            except OutcomeUnknown as error:
+            except PutUnknown as error:
                 unknown = str(error)
                 continue
             # Our own earlier attempt may have created it.

@@ -1,7 +1,7 @@
 """A table's directory in a bucket of S3, or of an S3-compatible server.
 
 One PUT with `If-None-Match: *` creates a version. Status 412 is `Exists`. Status 409 (another conditional put of the
-key was in progress), timeouts, broken connections and 5xx leave the put result unknown: `OutcomeUnknown`. That PUT is
+key was in progress), timeouts, broken connections and 5xx leave the put result unknown: `PutUnknown`. That PUT is
 sent only once. All other requests are idempotent, and are retried.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient, CallFailed, Fault
 from committerd.stores.port import Created, Exists, Listed, Tail
@@ -199,11 +199,11 @@ class S3Store:
             if failure.status == 412:
                 return Exists()
             if failure.status == 409:
-                raise OutcomeUnknown(f"another put of {name} was under way: {failure}") from failure
+                raise PutUnknown(f"another put of {name} was under way: {failure}") from failure
             if failure.fault is Fault.THROTTLED:
                 await self._client.wait(failure)
             if failure.may_have_landed:
-                raise OutcomeUnknown(f"{name} may have been created: {failure}") from failure
+                raise PutUnknown(f"{name} may have been created: {failure}") from failure
             raise StoreUnavailable(str(failure)) from failure
         return Created()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-from committerd.errors import OutcomeUnknown, Unavailable
+from committerd.errors import PutUnknown, Unavailable
 from committerd.table.backoff import Backoff
 
 R_co = TypeVar("R_co", covariant=True)
@@ -29,7 +29,7 @@ class Landing(Protocol, Generic[R_co]):
     async def put(self) -> R_co | None:
         """Put the version; returns the result when it was created, None when the number is taken.
 
-        Raises `OutcomeUnknown` when the store did not respond, and `Unavailable` when nothing was put.
+        Raises `PutUnknown` when the store did not respond, and `Unavailable` when nothing was put.
         """
 
     async def read_back(self, *, taken: bool) -> R_co | None:
@@ -38,7 +38,7 @@ class Landing(Protocol, Generic[R_co]):
         `taken`: the store reported that the number is taken.
         """
 
-    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
+    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
         """Handle an error that `put` raised.
 
         `may_be_there`: this put or an earlier one may have created the version. Implementations may re-raise the error,
@@ -58,7 +58,7 @@ async def land(landing: Landing[R], backoff: Backoff) -> R:
             if result is not None:
                 return result
             taken = may_be_there = True
-        except OutcomeUnknown as error:
+        except PutUnknown as error:
             taken, may_be_there = False, True
             landing.failed(error, may_be_there=True)
         except Unavailable as error:

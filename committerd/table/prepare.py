@@ -66,7 +66,7 @@ class Prepared:
     scheme: NamingScheme
     files: Mapping[str, bytes]
     deletion_vectors: Mapping[str, BitMap]
-    """The rows that those of `files` hold that are deletion files, by key."""
+    """The deleted rows in each deletion file among `files`, by its key."""
     copies: Sequence[Copy]
     found: Comparison
     note: str

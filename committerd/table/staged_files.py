@@ -53,7 +53,7 @@ _NAME_CHARS_MAX = 200
 _ROWS_PER_BYTE = 16
 """Rows per byte of a data file above which its own row count is read.
 
-Few files hold so many rows per byte, for example those of columns without values.
+Few files hold that many rows per byte, for example those of columns without values.
 """
 
 

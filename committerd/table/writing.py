@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from committerd.concurrency import for_each
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import PutUnknown, StoreUnavailable
 from committerd.lance.format.manifest_file import Body
 from committerd.stores.port import Created, Exists, ObjectStore, PutResult, TakesParts, TakesSeveral
 from committerd.table.prepare import Prepared
@@ -70,7 +70,7 @@ async def complete(table: Table, version: int) -> None:
 async def put(table: Table, prepared: Prepared) -> Created | Exists:
     """Put the manifest if its number is free, and cache the version once it is created.
 
-    Raises `OutcomeUnknown` when the store did not respond, and `StoreUnavailable` when nothing was put.
+    Raises `PutUnknown` when the store did not respond, and `StoreUnavailable` when nothing was put.
     """
     result = await put_manifest(table.store, prepared.key, prepared.body)
     if isinstance(result, Created):
@@ -94,7 +94,7 @@ async def put_in_turn(
         return results
     try:
         return [await put(table, several[0])]
-    except (StoreUnavailable, OutcomeUnknown) as error:
+    except (StoreUnavailable, PutUnknown) as error:
         return [error]
 
 

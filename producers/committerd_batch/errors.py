@@ -5,7 +5,7 @@ BatchWriteError                 nothing was committed
 ├── InvalidKeys                 a key is null or twice in a batch, or a change of no known kind. Also ValueError
 ├── AppIdMissing                nothing identifies the batch, so a repeated one could not be recognized
 ├── SecondWrite                 two writes of a micro-batch have the same name
-├── TableMissing                there is no table to delete from
+├── TableMissing                there is no table to delete from. Also the client's TableMissing
 ├── TableChanged                the table's columns changed since the files were written: write the rows again
 ├── PackageMissing              an executor lacks this package, or pylance
 └── ConnectUnsupported          a DataFrame of Spark Connect
@@ -14,6 +14,7 @@ AppIdInUse                      the table knows the app id from another run. Als
 
 from __future__ import annotations
 
+from committerd_client import errors
 from committerd_client.errors import InvalidTransaction
 from committerd_common.errors import CommitterError
 
@@ -51,7 +52,7 @@ class SecondWrite(BatchWriteError):
     code = "second_write"
 
 
-class TableMissing(BatchWriteError):
+class TableMissing(BatchWriteError, errors.TableMissing):
     """There is no table: a delete needs one, and only the other modes create it."""
 
     code = "table_missing"

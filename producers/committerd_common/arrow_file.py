@@ -50,7 +50,7 @@ def decompressed_bytes(body: bytes) -> int:
 
 
 def _in_batch(body: bytes, place: int, head: int) -> int:
-    """The size of the buffers of the batch at this place, with a head of so many bytes."""
+    """The size of the buffers of the batch at this place, with a head of `head` bytes."""
     is_compressed, buffers = _buffers(body, place)
     size = 0
     for offset, length in buffers:

@@ -28,7 +28,7 @@ _LENGTHS_BYTES = 10
 """The largest size of the two length fields of a header."""
 _REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
-"""Envelopes are cached for records with at most so many headers, of so many bytes in all."""
+"""Envelopes are cached for records with at most this many headers, and at most this many bytes of headers."""
 _TEXT_CHARS_MAX = 1024
 """The length at which a header is cut that is copied into outcomes and logs."""
 

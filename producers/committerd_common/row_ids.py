@@ -36,11 +36,11 @@ _U16, _U32, _U64 = 2, 4, 8
 _JOINED_MAX = 2**20
 """The largest number of rows for which two segments are joined into one, because that lists their ids."""
 _LISTED_BYTES_MAX = 4096
-"""Runs of versions of up to so many bytes are faster to decode one by one."""
+"""Runs of versions of up to this many bytes are faster to decode one by one."""
 _DECODED_BYTES_MAX = 2**24
-"""Runs of versions of up to so many bytes are decoded all at once, which takes 50 times as much memory."""
+"""Runs of versions of up to this many bytes are decoded all at once, which takes 50 times as much memory."""
 _RUNS_LISTED_MAX = 256
-"""Up to so many runs are faster to encode one by one."""
+"""Up to this many runs are faster to encode one by one."""
 _NO_FORM = "a segment has no form that we know"
 _NO_WIDTH = "an array has no width that we know"
 

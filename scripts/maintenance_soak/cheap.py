@@ -47,7 +47,7 @@ class Delete:
 
 
 class SmallFiles:
-    """Data files with so many rows each."""
+    """Data files with `count` rows each."""
 
     def __init__(self, uri: str, count: int) -> None:
         """Raises `ValueError` if pylance does not write rows as they are."""

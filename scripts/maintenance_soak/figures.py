@@ -94,7 +94,7 @@ class Targets:
         return samples[max(place - 1, 0)]
 
     def worst(self, samples: Sequence[Sample], *, after: float) -> dict[str, tuple[float, float]]:
-        """How many times its target each figure was at most, in the samples after so many seconds, and in which second.
+        """The highest ratio of each figure to its target in the samples after second `after`, and the second of it.
 
         Without such samples all are 0.
         """
@@ -127,7 +127,7 @@ class Files:
     manifests: int = 0
     bytes: int = 0
     new_bytes: int = 0
-    """Of those that were written in the last so many seconds."""
+    """Bytes of the files that were written in the last `window_seconds`."""
 
 
 def files_of(folder: Path, *, new_seconds: float) -> Files:

@@ -44,13 +44,13 @@ class Writer:
     keyed: Any = ()
 
     def create(self, **options: Any) -> None:
-        """Create the table with pylance, and the indices through the queue; needs an active committer."""
+        """Create the table with pylance."""
         self.values = self._new_rows(300)
         lance.write_dataset(rows(self.values), self.scene.table.uri, data_storage_version=STORAGE, **options)
         self.keyed = key_columns(self.scene.table.open(), "id")
 
     def index(self) -> None:
-        """Create the indices."""
+        """Create the indices through the queue; needs an active committer."""
         for column, (kind, options) in INDICES.items():
             (answer,) = self.scene.ask(staging.create_index(self.scene.table.open(), column, kind, **options))
             assert answer.status == Status.COMMITTED

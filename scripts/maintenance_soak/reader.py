@@ -12,7 +12,7 @@ a twentieth of a core; if it needs more, as on a table with thousands of fragmen
 * every 2 s: opens a version again that it opened before, by its number, and reads the same rows of it. They must be the
   same. It takes the oldest one that will be younger than KEEP_SECONDS when the read is over, or a random one.
 * every 60 s: reads the whole latest version, in which no id may be twice, and compares queries through each index with
-  scans of all rows; and reads the whole version again that it read the last time that is young enough.
+  scans of all rows; and reads the previous whole version again, if it is still young enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROWS = 256
 """Read at one place of a fragment."""
 _NEAREST, _AMONG, _ASKED = 5, 100, 10
 _SPARE_SECONDS = 5.0
-"""A version is not read again when it gets as old as KEEP_SECONDS within so many seconds."""
+"""A version is not read again when it gets as old as KEEP_SECONDS within this many seconds."""
 
 
 @dataclass(slots=True)

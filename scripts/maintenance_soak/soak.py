@@ -29,9 +29,9 @@ _CLIENT_IDS = 1_000_000
 
 
 def targets_of(hour_seconds: float) -> Targets:
-    """The targets if an hour of maintain.keep_hours and maintain.reclaim_hours lasts so long.
+    """The targets. `hour_seconds`: how long an hour of maintain.keep_hours and maintain.reclaim_hours lasts.
 
-    Writers add so many fragments in three seconds, as they do at 340 commits a second with 1,000, the default.
+    Writers fill this target of fragments in about 3 s. At 340 commits a second they fill the default, 1,000, as fast.
     """
     return Targets(fragments=300, hour_seconds=hour_seconds, keep_versions=20, cleanup_seconds=5.0)
 
@@ -126,7 +126,7 @@ def short_hours(targets: Targets) -> tuple[str, ...]:
 
 
 def soak(scene: Scene, kafka: str, *, seconds: float, rng: random.Random, hour_seconds: float = 8.0) -> Figures:
-    """Write, read and kill for so long, then check."""
+    """Write, read and kill for this time, then check."""
     found, targets = Figures(), targets_of(hour_seconds)
     committer = scene.daemon()
     writer = Writer(scene, rng, found, targets.hour_seconds)

@@ -33,7 +33,7 @@ _MINUTE = 60.0
 _SETTLED_SECONDS = 600.0
 """From then on fragments, versions and bytes are held against their targets, or from a sixth of a shorter run on."""
 _TIMES_MAX = 2.0
-"""They may be so many times their targets."""
+"""The highest ratio of each to its target that is allowed."""
 _RATE_MIN = 0.8
 """What writers must get of the rates that they ask for."""
 _END_SECONDS = 300.0
@@ -116,7 +116,7 @@ _RATES = ("appends", "upserts", "deletes")
 
 
 def steady(scene: Scene, kafka: str, wish: Wish, *, tell: Callable[[str], None]) -> list[str]:
-    """Write, read and maintain for so long, then check; the problems. `tell` gets lines for people."""
+    """Write, read and maintain as `wish` says, then check; returns the problems. `tell` gets lines for people."""
     figures, targets = Figures(), steady_targets(wish)
     committer = scene.daemon(COMMIT__INTERVAL_SECONDS_MIN=str(_VERSION_SECONDS))
     first = Writer(scene, random.Random(wish.seed), figures, targets.hour_seconds)

@@ -71,7 +71,9 @@ class Written:
     refused: int = 0
     """Upserts and deletes that were refused as often as the client tries."""
     waited_p50: float = 0.0
-    """Seconds from staging (for upserts and deletes: from the first execution) to the outcome, since the last line."""
+    """Seconds to the outcome, since the last line: from staging; for upserts and deletes from the start of each
+    execution.
+    """
     waited_p99: float = 0.0
     waited_max: float = 0.0
     problems: list[str] = field(default_factory=list)

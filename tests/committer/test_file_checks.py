@@ -121,9 +121,9 @@ class Bench:
     async def formed(self) -> tuple[list[int], list[str]]:
         """Offsets that the next version commits, and why others are refused."""
         with anyio.fail_after(5):
-            draft = await self.former.form(await self.head(), self.intake)
-        assert draft is not None
-        return [one.offset for one in draft.group.members], [one.reason for one in draft.group.refusals]
+            formed = await self.former.form(await self.head(), self.intake)
+        assert formed is not None
+        return [one.offset for one in formed.group.members], [one.reason for one in formed.group.refusals]
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable, Unavailable
+from committerd.errors import PutUnknown, StoreUnavailable, Unavailable
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
 
 TAKEN = None
-Answer = str | None | OutcomeUnknown | StoreUnavailable
-LOST, DOWN = OutcomeUnknown("lost"), StoreUnavailable("down")
+Answer = str | None | PutUnknown | StoreUnavailable
+LOST, DOWN = PutUnknown("lost"), StoreUnavailable("down")
 
 
 class Script:
@@ -27,7 +27,7 @@ class Script:
     async def put(self) -> str | None:
         self.steps.append("put")
         answer = self.puts.pop(0)
-        if isinstance(answer, OutcomeUnknown | StoreUnavailable):
+        if isinstance(answer, PutUnknown | StoreUnavailable):
             raise answer
         return answer
 
@@ -35,7 +35,7 @@ class Script:
         self.steps.append("read back what is there" if taken else "read back")
         return self.reads.pop(0)
 
-    def failed(self, error: OutcomeUnknown | Unavailable, *, may_be_there: bool) -> None:
+    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
         if self.gives_up and not may_be_there:
             raise error
 

@@ -76,9 +76,9 @@ class Bench:
         head = loaded.head(start_of(TOPIC, 0))
         view = View(head, lambda: self.now)
         own = cast(Found, None)
-        draft = FormedVersion(group=cast(Group, None), prepared=prepared, own=own, after=head, identity=TOPIC)
+        formed = FormedVersion(group=cast(Group, None), prepared=prepared, own=own, after=head, identity=TOPIC)
         with pytest.raises(StartAgain):
-            await putter.put([draft], view)
+            await putter.put([formed], view)
         return self.scene.versions()
 
     def happens(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import PutUnknown, StoreUnavailable
 from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore, ObjectStore
 from committerd_common.paths import VERSION_MAX
 from tests.simulation.faults import Lost, Refused, Weather
@@ -49,7 +49,7 @@ class FakeManifests:
         except Refused as refused:
             raise StoreUnavailable(str(refused)) from refused
         except Lost as lost:
-            raise OutcomeUnknown(str(lost)) from lost
+            raise PutUnknown(str(lost)) from lost
         return Exists() if fate.ends == "doubled" else answer
 
     async def replace(self, entry: ManifestEntry) -> bool:

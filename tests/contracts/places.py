@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.errors import OutcomeUnknown
+from committerd.errors import PutUnknown
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
 from committerd.stores.dynamodb import DynamoStore, dynamodb_client
@@ -111,9 +111,9 @@ async def race(store: ObjectStore, tag: str, keys: list[str]) -> list[str]:
         body = f"{tag} {key}".encode()
         try:
             answer = await store.put_if_absent(key, body)
-        except OutcomeUnknown:  # S3's 409: another put was under way
+        except PutUnknown:  # S3's 409: another put was under way
             while await store.get(key) is None:
-                with suppress(OutcomeUnknown):
+                with suppress(PutUnknown):
                     await store.put_if_absent(key, body)
             answer = Created() if await store.get(key) == body else Exists()
         if answer == Created():

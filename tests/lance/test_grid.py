@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from committerd.lance.conflicts import grid
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import (
     MATRIX,
@@ -254,7 +255,9 @@ def test_more_history_never_makes_a_verdict_better(kind: Kind, history: list[Foo
 
 
 def test_a_cell_is_found_by_row_and_column() -> None:
-    assert rule(Kind.UPDATE, Kind.REWRITE).__name__ == "mov"
+    name = rule(Kind.UPDATE, Kind.REWRITE).__name__
+    assert name == "mov"
+    assert f"row `update`, column `Rewr`: `{name}`" in " ".join((grid.__doc__ or "").split())
 
 
 def test_what_was_found_goes_on_from_what_was_found_before() -> None:

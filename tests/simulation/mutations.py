@@ -33,7 +33,7 @@ from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import FormedVersion, RunLanding, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
-from committerd.errors import OutcomeUnknown
+from committerd.errors import PutUnknown
 from committerd.kafka.held_back import HeldBack
 from committerd.lance.conflicts.key_filter import KeyFilter, KeyUnion
 from committerd.lance.rows.change import RowChange
@@ -76,7 +76,7 @@ def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
         table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]
     ) -> Sequence[PutResult]:
         answers = await put_in_turn(table, several, as_long_as=as_long_as)
-        return [Created() if isinstance(answer, OutcomeUnknown) else answer for answer in answers]
+        return [Created() if isinstance(answer, PutUnknown) else answer for answer in answers]
 
     patch.setattr(putting, "put_in_turn", optimistic)
 
@@ -100,7 +100,7 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
 
     async def stubborn(self: Pipeline, head: Head) -> Run | None:
         ahead, self._ahead = self._ahead, None
-        return ahead.drafts or None if ahead is not None else None
+        return ahead.formed or None if ahead is not None else None
 
     async def put(self: Pipeline, run: Run, view: View) -> Settlement:
         self._ahead = None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import anyio
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable
 from committerd.stores.port import Created, Exists, PutResult, Tail
 from committerd_common.paths import VERSIONS
 from tests.simulation.faults import Lost, Refused, Weather
@@ -105,7 +105,7 @@ class FakeStore:
         return keys
 
     async def put(self, key: str, body: bytes) -> None:
-        # If the response to a plain put is lost, repeating it is right whatever happened: no `OutcomeUnknown`.
+        # If the response to a plain put is lost, repeating it is right whatever happened: no `PutUnknown`.
         await self._read("put", key, lambda: self._bucket.put(key, body))
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
@@ -125,7 +125,7 @@ class FakeStore:
             raise StoreUnavailable(str(refused)) from refused
         except Lost as lost:
             given_up = True
-            raise OutcomeUnknown(str(lost)) from lost
+            raise PutUnknown(str(lost)) from lost
         if isinstance(result, StoreUnavailable):
             raise result
         return Exists() if fate.ends == "doubled" else result
@@ -214,12 +214,12 @@ class SwiftStore(FakeStore):
         for key, parts in objects:
             try:
                 results.append(await self.put_if_absent(key, b"".join(parts)))
-            except (StoreUnavailable, OutcomeUnknown) as error:
+            except (StoreUnavailable, PutUnknown) as error:
                 results.append(error)
             if not isinstance(results[-1], Created) or not as_long_as():
                 break
         if len(results) > 1 and self._weather.rng.random() < self._weather.rates.lost:
-            return [OutcomeUnknown("the names could not be synced")]
+            return [PutUnknown("the names could not be synced")]
         return results
 
 

@@ -28,7 +28,7 @@ class Taken:
         async def counted(pipeline: Pipeline, head: Head) -> Run | None:
             ahead = pipeline._ahead
             run = await take(pipeline, head)
-            self.formed += len(ahead.drafts) if ahead is not None else 0
+            self.formed += len(ahead.formed) if ahead is not None else 0
             self.used += len(run) if run is not None else 0
             return run
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from committerd.errors import CorruptTable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores import aws
 from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
@@ -166,7 +166,7 @@ async def test_a_put_whose_answer_is_lost_is_unknown_and_sent_once(
     await store.latest()
     before = len(proxy.seen)
     proxy.fault(fault, target="PutItem", times=None)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(PutUnknown):
         await store.put_if_absent(FIRST)
     assert [seen.target for seen in proxy.seen[before:]] == ["PutItem"]
     proxy.clear()
@@ -176,7 +176,7 @@ async def test_a_put_whose_answer_is_lost_is_unknown_and_sent_once(
 @pytest.mark.parametrize("fault", [DROP_REQUEST, answer(500)])
 async def test_a_put_that_never_arrived_is_unknown_too(store: DynamoStore, proxy: FaultProxy, fault: Fault) -> None:
     proxy.fault(fault, target="PutItem")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(PutUnknown):
         await store.put_if_absent(FIRST)
     assert await store.get(1) is None
     assert await store.put_if_absent(FIRST) == Created()

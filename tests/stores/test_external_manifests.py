@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from committerd.errors import OutcomeUnknown, StoreUnavailable
+from committerd.errors import PutUnknown, StoreUnavailable
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.port import Created, Exists, ManifestEntry
 from tests.contracts.entries import Trouble, troubled_objects
@@ -113,13 +113,13 @@ class TestLostAnswer:
     """Of the put of the entry: the commit itself."""
 
     async def test_when_it_was_applied_is_found_by_reading_back(self, scene: Scene) -> None:
-        store = scene.process(Trouble(after={"entries.put_if_absent": OutcomeUnknown("lost")}))
+        store = scene.process(Trouble(after={"entries.put_if_absent": PutUnknown("lost")}))
         assert await store.put_if_absent(FINAL, b"one") == Created()
         scene.require_finished(b"one")
 
     async def test_when_it_was_not_applied_stays_unknown_and_keeps_the_staged_manifest(self, scene: Scene) -> None:
-        store = scene.process(Trouble(before={"entries.put_if_absent": OutcomeUnknown("lost")}))
-        with pytest.raises(OutcomeUnknown):
+        store = scene.process(Trouble(before={"entries.put_if_absent": PutUnknown("lost")}))
+        with pytest.raises(PutUnknown):
             await store.put_if_absent(FINAL, b"one")
         assert len(scene.staged) == 1
         # The request may still be in flight, and arrive now.
@@ -130,18 +130,18 @@ class TestLostAnswer:
 
     async def test_when_nothing_can_be_read_back_stays_unknown(self, scene: Scene) -> None:
         trouble = Trouble(
-            after={"entries.put_if_absent": OutcomeUnknown("lost")}, before={"entries.get": StoreUnavailable("away")}
+            after={"entries.put_if_absent": PutUnknown("lost")}, before={"entries.get": StoreUnavailable("away")}
         )
         store = scene.process(trouble)
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(PutUnknown):
             await store.put_if_absent(FINAL, b"one")
         assert len(scene.staged) == 1
         assert await store.put_if_absent(FINAL, b"one") == Created()
         scene.require_finished(b"one")
 
     async def test_and_the_same_bytes_again_are_staged_under_the_same_name(self, scene: Scene) -> None:
-        store = scene.process(Trouble(before={"entries.put_if_absent": OutcomeUnknown("lost")}))
-        with pytest.raises(OutcomeUnknown):
+        store = scene.process(Trouble(before={"entries.put_if_absent": PutUnknown("lost")}))
+        with pytest.raises(PutUnknown):
             await store.put_if_absent(FINAL, b"one")
         first = scene.staged
         with pytest.raises(CrashError):
@@ -156,7 +156,7 @@ class TestLostAnswer:
         await store.put_if_absent(FINAL, b"one")
 
     async def test_when_another_was_faster_is_a_loss(self, scene: Scene) -> None:
-        trouble = Trouble(before={"entries.put_if_absent": OutcomeUnknown("lost")})
+        trouble = Trouble(before={"entries.put_if_absent": PutUnknown("lost")})
 
         async def other() -> None:
             await scene.process().put_if_absent(FINAL, b"other")
@@ -166,7 +166,7 @@ class TestLostAnswer:
         scene.require_finished(b"other")
 
     async def test_when_a_reader_finished_it_meanwhile_is_for_the_caller_to_read_back(self, scene: Scene) -> None:
-        trouble = Trouble(after={"entries.put_if_absent": OutcomeUnknown("lost")})
+        trouble = Trouble(after={"entries.put_if_absent": PutUnknown("lost")})
 
         async def reader() -> None:
             await scene.process().list("_versions/")

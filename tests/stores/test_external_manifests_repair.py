@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from committerd.errors import CorruptTable, OutcomeUnknown, RefusedToRun, StoreUnavailable
+from committerd.errors import CorruptTable, PutUnknown, RefusedToRun, StoreUnavailable
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.port import Created, Exists, ManifestEntry
 from committerd.stores.probing import probe, require_sound_store
@@ -119,7 +119,7 @@ class TestEntriesAndObjectsThatDisagree:
         assert scene.shelf.entries[2] == ManifestEntry(version=2, key=SECOND, size=5)
         assert scene.events == ["registered"]
 
-    @pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("lost")])
+    @pytest.mark.parametrize("error", [StoreUnavailable("away"), PutUnknown("lost")])
     async def test_and_a_listing_does_not_depend_on_it(self, scene: Scene, error: Exception) -> None:
         store = scene.process(Trouble(before={"entries.put_if_absent": error}))
         await scene.process().put_if_absent(FINAL, b"one")
@@ -241,4 +241,4 @@ class TestProbe:
     async def test_without_an_answer_proves_nothing(self, scene: Scene) -> None:
         await scene.process().put_if_absent(FINAL, b"one")
         with pytest.raises(StoreUnavailable):
-            await scene.process(Trouble(before={"entries.put_if_absent": OutcomeUnknown("lost")})).conditions_hold()
+            await scene.process(Trouble(before={"entries.put_if_absent": PutUnknown("lost")})).conditions_hold()

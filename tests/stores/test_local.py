@@ -25,7 +25,7 @@ from typing import Any
 import anyio
 import pytest
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.stores import local
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.port import Created, Exists
@@ -322,8 +322,8 @@ class TestFailure:
         [
             (errno.ENOSPC, StoreUnavailable),
             (errno.EROFS, StoreUnavailable),
-            (errno.EIO, OutcomeUnknown),
-            (errno.ESTALE, OutcomeUnknown),
+            (errno.EIO, PutUnknown),
+            (errno.ESTALE, PutUnknown),
         ],
     )
     async def test_of_the_link_is_unknown_unless_the_kernel_refused_before_it(
@@ -350,7 +350,7 @@ class TestFailure:
             fsync(descriptor)
 
         monkeypatch.setattr(os, "fsync", fail_second)
-        with pytest.raises(OutcomeUnknown, match="was created"):
+        with pytest.raises(PutUnknown, match="was created"):
             await store.put_if_absent(MANIFEST, b"body")
         assert await store.get(MANIFEST) == b"body"
 
@@ -402,7 +402,7 @@ class TestAnotherFolder:
             link(*names, **how)
 
         monkeypatch.setattr(os, "link", swapped)
-        with pytest.raises(OutcomeUnknown, match="moved or deleted"):
+        with pytest.raises(PutUnknown, match="moved or deleted"):
             await store.put_if_absent(MANIFEST, b"body")
         assert not os.listdir(table / "_versions")
         assert sorted(os.listdir(table.parent / "moved" / "_versions")) == ["0.manifest", "1.manifest"]
@@ -413,7 +413,7 @@ class TestAnotherFolder:
         monkeypatch.setattr(os, "link", failing(errno.EPERM))
         os.rename(table, table.parent / "moved")
         (table / "_versions").mkdir(parents=True)
-        with pytest.raises(OutcomeUnknown, match="moved or deleted"):
+        with pytest.raises(PutUnknown, match="moved or deleted"):
             await store.put_if_absent(MANIFEST, b"body")
         assert not os.listdir(table / "_versions")
 
@@ -520,7 +520,7 @@ def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durab
             wait_for_versions(tmp_path, len(versions) + 1)
             time.sleep(rng.uniform(0, 0.1))
             if number % 2:
-                pause_while_it_writes(writer, lambda known=left: bool(temporary_files(tmp_path) - known))
+                pause_while_it_writes(writer, tmp_path, left)
             writer.kill()
         assert number % 2 == 0 or temporary_files(tmp_path) - left, "a kill while a file was written left nothing"
         found = {key: read_whole(tmp_path, key) for key in anyio.run(manifests, tmp_path)}
@@ -531,13 +531,13 @@ def test_kill_9_leaves_no_partial_object_and_replaces_none(tmp_path: Path, durab
             read_whole(tmp_path, "_latest.manifest")
 
 
-def pause_while_it_writes(writer: subprocess.Popen[str], is_writing: Callable[[], bool]) -> None:
-    """Stop a process at a moment at which one of its files is being written."""
+def pause_while_it_writes(writer: subprocess.Popen[str], table: Path, left: set[Path]) -> None:
+    """Stop a process while it writes a file. `left`: the temporary files of others."""
     until = time.monotonic() + 60
     while True:
         writer.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
-        if is_writing():
+        if temporary_files(table) - left:
             return
         assert time.monotonic() < until, "no file was being written whenever it was stopped, for 60 s"
         writer.send_signal(signal.SIGCONT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created
 from tests.stores.kernel import note_calls
@@ -87,7 +87,7 @@ async def test_those_before_a_link_that_fails_are_there(store: LocalStore, monke
     monkeypatch.setattr(os, "link", fail_third)
     *created, last = await store.put_in_turn_if_absent(OBJECTS, as_long_as=going)
     assert created == [Created(), Created()]
-    assert isinstance(last, OutcomeUnknown)
+    assert isinstance(last, PutUnknown)
     assert sorted(os.listdir(Path(store.uri, "_versions"))) == [f"{number}.manifest" for number in range(3)]
 
 
@@ -104,7 +104,7 @@ async def test_nothing_is_known_of_any_when_the_folder_can_not_be_synced(
 
     monkeypatch.setattr(os, "fsync", fail_folder)
     (answer,) = await store.put_in_turn_if_absent(OBJECTS, as_long_as=going)
-    assert isinstance(answer, OutcomeUnknown)
+    assert isinstance(answer, PutUnknown)
     assert "1.manifest was created" in str(answer)
     assert "2.manifest was there" in str(answer)
     assert isinstance(answer.__cause__, OSError)

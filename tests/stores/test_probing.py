@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from committerd.__main__ import cli
-from committerd.errors import OutcomeUnknown, RefusedToRun, SettingsError, StoreUnavailable
+from committerd.errors import PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, ObjectStore, Tail
 from committerd.stores.probing import Check, Prover, probe, require_sound_store
@@ -145,7 +145,7 @@ class Forgetful(FakeStore):
             return await super().put_if_absent(key, body)
         if self.lands(self.lost):
             await super().put_if_absent(key, body)
-        raise OutcomeUnknown("the answer was lost")
+        raise PutUnknown("the answer was lost")
 
 
 @pytest.mark.parametrize("lands", [lambda _: True, lambda _: False, lambda number: number % 3 == 0])

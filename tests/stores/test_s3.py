@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, OutcomeUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient, Fault
 from committerd.stores.port import Created, Exists, Tail
@@ -103,7 +103,7 @@ async def test_a_put_if_absent_that_may_have_landed_is_unknown_and_sent_once(
     store: S3Store, server: FakeS3, faults: list[Fault], answer: Answer, fault: Fault
 ) -> None:
     server.script.append(answer)
-    with pytest.raises(OutcomeUnknown, match=r"s3://bucket/a table/_versions/1\.manifest"):
+    with pytest.raises(PutUnknown, match=r"s3://bucket/a table/_versions/1\.manifest"):
         await store.put_if_absent(KEY, b"ours")
     assert len(server.requests) == 1
     assert faults == [fault]
@@ -118,7 +118,7 @@ async def test_a_connection_that_was_kept_open_is_not_used_for_a_second_try_in_s
 ) -> None:
     await store.put("o", b"x")
     server.script.append(DROPPED_AFTER)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(PutUnknown):
         await store.put_if_absent(KEY, b"ours")
     assert server.requests[1:] == ["PUT /bucket/a table/_versions/1.manifest"]
 
@@ -343,7 +343,7 @@ async def test_a_server_that_asks_for_time_gets_it(
     monkeypatch.setattr("committerd.stores.aws.anyio.sleep", sleep)
     server.script.append(Answer(status=503, code="SlowDown", headers={"Retry-After": "7"}))
     if conditional:
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(PutUnknown):
             await store.put_if_absent(KEY, b"x")
     else:
         await store.put(KEY, b"x")

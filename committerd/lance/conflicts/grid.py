@@ -2,7 +2,7 @@
 
 It has one cell for each pair of operations: ours are the rows, theirs the columns. A cell is a rule, which is a
 function of the two footprints; its docstring says when they conflict, and gives the source. `Update over Rewrite` is
-row `update`, column `Rewr`: `frg`.
+row `update`, column `Rewr`: `mov`.
 
 If Lance 4.0.0 and 14.0.2 give different verdicts, the stricter one counts, and the rule says so. A stricter verdict
 only makes a writer execute its work again; it never changes what readers see. The worst verdict over all committed

@@ -14,7 +14,7 @@ from committerd.errors import InvalidRequest
 from committerd_common.messages import Transaction
 
 SMALL_BYTES_MAX = 4096
-"""A transaction of at most so many bytes is not looked at: it takes up to 64 times its size."""
+"""A transaction of at most this many bytes is not looked at: it takes up to 64 times its size."""
 _FACTOR, _SMALL_FACTOR = 32, 64
 _SHORT_BYTES = 32
 """A message of fewer bytes is a short one. Longer ones take at most four times their size."""

@@ -33,10 +33,13 @@ KEYS_IN_CALL_MAX = 10_000
 _ROWS_MAX = 10_000
 """Larger fragments are not remembered: searching them takes longer than opening them."""
 _FRAGMENTS_MIN = 16
-"""So many new fragments are read at once, and so many must be left out; below, the dataset is searched as it is."""
+"""The cache reads new fragments when at least this many have come, and is used if it rules out at least this many.
+Otherwise the whole dataset is searched.
+"""
 _WAIT_SECONDS = 10.0
-"""A change waits so long for another one that reads new fragments. Searching these itself would take as long, and would
-slow down the other one."""
+"""How long a change waits for another thread that reads the new fragments. Searching them itself would take as long,
+and slow the other thread down.
+"""
 _BYTES_PER_FRAGMENT = 600
 """What the tables below take for a fragment, beside its serialized form and its keys."""
 _BYTES_PER_ROW = 16

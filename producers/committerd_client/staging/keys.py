@@ -220,7 +220,7 @@ def _no_hashes() -> np.ndarray:
 
 
 def _in_ascending(known: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """For each of the asked values, whether it is among the known ones, which are ascending."""
+    """A boolean for each value of `asked`: whether `known`, which is sorted, contains it."""
     import numpy as np
 
     if not len(known):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HASHED_ASIDE = 5000
-"""So many rows and more are hashed while pylance works, on another core: a microsecond each."""
+"""From this many rows on, a second thread hashes the keys while pylance merges. Hashing takes about 1 µs a row."""
 _UPDATE_MODES = {
     "rewrite_rows": Transaction.REWRITE_ROWS,
     "rewrite_columns": Transaction.REWRITE_COLUMNS,

@@ -76,7 +76,7 @@ class ReadTable:
     def fragments_with(self, ids: Collection[int]) -> list[DataFragment]:
         """The fragments that have these ids, decoded; other ids are ignored. Raises `StagingError` as `fragments` does.
 
-        Decodes few others if few are asked for.
+        If few ids are asked for, it finds them by binary search, and decodes only a few other fragments.
         """
         found: list[DataFragment] = []
         if len(ids) * _DECODED_FOR_ONE < len(self.packed_fragments):
