@@ -17,7 +17,7 @@ from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
 from committerd.commands.memory import return_large_blocks
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.printing import Progress, echo_counts, echo_table
+from committerd.commands.printing import ProgressLine, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable
@@ -99,7 +99,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
 async def _read_history(table: Table, newest: int | None, history: AuditedHistory) -> None:
     """Read the versions into the history, oldest first. Versions that vanish meanwhile count as cleaned up."""
     listed = (await table.versions())[-newest if newest else 0 :]
-    progress, held = Progress("versions read", len(listed)), HeldFiles()
+    progress, held = ProgressLine("versions read", len(listed)), HeldFiles()
     start, at_once = 0, 1
     while start < len(listed):
         versions = listed[start : start + at_once]
@@ -166,7 +166,7 @@ async def _kept_since(operator: TopicOperator, outcomes: Bounds) -> int:
 
 
 async def _read_outcomes(operator: TopicOperator, bounds: Bounds, audited: Audit) -> None:
-    progress = Progress("outcomes read", _records(bounds))
+    progress = ProgressLine("outcomes read", _records(bounds))
     async with aclosing(operator.stream(operator.topics.outcomes, bounds)) as batches:
         async for batch in batches:
             for partition, record in batch:
@@ -181,7 +181,7 @@ async def _read_outcomes(operator: TopicOperator, bounds: Bounds, audited: Audit
 
 async def _read_staged(operator: TopicOperator, audited: Audit) -> None:
     bounds = {0: (audited.bounds.log_start, audited.bounds.log_end)}
-    progress = Progress("staged records read", _records(bounds))
+    progress = ProgressLine("staged records read", _records(bounds))
     async with aclosing(operator.stream(operator.topics.staged, bounds)) as batches:
         async for batch in batches:
             for _, record in batch:

@@ -27,7 +27,7 @@ from committerd.committer.loading import Loading
 from committerd.daemon import logs
 from committerd.dev import broker
 from committerd.dev.broker import Broker
-from committerd.dev.brokers import Kind, choose
+from committerd.dev.brokers import BrokerKind, choose
 from committerd.dev.parts import cache_folder, free_port
 from committerd.dev.screen import Facts, Screen
 from committerd.errors import CommitterError, SettingsError
@@ -48,7 +48,7 @@ _WATCH_SECONDS = 0.5
 @click.option(
     "--broker",
     "chosen",
-    type=click.Choice([kind.value for kind in Kind]),
+    type=click.Choice([kind.value for kind in BrokerKind]),
     help="Which Kafka: given (KAFKA_BOOTSTRAP_SERVERS), home (the unpacked one in KAFKA_HOME), docker (apache/kafka), "
     "own (Apache Kafka, downloaded once). By default the first of these that there is.",
 )
@@ -134,12 +134,12 @@ def _locked(path: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def _kafka(chosen: str | None, folder: Path, *, fresh: bool, screen: Screen) -> Iterator[Broker]:
     found = broker.look_around()
-    kind = Kind(chosen) if chosen else choose(found)
-    if kind is Kind.GIVEN and not found.given:
+    kind = BrokerKind(chosen) if chosen else choose(found)
+    if kind is BrokerKind.GIVEN and not found.given:
         raise SettingsError("--broker given needs an address in KAFKA_BOOTSTRAP_SERVERS")
-    if kind is Kind.HOME and found.home is None:
+    if kind is BrokerKind.HOME and found.home is None:
         raise SettingsError("--broker home needs the folder of an unpacked Kafka in KAFKA_HOME")
-    if kind is Kind.GIVEN and fresh:
+    if kind is BrokerKind.GIVEN and fresh:
         raise SettingsError(
             "--fresh deletes the data of a Kafka that `committerd dev` starts, and this one runs already: delete the "
             "dataset's topics yourself, and accept new ones with `committerd position adopt`"

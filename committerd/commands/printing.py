@@ -82,7 +82,7 @@ def since_ms(text: str, *, now_ms: int) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-class Progress:
+class ProgressLine:
     """Prints the progress of a long task on standard error every two seconds; prints nothing for a short one."""
 
     def __init__(self, what: str, total: int) -> None:

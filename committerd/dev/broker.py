@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from committerd.dev import docker, kafka_node
-from committerd.dev.brokers import Found, Kind
+from committerd.dev.brokers import BrokerKind, FoundBrokers
 from committerd.dev.child import ChildProcess
 from committerd.dev.jars import KAFKA, jars
 from committerd.dev.java import java
@@ -45,13 +45,13 @@ class Broker:
     """Where its output is."""
 
 
-def look_around() -> Found:
+def look_around() -> FoundBrokers:
     """Find what there is. Raises `PartMissingError` if KAFKA_HOME names no unpacked Kafka."""
     home = os.environ.get("KAFKA_HOME")
     if home and not (Path(home) / "libs").is_dir():
         raise PartMissingError(f"KAFKA_HOME={home} has no folder `libs`: name the folder of an unpacked Apache Kafka")
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or os.environ.get("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS") or ""
-    return Found(
+    return FoundBrokers(
         given=given,
         home=Path(home).absolute() if home else None,
         # A slow engine is not asked if another Kafka was named.
@@ -60,18 +60,20 @@ def look_around() -> Found:
 
 
 @contextmanager
-def started(kind: Kind, found: Found, folder: Path, *, fresh: bool, say: Say) -> Iterator[Broker]:
+def started(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, say: Say) -> Iterator[Broker]:
     """Run a Kafka of this kind during the block. `folder`: where its data stays. `fresh`: delete its data first.
 
     Raises `PartMissingError` if it can't be had, and `PartFailedError` if it does not start.
     """
-    if kind is Kind.GIVEN:
+    if kind is BrokerKind.GIVEN:
         say(f"asks the Kafka at {found.given}")
         if kafka_node.answering(found.given, seconds=_GIVEN_SECONDS) is None:
             raise PartMissingError(f"no Kafka answers at {found.given}: start it, or unset KAFKA_BOOTSTRAP_SERVERS")
         yield Broker(found.given, "which runs already", lambda: True)
         return
-    node = _docker(folder, fresh=fresh) if kind is Kind.DOCKER else _java(kind, found, folder, fresh=fresh, say=say)
+    node = (
+        _docker(folder, fresh=fresh) if kind is BrokerKind.DOCKER else _java(kind, found, folder, fresh=fresh, say=say)
+    )
     say(f"starts {node.what}")
     port, process = _start(node, folder)
     try:
@@ -92,9 +94,9 @@ class _Node:
     seconds: float
 
 
-def _java(kind: Kind, found: Found, folder: Path, *, fresh: bool, say: Say) -> _Node:
+def _java(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, say: Say) -> _Node:
     program = java(_PART)
-    if kind is Kind.HOME and found.home is not None:
+    if kind is BrokerKind.HOME and found.home is not None:
         libs, what, begun = found.home / "libs", f"the Apache Kafka in {found.home}", None
     else:
         libs, what = jars(KAFKA, say=say), f"Apache Kafka {KAFKA.stem.removeprefix('kafka-')}"

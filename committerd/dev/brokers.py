@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 
-class Kind(Enum):
+class BrokerKind(Enum):
     """Where the Kafka comes from."""
 
     GIVEN = "given"
@@ -21,7 +21,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundBrokers:
     """What there is on this machine."""
 
     given: str
@@ -32,10 +32,10 @@ class Found:
     """Whether a Docker engine answers."""
 
 
-def choose(found: Found) -> Kind:
+def choose(found: FoundBrokers) -> BrokerKind:
     """The Kafka that there is; what the user has named goes first."""
     if found.given:
-        return Kind.GIVEN
+        return BrokerKind.GIVEN
     if found.home is not None:
-        return Kind.HOME
-    return Kind.DOCKER if found.docker else Kind.OWN
+        return BrokerKind.HOME
+    return BrokerKind.DOCKER if found.docker else BrokerKind.OWN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.commands.status.table import TableState, look_at_table
+from committerd.commands.status.table import TableSummary, look_at_table
 from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import encode
 from committerd.stores.local import LocalStore
@@ -26,7 +26,7 @@ def write(folder: Path, version: int, **metadata: str) -> Path:
     return path
 
 
-async def look(folder: Path) -> TableState:
+async def look(folder: Path) -> TableSummary:
     return await look_at_table(Table(LocalStore(folder)), 10)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from committerd.dev.brokers import Found, Kind, choose
+from committerd.dev.brokers import BrokerKind, FoundBrokers, choose
 from committerd.dev.docker import engine_answers
 from committerd.dev.screen import Facts, Screen
 
@@ -17,14 +17,14 @@ from committerd.dev.screen import Facts, Screen
 @pytest.mark.parametrize(
     ("given", "home", "docker", "kind"),
     [
-        ("broker:9092", Path("/kafka"), True, Kind.GIVEN),
-        ("", Path("/kafka"), True, Kind.HOME),
-        ("", None, True, Kind.DOCKER),
-        ("", None, False, Kind.OWN),
+        ("broker:9092", Path("/kafka"), True, BrokerKind.GIVEN),
+        ("", Path("/kafka"), True, BrokerKind.HOME),
+        ("", None, True, BrokerKind.DOCKER),
+        ("", None, False, BrokerKind.OWN),
     ],
 )
-def test_what_the_user_names_goes_first(given: str, home: Path | None, docker: bool, kind: Kind) -> None:
-    assert choose(Found(given=given, home=home, docker=docker)) is kind
+def test_what_the_user_names_goes_first(given: str, home: Path | None, docker: bool, kind: BrokerKind) -> None:
+    assert choose(FoundBrokers(given=given, home=home, docker=docker)) is kind
 
 
 @pytest.mark.parametrize(("script", "answers"), [("exit 0", True), ("exit 1", False)])

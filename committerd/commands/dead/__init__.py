@@ -12,7 +12,7 @@ import anyio
 import click
 from google.protobuf import text_format
 
-from committerd.commands.dead.letters import Summary, Wanted, letters_below, one_letter, read_summaries, summary_of
+from committerd.commands.dead.letters import Selection, Summary, letters_below, one_letter, read_summaries, summary_of
 from committerd.commands.dead.replay import Replay, replay_letters
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import echo_counts, echo_fields, echo_table, plain, since_ms, when
@@ -105,16 +105,16 @@ def drop(below: int, apply: bool, as_json: bool) -> None:
     anyio.run(_drop, settings(), below, apply, as_json)
 
 
-def _wanted(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None) -> Wanted:
+def _wanted(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None) -> Selection:
     now_ms = int(wall_clock().timestamp() * 1000)
-    return Wanted(
+    return Selection(
         offsets=frozenset(offsets),
         reasons=frozenset(reasons),
         since_ms=None if since is None else since_ms(since, now_ms=now_ms),
     )
 
 
-async def _list(configured: Settings, wanted: Wanted, limit: int, as_json: bool) -> None:
+async def _list(configured: Settings, wanted: Selection, limit: int, as_json: bool) -> None:
     async with open_operator(configured.kafka, configured.dataset.name) as operator:
         letters, total = await read_summaries(operator, wanted, newest=limit)
         topic = operator.topics.dead
@@ -191,7 +191,7 @@ def _shortened(line: str) -> str:
     return f"{line[:_LINE_CHARS_MAX]}... ({len(line)} characters)"
 
 
-async def _replay(configured: Settings, wanted: Wanted, apply: bool, as_json: bool) -> bool:
+async def _replay(configured: Settings, wanted: Selection, apply: bool, as_json: bool) -> bool:
     async with open_operator(configured.kafka, configured.dataset.name) as operator:
         replays = await replay_letters(configured, operator, wanted, apply=apply)
     if as_json:

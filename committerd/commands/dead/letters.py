@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from committerd.commands.printing import Progress
+from committerd.commands.printing import ProgressLine
 from committerd.errors import SettingsError
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter, decode_letter
@@ -17,7 +17,7 @@ PARTITION = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Selection:
     """A choice of dead letters; an empty set chooses all."""
 
     offsets: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ def summary_of(letter: Letter) -> Summary:
     )
 
 
-async def wanted_letters(operator: TopicOperator, wanted: Wanted) -> AsyncGenerator[Letter, None]:
+async def wanted_letters(operator: TopicOperator, wanted: Selection) -> AsyncGenerator[Letter, None]:
     """The chosen letters in offset order."""
     topic = operator.topics.dead
     bounds = await operator.bounds(topic)
@@ -75,7 +75,7 @@ async def wanted_letters(operator: TopicOperator, wanted: Wanted) -> AsyncGenera
                 yield letter
 
 
-async def read_summaries(operator: TopicOperator, wanted: Wanted, *, newest: int) -> tuple[list[Summary], int]:
+async def read_summaries(operator: TopicOperator, wanted: Selection, *, newest: int) -> tuple[list[Summary], int]:
     """The `newest` of the chosen letters in offset order, and the number of all chosen letters."""
     total, kept = 0, deque[Summary](maxlen=newest)
     async with aclosing(wanted_letters(operator, wanted)) as letters:
@@ -87,7 +87,7 @@ async def read_summaries(operator: TopicOperator, wanted: Wanted, *, newest: int
 
 async def one_letter(operator: TopicOperator, offset: int) -> Letter:
     """The letter at an offset. Raises `SettingsError` if there is none."""
-    async with aclosing(wanted_letters(operator, Wanted(offsets=frozenset({offset})))) as letters:
+    async with aclosing(wanted_letters(operator, Selection(offsets=frozenset({offset})))) as letters:
         async for letter in letters:
             return letter
     start, end = (await operator.bounds(operator.topics.dead))[PARTITION]
@@ -106,7 +106,7 @@ async def letters_below(operator: TopicOperator, offset: int) -> AsyncGenerator[
 
 
 async def _letters(operator: TopicOperator, start: int, end: int) -> AsyncGenerator[Letter | None, None]:
-    progress = Progress("dead letters read", end - start)
+    progress = ProgressLine("dead letters read", end - start)
     async with aclosing(operator.stream(operator.topics.dead, {PARTITION: (start, end)})) as batches:
         async for batch in batches:
             for _, record in batch:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from committerd.commands.dead.letters import Summary, Wanted, summary_of, wanted_letters
-from committerd.commands.printing import Progress
+from committerd.commands.dead.letters import Selection, Summary, summary_of, wanted_letters
+from committerd.commands.printing import ProgressLine
 from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import StartAgain, earlier
@@ -41,7 +41,9 @@ class Replay:
     """Offset of the replay in the staged topic, once it is staged."""
 
 
-async def replay_letters(configured: Settings, operator: TopicOperator, wanted: Wanted, *, apply: bool) -> list[Replay]:
+async def replay_letters(
+    configured: Settings, operator: TopicOperator, wanted: Selection, *, apply: bool
+) -> list[Replay]:
     """Judge the letters and, with `apply`, stage those that are not refused."""
     replays = await _judged(configured, operator, wanted)
     good = frozenset(one.letter.offset for one in replays if not one.refused)
@@ -60,7 +62,7 @@ async def _staged(operator: TopicOperator, offsets: frozenset[int]) -> dict[int,
     """Stage the letters at these offsets, some at a time; returns the offset at which each is staged."""
     staged: dict[int, int] = {}
     part, size = dict[int, Publication](), 0
-    async with aclosing(wanted_letters(operator, Wanted(offsets=offsets))) as letters:
+    async with aclosing(wanted_letters(operator, Selection(offsets=offsets))) as letters:
         async for letter in letters:
             part[letter.offset], size = letter.replay(), size + len(letter.value)
             if size > _PART_BYTES:
@@ -75,7 +77,7 @@ async def _stage(operator: TopicOperator, part: Mapping[int, Publication]) -> di
     return dict(zip(part, await operator.stage(list(part.values())), strict=True))
 
 
-async def _judged(configured: Settings, operator: TopicOperator, wanted: Wanted) -> list[Replay]:
+async def _judged(configured: Settings, operator: TopicOperator, wanted: Selection) -> list[Replay]:
     """Judge the letters one after the other; of each, only what is needed for its outcome is kept."""
     judged: list[tuple[Summary, Letter, Request | Refused]] = []
     async with stores_of(configured) as stores:
@@ -130,7 +132,7 @@ async def _outcomes_of(operator: TopicOperator, uuids: Collection[str]) -> dict[
         return found
     wanted = {uuid.encode() for uuid in uuids}
     bounds = await operator.bounds(operator.topics.outcomes)
-    progress = Progress("outcomes read", sum(end - start for start, end in bounds.values()))
+    progress = ProgressLine("outcomes read", sum(end - start for start, end in bounds.values()))
     async with aclosing(operator.stream(operator.topics.outcomes, bounds)) as batches:
         async for batch in batches:
             for _, record in batch:
@@ -153,7 +155,7 @@ async def _waiting(operator: TopicOperator, position: Position | None) -> dict[s
     if position is not None:
         start = max(start, min(position.next_offset, end))
     found: dict[str, int] = {}
-    progress = Progress("staged records read", end - start)
+    progress = ProgressLine("staged records read", end - start)
     async with aclosing(operator.stream(operator.topics.staged, {0: (start, end)})) as batches:
         async for batch in batches:
             for _, record in batch:

@@ -15,7 +15,7 @@ from committerd.commands.memory import return_large_blocks
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, size, when
 from committerd.commands.status.queue import QueueState
-from committerd.commands.status.table import TableState, VersionState, look_at_table
+from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, SettingsError
@@ -30,7 +30,7 @@ class _Status:
 
     name: str
     now_ms: int
-    table: TableState | None
+    table: TableSummary | None
     """None = the store did not respond, or the table can't be read."""
     queue: QueueState | None
     """None = Kafka did not respond."""
@@ -109,7 +109,7 @@ def _json(found: _Status) -> dict[str, Any]:
     }
 
 
-def _table_json(table: TableState) -> dict[str, Any]:
+def _table_json(table: TableSummary) -> dict[str, Any]:
     position, growth = table.position, _growth(table)
     return {
         "uri": table.uri,
@@ -139,7 +139,7 @@ def _table_json(table: TableState) -> dict[str, Any]:
     }
 
 
-def _growth(table: TableState) -> dict[str, int] | None:
+def _growth(table: TableSummary) -> dict[str, int] | None:
     """The growth from the oldest of the versions to the newest; None if there are fewer than two."""
     if len(table.versions) < 2:
         return None
@@ -201,14 +201,14 @@ def _print(found: _Status) -> None:
         click.echo(f"  - {problem}")
 
 
-def _line(one: VersionState) -> tuple[object, ...]:
+def _line(one: VersionSummary) -> tuple[object, ...]:
     by = "queue" if one.from_queue else "others"
     operation = one.operation or "unknown"
     counts = (one.committed, one.refused)
     return (one.version, when(one.timestamp_ms), operation, by, *counts, size(one.manifest_bytes), one.fragments)
 
 
-def _table_fields(table: TableState, now_ms: int) -> list[tuple[str, str]]:
+def _table_fields(table: TableSummary, now_ms: int) -> list[tuple[str, str]]:
     if not table.versions:
         return [("table", table.uri), ("version", "no table yet: records wait until somebody creates it")]
     latest, position, growth = table.versions[0], table.position, _growth(table)
@@ -237,7 +237,7 @@ def _table_fields(table: TableState, now_ms: int) -> list[tuple[str, str]]:
     return [*fields, ("position", f"next offset {position.next_offset}{ahead} of {where}")]
 
 
-def _maintenance(table: TableState, now_ms: int) -> str:
+def _maintenance(table: TableSummary, now_ms: int) -> str:
     last = table.maintenance
     if last is None:
         return f"none yet; {table.versions_in_all} versions"

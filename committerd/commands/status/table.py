@@ -20,7 +20,7 @@ _AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionState:
+class VersionSummary:
     """The state of one version."""
 
     version: int
@@ -43,11 +43,11 @@ class VersionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableState:
+class TableSummary:
     """The last versions, newest first; empty if there is no table."""
 
     uri: str
-    versions: Sequence[VersionState]
+    versions: Sequence[VersionSummary]
     versions_in_all: int = 0
     """Number of versions that the table has."""
     maintenance: Mapping[str, int] | None = None
@@ -68,12 +68,12 @@ class TableState:
         return dict(sorted(found.items()))
 
 
-async def look_at_table(table: Table, newest: int) -> TableState:
+async def look_at_table(table: Table, newest: int) -> TableSummary:
     """Read the `newest` versions. Raises `StoreUnavailable`, `CorruptTable`, `UnsupportedTable`, `RefusedToRun`.
 
     Only a damaged latest version raises `CorruptTable`; a damaged old version doesn't hide the others.
     """
-    found: dict[int, VersionState] = {}
+    found: dict[int, VersionSummary] = {}
     damaged: dict[int, str] = {}
     every = await table.versions()
     versions = every[-newest:]
@@ -90,7 +90,7 @@ async def look_at_table(table: Table, newest: int) -> TableState:
             found[version] = one
 
     await for_each(versions, read, at_once=_AT_ONCE)
-    return TableState(
+    return TableSummary(
         uri=table.uri,
         versions=[found[version] for version in sorted(found, reverse=True)],
         versions_in_all=len(every),
@@ -110,14 +110,14 @@ async def _maintenance(table: Table) -> Mapping[str, int] | None:
     return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
-async def _state(table: Table, version: int, *, is_latest: bool) -> VersionState | None:
+async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
     """The state of a version; None if it has vanished, or if its transaction is damaged."""
     skimmed = await table.skim(version)
     settled = await table.settled(version, keep=False)
     if skimmed is None or settled is None:
         return None
     (outline, fragments, data_bytes), size = skimmed
-    return VersionState(
+    return VersionSummary(
         version=version,
         timestamp_ms=to_ms(outline.timestamp),
         operation=settled.operation,
