@@ -217,8 +217,13 @@ class MaintenanceTelemetry:
             step=MAINTENANCE_STEPS,
         )
         self.fragments = metrics.level("committerd_maintenance_fragments", "Fragments of the table.")
+        self.small_fragments = metrics.level(
+            "committerd_maintenance_small_fragments",
+            "Fragments that are small (maintain.rows_per_fragment, maintain.bytes_per_fragment).",
+        )
         self.fragments_wanted = metrics.level(
-            "committerd_maintenance_fragments_wanted", "Most fragments that it should have (maintain.fragments_max)."
+            "committerd_maintenance_fragments_wanted",
+            "Most small fragments that it should have (maintain.fragments_max).",
         )
         self.unindexed_rows = metrics.level(
             "committerd_maintenance_unindexed_rows", "Rows that the index which lacks most does not cover."

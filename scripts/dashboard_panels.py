@@ -471,12 +471,13 @@ MAINTENANCE = Row(
     title="Maintenance",
     panels=[
         Panel(
-            title="Fragments and how many there should be",
+            title="Fragments, small ones, and how many of these there should be",
             queries=[
                 Query(expr=level("committerd_maintenance_fragments"), legend="{{dataset}} fragments"),
-                Query(expr=level("committerd_maintenance_fragments_wanted"), legend="{{dataset}} at most"),
+                Query(expr=level("committerd_maintenance_small_fragments"), legend="{{dataset}} small"),
+                Query(expr=level("committerd_maintenance_fragments_wanted"), legend="{{dataset}} small, at most"),
             ],
-            description="As `committerd maintain` last found them; the second is maintain.fragments_max.",
+            description="As `committerd maintain` last found them; the last is maintain.fragments_max.",
         ),
         Panel(
             title="Rows that an index lacks",

@@ -35,8 +35,8 @@ class MaintainSettings(SettingsGroup):
     fragments_max: int = Field(
         default=1_000,
         ge=1,
-        description="With more fragments than this, small ones are rewritten together even if few of them have about "
-        "the same size.",
+        description="With more small fragments than this, they are rewritten together even if few of them have about "
+        "the same size. Fragments that are not small do not count.",
     )
     unindexed_rows_max: int = Field(
         default=100_000,
@@ -71,14 +71,15 @@ class MaintainSettings(SettingsGroup):
         default=60.0,
         gt=0,
         le=86_400,
-        description="Time between two looks at the table when there is nothing to do; shorter if so many fragments "
-        "come that there would be more than fragments_max.",
+        description="Time between two looks at the table when there is nothing to do. Shorter when small fragments "
+        "arrive fast enough to reach half of fragments_max before that.",
     )
     cleanup_seconds: float = Field(
         default=600.0,
         gt=0,
         le=86_400,
-        description="Time between two cleanups; longer if one takes more than half of it.",
+        description="Time from the start of one cleanup to the start of the next. A cleanup that takes more than half "
+        "of this makes it twice as long as the cleanup took.",
     )
     keep_hours: float = Field(
         default=24.0,

@@ -31,7 +31,8 @@ class Steps:
         self.looks: list[float] = []
         """When rounds began."""
         self.fragments_a_second: float | None = None
-        """So many come, from the first look on; nothing is rewritten then."""
+        """So many come that could be rewritten, from the first look on; nothing is rewritten then."""
+        self.full_a_second = 0
 
     async def look(self, *, tasks: int = 1) -> Any:
         if tasks > 1:
@@ -40,7 +41,9 @@ class Steps:
         if self.fragments_a_second is None:
             return TableState(version=1, fragments=(), indices=()), Plan(groups=(GROUP,))
         count = int((anyio.current_time() - self.looks[0]) * self.fragments_a_second)
-        return TableState(version=1, fragments=(FRAGMENT,) * count, indices=()), Plan()
+        full = self.full_a_second * int(anyio.current_time() - self.looks[0])
+        fragments = (FRAGMENT,) * (count + full)
+        return TableState(version=1, fragments=fragments, indices=()), Plan(mergeable=count, left=count)
 
     async def rewrite(self, groups: tuple[Group, ...]) -> None:
         self.rewritten += len(groups)
@@ -152,3 +155,29 @@ async def test_a_table_that_gets_few_fragments_is_looked_at_after_the_interval(m
             await anyio.sleep(0.5)
             stop.set()
         assert len(steps.looks) == 2
+
+
+async def test_fragments_that_nobody_would_rewrite_do_not_make_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.02)
+    steps, stop = Steps(), Stop()
+    steps.full_a_second, steps.fragments_a_second = 100_000, 0.0
+    steps.clean.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=10).forever)
+        await anyio.sleep(0.5)
+        stop.set()
+    assert len(steps.looks) == 2
+
+
+async def test_too_many_small_fragments_that_can_not_be_rewritten_yet_do_not_make_it_look_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.01)
+    steps, stop = Steps(), Stop()
+    steps.fragments_a_second = 200.0
+    steps.clean.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=1).forever)
+        await steps.has_looked.wait()
+        stop.set()
+    assert steps.looks[-1] - steps.looks[-2] > 0.035, "eight fragments take 0.04 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import chain
 
@@ -64,11 +65,34 @@ def test_deleted_rows_are_removed_from_a_fragment_that_is_large_enough() -> None
 
 
 def test_too_many_fragments_are_rewritten_whatever_their_sizes() -> None:
-    fragments = [small(id, 8**id) for id in range(4)]
+    fragments = [small(id, 2**id) for id in range(4)]
     few = Targets(rows_per_fragment=10**6, fragments=3)
     (group,) = planned(*fragments, targets=few).groups
     assert (group.fragments, group.why) == ((0, 1, 2, 3), Why.MANY)
     assert groups(planned(*fragments)) == []
+    # Only the small ones are too many or not.
+    assert groups(planned(*fragments[:3], *(small(id, 10**6) for id in range(4, 9)), targets=few)) == []
+
+
+def test_a_large_fragment_is_not_rewritten_with_a_few_rows_however_many_fragments_there_are() -> None:
+    few = Targets(rows_per_fragment=10**6, fragments=1)
+    tail = [small(id) for id in range(1, 5)]
+    assert groups(planned(small(0, 10**5), *tail, targets=few)) == [(1, 2, 3, 4)]
+    assert groups(planned(small(0, 10**5), *(small(id) for id in range(1, 8)))) == []
+    assert groups(planned(small(0, 10**5), small(1, 49_999), targets=few)) == []
+    assert groups(planned(small(0, 10**5), small(1, 50_000), targets=few)) == [(0, 1)]
+
+
+def test_what_a_task_can_not_rewrite_with_others_does_not_count() -> None:
+    bounded = Limits(task_bytes=1000, tasks=100)
+    found = planned(*(small(id, size=500) for id in range(8)), small(8, size=499), limits=bounded)
+    assert (found.groups, found.too_large, found.mergeable, found.left) == ((), tuple(range(8)), 1, 1)
+    found = planned(*(small(id) for id in range(20)), small(20, 10**6), limits=bounded)
+    assert (groups(found), found.mergeable, found.left) == ([tuple(range(10)), tuple(range(10, 20))], 20, 2)
+
+
+def test_only_deleted_rows_are_removed_from_fragments_that_are_too_many() -> None:
+    few = Targets(rows_per_fragment=10**6, fragments=1)
     alone = planned(small(0, 10, deleted=5), small(1, 10**6), small(2, 10**6), small(3, 10**6), targets=few)
     assert [(one.fragments, one.why) for one in alone.groups] == [((0,), Why.DELETED)]
 
@@ -146,3 +170,63 @@ def test_no_fragment_is_in_two_groups_and_the_work_ends(seed: int, count: int) -
     else:
         pytest.fail("it never ends")
     assert sum(one.rows for one in fragments) // 1000 <= len(fragments) <= max(20, count)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    full=st.sampled_from([0, 1, 25, 200]),
+    wanted=st.sampled_from([1, 20, 1000]),
+    task_bytes=st.sampled_from([1 << 40, 4000]),
+    sizes=st.lists(st.sampled_from([1, 2, 7, 30, 200, 900, 1000]), min_size=1, max_size=3),
+)
+def test_a_row_is_rewritten_a_few_times_however_many_full_fragments_there_are(
+    seed: int, full: int, wanted: int, task_bytes: int, sizes: list[int]
+) -> None:
+    rng = random.Random(seed)
+    table = Table(full=full)
+    targets = Targets(rows_per_fragment=1000, bytes_per_fragment=1 << 30, fragments=wanted)
+    limits = Limits(task_bytes=task_bytes, tasks=rng.choice([1, 2, 100]))
+    for _ in range(120):
+        for _ in range(rng.choice([0, 1, 2, 2, 9])):
+            table.append(rng.choice(sizes))
+        table.round(targets, limits)
+    found = table.round(targets, limits)
+    while found.groups:
+        found = table.round(targets, limits)
+    # Each rewrite makes a fragment 1.5 times as large at least, until it is full; to fill it may take twice its rows.
+    assert table.rewritten <= (math.log(1000, 1.5) + 2) * table.appended
+    if wanted > 1:
+        assert table.rewritten <= 2 * math.log(1000, 8) * table.appended, "most of them grow eightfold"
+    # What stays: fewer than eight, and a few more of each size class; or each more than twice as large as all below it.
+    assert found.mergeable <= (7 + 4 * 3 if wanted > 1 else 1 + math.log(1000, 3))
+
+
+class Table:
+    """A table to which small fragments are appended, and whose groups are rewritten as pylance does it."""
+
+    def __init__(self, *, full: int) -> None:
+        self._fragments = {id: small(id, 1000, size=10_000) for id in range(full)}
+        self._next = full
+        self.appended = self.rewritten = 0
+        """Rows; each has 10 bytes."""
+
+    def append(self, rows: int) -> None:
+        self.appended += rows
+        self._add(rows)
+
+    def round(self, targets: Targets, limits: Limits) -> Plan:
+        """One round of maintenance."""
+        found = plan(TableState(version=1, fragments=tuple(self._fragments.values())), targets, limits)
+        for group in found.groups:
+            self.rewritten += group.rows
+            for id in group.fragments:
+                del self._fragments[id]
+            most = targets.rows_per_fragment
+            for rows in [most] * (group.rows // most) + [group.rows % most]:
+                if rows:
+                    self._add(rows)
+        return found
+
+    def _add(self, rows: int) -> None:
+        self._fragments[self._next] = small(self._next, rows, size=10 * rows)
+        self._next += 1

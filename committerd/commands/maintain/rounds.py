@@ -13,7 +13,7 @@ from committerd.commands.maintain.shown import Shown
 from committerd.maintenance.cleaning import Cleaning
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
-from committerd_client.maintenance.plan import Group
+from committerd_client.maintenance.plan import GROUP_MIN, Group
 
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS = 5.0
@@ -66,7 +66,7 @@ class Rounds:
         self._wall_clock = wall_clock
         self._stop = stop
         self._left: tuple[float, int] | None = None
-        """When the table was looked at last, and how many fragments it had without those that were rewritten then."""
+        """The time of the last look, and the number of small fragments that the table has once its plan is done."""
         self.doing = "it has just started"
         """What it does now, or did last, for people."""
         telemetry.fragments_wanted.set(settings.fragments_max)
@@ -120,11 +120,11 @@ class Rounds:
             nonlocal waiting, pause
             state, plan = await self._rewriting.look(tasks=self._settings.tasks_max)
             self._telemetry.fragments.set(len(state.fragments))
+            self._telemetry.small_fragments.set(plan.small)
             self._telemetry.unindexed_rows.set(state.unindexed_rows)
             self._telemetry.waiting_tasks.set(plan.waiting)
             waiting = plan.waiting
-            left = len(state.fragments) - sum(len(one.fragments) - 1 for one in plan.groups)
-            pause = self._pause(len(state.fragments), left)
+            pause = self._pause(plan.mergeable, plan.left)
             if plan.groups:
                 await self._rewrite(plan.groups)
 
@@ -135,10 +135,10 @@ class Rounds:
         return 0.0 if waiting else pause
 
     def _pause(self, found: int, left: int) -> float:
-        """Seconds until the next look, of a table with so many fragments; `left`: when the plan is done.
+        """Seconds until the next look at a table that has so many small fragments; `left`: once the plan is done.
 
-        Fragments that come as fast as since the last look must not be too many by then. The first two looks show how
-        fast that is.
+        If they arrive as fast as since the last look, they must not be too many by then, but enough to be rewritten
+        together. The first two looks show how fast that is.
         """
         now, before = anyio.current_time(), self._left
         self._left = now, left
@@ -147,7 +147,7 @@ class Rounds:
         if found <= before[1]:
             return self._settings.interval_seconds
         a_second = (found - before[1]) / max(now - before[0], 1e-3)
-        room = max(self._settings.fragments_max / 2 - left, 0)
+        room = max(self._settings.fragments_max / 2 - left, GROUP_MIN)
         return min(self._settings.interval_seconds, max(room / a_second, _LOOK_SECONDS_MIN))
 
     async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:

@@ -47,10 +47,10 @@ class Shown:
                 ("version", str(state.version)),
                 (
                     "fragments",
-                    f"{len(state.fragments)} of {size(state.bytes)} with {state.rows} rows; at most "
-                    f"{settings.fragments_max} are wanted",
+                    f"{len(state.fragments)} of {size(state.bytes)} with {state.rows} rows; {plan.small} are small, "
+                    f"target: at most {settings.fragments_max}",
                 ),
-                ("unindexed", f"{state.unindexed_rows} rows; at most {settings.unindexed_rows_max} are wanted"),
+                ("unindexed", f"{state.unindexed_rows} rows; target: at most {settings.unindexed_rows_max}"),
             ]
         )
         if plan.empty:
@@ -74,7 +74,7 @@ class Shown:
             )
         if plan.too_large:
             click.echo(
-                f"\n{len(plan.too_large)} fragments are larger than a task may be, and stay as they are: raise "
+                f"\n{len(plan.too_large)} fragments are too large for a task, and stay as they are: raise "
                 "maintain.task_bytes_max or maintain.task_seconds_max."
             )
 

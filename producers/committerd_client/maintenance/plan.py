@@ -1,22 +1,28 @@
 """Decides what maintenance does next for one version of a table. Pure: reads nothing, and knows no clock.
 
 Small fragments are rewritten together with others of about their size, so that a row is rewritten once for each time
-that its fragment grows `_GROWTH`-fold, and not each time that rows are appended. The smallest come first, and among
-these the oldest. Fragments are rewritten together only if the same index segments cover them, because an index covers
-a new fragment as a whole or not at all. No fragment is in two groups.
+that its fragment grows eightfold, and not each time that rows are appended. If there are too many small ones, fewer
+than eight are enough, but a row's fragment still grows by half each time. The smallest come first, and among these the
+oldest. Fragments are rewritten together only if the same index segments cover them, because an index covers a new
+fragment as a whole or not at all. No fragment is in two groups.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from committerd_client.maintenance.table import FragmentState, IndexState, TableState
 
-_GROWTH = 8
+GROUP_MIN = 8
 """Fragments that are rewritten together are at least so many, unless they fill a fragment, or are too many in all."""
+_GROWTH_MIN = 1.5
+"""The rows of fragments that are rewritten together are at least so many times those of the largest, unless they fill a
+fragment. So a row is rewritten a few times until its fragment is full, whatever the sizes of the fragments that come.
+Eight fragments of one size class always have so many.
+"""
 _FRAGMENTS_IN_A_GROUP_MAX = 10_000
 """pylance opens all files of a group."""
 
@@ -29,7 +35,7 @@ class Why(str, Enum):
     DELETED = "deleted"
     """A large share of their rows is deleted."""
     MANY = "many"
-    """The table has more fragments than it should have."""
+    """The table has more small fragments than it should have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ class Targets:
     deleted_share: float = 0.1
     """Share of deleted rows from which on a fragment is rewritten, from 0 to 1."""
     fragments: int = 1_000
-    """Most fragments; with more, small ones are rewritten even if few of them have the same size."""
+    """Most small fragments; with more, they are rewritten even if few of them have the same size."""
     unindexed_rows: int = 100_000
     """Most live rows that an index may not cover."""
     segments: int = 8
@@ -80,7 +86,7 @@ class Pace:
         """Most bytes and most fragments of one task."""
         return (
             min(limits.task_bytes, limits.task_seconds * self.bytes_per_second),
-            min(_FRAGMENTS_IN_A_GROUP_MAX, limits.task_seconds * self.fragments_per_second),
+            min(_FRAGMENTS_IN_A_GROUP_MAX, max(limits.task_seconds * self.fragments_per_second, GROUP_MIN)),
         )
 
 
@@ -104,10 +110,17 @@ class Plan:
     """In the order of their urgency; at most `Limits.tasks`."""
     waiting: int = 0
     """Number of groups beyond `groups` that could be rewritten now."""
+    mergeable: int = 0
+    """Number of fragments that are small, and small enough for a task that rewrites them with others."""
+    left: int = 0
+    """The same once `groups` are rewritten."""
+    small: int = 0
+    """Number of fragments that have fewer rows and bytes than a fragment should have, whatever a task can do."""
     indices: tuple[IndexState, ...] = ()
     """Indices to optimize."""
     too_large: tuple[int, ...] = ()
-    """Ids of fragments that should be rewritten and exceed `Limits.task_bytes` or `Limits.task_seconds` alone."""
+    """Ids of fragments that should be rewritten, and for which `Limits.task_bytes` or `Limits.task_seconds` is too low.
+    """
 
     @property
     def empty(self) -> bool:
@@ -116,33 +129,87 @@ class Plan:
 
 def plan(table: TableState, targets: Targets, limits: Limits, pace: Pace | None = None) -> Plan:
     """The plan for this version of the table."""
-    bytes_max, fragments_max = (pace or Pace()).bounds(limits)
-    wanted = [one for one in table.fragments if _why(one, targets) is not None]
-    fitting = [one for one in wanted if one.bytes <= bytes_max]
-    groups = [
-        group
-        for alike in _alike(fitting)
-        for group in _grouped(alike, targets, bytes_max, fragments_max, many=len(table.fragments) > targets.fragments)
-    ]
+    sizes = _Sizes(targets, *(pace or Pace()).bounds(limits))
+    wanted = [one for one in table.fragments if sizes.why(one) is not None]
+    mergeable = sum(1 for one in wanted if sizes.is_small(one))
+    groups = [group for alike in _alike(wanted) for group in _grouped(alike, sizes, many=mergeable > targets.fragments)]
     groups.sort(key=lambda one: (one.rows // len(one.fragments), one.fragments))
+    next_ones = tuple(groups[: limits.tasks])
     return Plan(
-        groups=tuple(groups[: limits.tasks]),
+        groups=next_ones,
         waiting=max(len(groups) - limits.tasks, 0),
+        mergeable=mergeable,
+        small=sum(1 for one in table.fragments if sizes.is_below_target(one)),
+        left=mergeable - _gone(wanted, next_ones, sizes),
         indices=tuple(
             one
             for one in table.indices
             if one.unindexed_rows > targets.unindexed_rows or one.segments > targets.segments
         ),
-        too_large=tuple(one.id for one in wanted if one.bytes > bytes_max),
+        too_large=tuple(one.id for one in table.fragments if sizes.is_too_large(one)),
     )
 
 
-def _why(one: FragmentState, targets: Targets) -> Why | None:
-    if one.deleted and one.deleted >= targets.deleted_share * one.rows:
-        return Why.DELETED
-    if one.live < targets.rows_per_fragment and 2 * one.bytes < targets.bytes_per_fragment:
-        return Why.SMALL
-    return None
+class _Sizes:
+    """Which fragments are rewritten, and how much at once."""
+
+    def __init__(self, targets: Targets, bytes_max: float, fragments_max: float) -> None:
+        """`bytes_max`, `fragments_max`: most of them in one task."""
+        self._targets = targets
+        self._bytes_max = bytes_max
+        self._fragments_max = fragments_max
+        # With another one it fits a task, and what they become is no longer small.
+        self._small_below = min(targets.bytes_per_fragment, bytes_max) / 2
+
+    def why(self, one: FragmentState) -> Why | None:
+        """Why it is rewritten; None if it stays as it is."""
+        if self._is_deleted(one):
+            return Why.DELETED if one.bytes <= self._bytes_max else None
+        return Why.SMALL if self.is_small(one) else None
+
+    def is_small(self, one: FragmentState) -> bool:
+        """Whether it is to be rewritten with others, and a task can do that."""
+        return one.live < self._targets.rows_per_fragment and one.bytes < self._small_below
+
+    def is_too_large(self, one: FragmentState) -> bool:
+        """Whether it should be rewritten, and no task can do that."""
+        if self._is_deleted(one):
+            return one.bytes > self._bytes_max
+        return self.is_below_target(one) and not self.is_small(one)
+
+    def is_below_target(self, one: FragmentState) -> bool:
+        """Whether it has fewer rows and bytes than a fragment should have."""
+        return one.live < self._targets.rows_per_fragment and 2 * one.bytes < self._targets.bytes_per_fragment
+
+    def runs(self, fragments: Iterable[FragmentState]) -> Iterator[tuple[list[FragmentState], bool]]:
+        """Divide them, in this order, into groups of at most one new fragment's size, and within the limits of a task.
+
+        With each goes whether it is as large as it may be.
+        """
+        run: list[FragmentState] = []
+        rows = size = 0
+        for one in fragments:
+            full = len(run) > 1 and self._fills(rows, size)
+            too_large = size + one.bytes > self._bytes_max
+            if run and (full or too_large or len(run) + 1 > self._fragments_max):
+                yield run, full or (too_large and size >= self._small_below)
+                run, rows, size = [], 0, 0
+            run.append(one)
+            rows, size = rows + one.live, size + one.bytes
+        if run:
+            yield run, self._fills(rows, size)
+
+    def _is_deleted(self, one: FragmentState) -> bool:
+        return one.deleted > 0 and one.deleted >= self._targets.deleted_share * one.rows
+
+    def _fills(self, rows: int, size: int) -> bool:
+        return rows >= self._targets.rows_per_fragment or size >= self._targets.bytes_per_fragment
+
+
+def _gone(fragments: Iterable[FragmentState], groups: Iterable[Group], sizes: _Sizes) -> int:
+    """How many small fragments fewer there are when the groups are rewritten, if each becomes a small one."""
+    small = {one.id for one in fragments if sizes.is_small(one)}
+    return sum(max(len(small.intersection(one.fragments)) - 1, 0) for one in groups)
 
 
 def _alike(fragments: Iterable[FragmentState]) -> Iterator[list[FragmentState]]:
@@ -153,10 +220,8 @@ def _alike(fragments: Iterable[FragmentState]) -> Iterator[list[FragmentState]]:
     yield from found.values()
 
 
-def _grouped(
-    fragments: list[FragmentState], targets: Targets, bytes_max: float, fragments_max: float, *, many: bool
-) -> Iterator[Group]:
-    """Groups of fragments that the same segments cover; `many`: the table has too many fragments."""
+def _grouped(fragments: list[FragmentState], sizes: _Sizes, *, many: bool) -> Iterator[Group]:
+    """Groups of fragments that the same segments cover; `many`: the table has too many small fragments."""
     tiers: dict[int, list[FragmentState]] = {}
     for one in fragments:
         tiers.setdefault(_tier(one), []).append(one)
@@ -165,52 +230,38 @@ def _grouped(
         # What was too little for a group of its own goes with the next larger ones.
         candidates = sorted([*left, *tiers[tier]], key=lambda one: one.id)
         left = []
-        for run in _runs(candidates, targets, bytes_max, fragments_max):
-            if _is_full(run, targets) or len(run) >= _GROWTH:
+        for run, full in sizes.runs(candidates):
+            if len(run) > 1 and (full or (len(run) >= GROUP_MIN and _grows(run))):
                 yield _group(run, Why.SMALL)
             else:
                 left += run
-    left.sort(key=lambda one: one.id)
+    done: set[int] = set()
     if many:
-        for run in _runs(left, targets, bytes_max, fragments_max):
-            if len(run) > 1:
-                yield _group(run, Why.MANY)
-            elif _why(run[0], targets) is Why.DELETED:
-                yield _group(run, Why.DELETED)
-        return
+        for run in _smallest(left, sizes):
+            yield _group(run, Why.MANY)
+            done.update(one.id for one in run)
     for one in left:
-        if _why(one, targets) is Why.DELETED:
+        if one.id not in done and sizes.why(one) is Why.DELETED:
             yield _group([one], Why.DELETED)
 
 
 def _tier(one: FragmentState) -> int:
-    """The size class of a fragment: each has `_GROWTH` times the rows of the one below it."""
-    return int(math.log(max(one.live, 1), _GROWTH) + 1e-9)
+    """The size class of a fragment: each has `GROUP_MIN` times the rows of the one below it."""
+    return int(math.log(max(one.live, 1), GROUP_MIN) + 1e-9)
 
 
-def _runs(
-    fragments: Iterable[FragmentState], targets: Targets, bytes_max: float, fragments_max: float
-) -> Iterator[list[FragmentState]]:
-    """Divide them, in this order, into groups of at most one new fragment's size, and within the limits of a task."""
-    run: list[FragmentState] = []
-    rows = size = 0
-    for one in fragments:
-        full = len(run) > 1 and (rows >= targets.rows_per_fragment or size >= targets.bytes_per_fragment)
-        if run and (full or len(run) + 1 > fragments_max or size + one.bytes > bytes_max):
-            yield run
-            run, rows, size = [], 0, 0
-        run.append(one)
-        rows, size = rows + one.live, size + one.bytes
-    if run:
-        yield run
+def _grows(run: Sequence[FragmentState]) -> bool:
+    """Whether all of them together are much larger than each of them."""
+    return sum(one.live for one in run) >= _GROWTH_MIN * max(one.live for one in run)
 
 
-def _is_full(run: list[FragmentState], targets: Targets) -> bool:
-    """Whether they fill a fragment of the target's size."""
-    return len(run) > 1 and (
-        sum(one.live for one in run) >= targets.rows_per_fragment
-        or sum(one.bytes for one in run) >= targets.bytes_per_fragment
-    )
+def _smallest(fragments: Iterable[FragmentState], sizes: _Sizes) -> Iterator[list[FragmentState]]:
+    """The smallest of them, as many as are worth rewriting together."""
+    for run, _ in sizes.runs(sorted(fragments, key=lambda one: (one.live, one.id))):
+        while len(run) > 1 and not _grows(run):
+            run.pop()
+        if len(run) > 1:
+            yield sorted(run, key=lambda one: one.id)
 
 
 def _group(run: list[FragmentState], why: Why) -> Group:
