@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +23,11 @@ from committerd_client.errors import (
     UnsupportedTransaction,
 )
 from committerd_client.headers import App, Staged
+from committerd_client.leftovers import remover
 from committerd_client.reexecution import Reexecution
 from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
+from committerd_common.paths import data_key
 
 _log = logging.getLogger("committerd_batch")
 
@@ -207,20 +208,8 @@ def remove_files(target: Target, names: Iterable[str]) -> None:
     options = Place(uri="", storage_options=target.storage_options).options
     for name in sorted(names):
         try:
-            _remover(target.uri, options)(name)
+            remover(target.uri, options)(data_key(name))
         except Exception as error:  # noqa: BLE001  # whatever it is, Lance's cleanup removes the file later
             left.append(f"{name} ({error})")
     if left:
         _log.warning("no version of %s names these data files, and they could not be removed: %s", target.uri, left)
-
-
-def _remover(uri: str, options: dict[str, str] | None) -> Callable[[str], object]:
-    if "://" not in uri:
-        return lambda name: Path(uri, "data", name).unlink(missing_ok=True)
-    from lance.file import LanceFileSession
-
-    delete = getattr(LanceFileSession(f"{uri.rstrip('/')}/data", storage_options=options), "delete_file", None)
-    if delete is None:
-        raise OSError("this pylance has no way to delete files")
-    made: Callable[[str], object] = delete
-    return made

@@ -4,14 +4,17 @@
         done = await client.compact(target_rows_per_fragment=1_000_000)
 
 A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments and carries
-along the indices that cover them, rewritten for the rows' new addresses. Appends don't conflict with it. A delete, an
-update or an upsert of a row in a rewritten fragment does: then that fragment's group, and only that, is rewritten again
-on the latest version, while the committer holds other commits back.
+along the indices that cover them, rewritten for the rows' new addresses. No data is written before the first has its
+outcome, so nothing is rewritten in vain while no committer answers. Appends don't conflict with the second. A delete,
+an update or an upsert of a row in a rewritten fragment does: then that fragment's group, and only that, is rewritten
+again on the latest version, while the committer holds other commits back. Files that no version will name are removed
+as soon as that is certain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +22,7 @@ from anyio import to_thread
 
 from committerd_client.errors import RetryableConflict
 from committerd_client.headers import Staged
+from committerd_client.leftovers import Leftovers, data_keys, index_keys
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
 from committerd_client.results import CommitResult, CompactionResult
@@ -27,17 +31,22 @@ from committerd_client.staging.compaction import (
     Execute,
     Groups,
     Remap,
-    compact_files,
     compact_files_again,
+    compacted,
+    compaction_tasks,
     execute_here,
+    ids_expected,
+    new_data_files,
     with_remapped_indices,
 )
 from committerd_client.staging.indices import index_names, optimize_indices
 from committerd_client.staging.operations import reserve_fragments
 from committerd_client.staging.remapping import remapped_indices
+from committerd_client.staging.transactions import read_table
 
 if TYPE_CHECKING:
     import lance
+    from lance.optimize import CompactionTask, RewriteResult
 
 _SPARE_IDS = 8
 """Ids reserved beyond the need, so that a re-execution that makes more fragments need not reserve during the hold."""
@@ -61,6 +70,7 @@ async def compact(
     open_table: Callable[[], lance.LanceDataset],
     *,
     timeout: Timeout = CLIENTS_TIMEOUT,
+    patience: float = 0.0,
     attempts: int = ATTEMPTS_MAX,
     reindex: bool = True,
     groups: Groups | None = None,
@@ -71,28 +81,27 @@ async def compact(
     """Rewrite small fragments and those with deleted rows into fewer; None if there is nothing to do.
 
     `open_table`: opens the table at its latest version; called in a worker thread, once for each execution. `timeout`,
-    `attempts`: for each commit, as in `CommitClient.commit`. `reindex`: afterwards optimize the indices that held
-    addresses of moved rows and could not be rewritten, in a transaction of their own; until then queries scan those
-    rows. `groups`: which fragments to rewrite together; None: as pylance plans it. `execute`, `remap`: execute the
-    tasks and rewrite the indices, in a worker thread; by default in this process. `options`: fields of
-    `lance.optimize.CompactionOptions`.
+    `attempts`: for each commit, as in `CommitClient.commit`. `patience`: as in `optimize_index`. `reindex`: afterwards
+    optimize the indices that held addresses of moved rows and could not be rewritten, in a transaction of their own;
+    until then queries scan those rows. `groups`: which fragments to rewrite together; None: as pylance plans it.
+    `execute`, `remap`: execute the tasks and rewrite the indices, in a worker thread; by default in this process.
+    `options`: fields of `lance.optimize.CompactionOptions`.
 
     Raises the errors of `CommitClient.commit`, and `StagingError` for tables that can't be compacted.
     """
-    chosen = {**options, "groups": groups, "execute": execute}
-    work = _Compaction(client, open_table, chosen, remap=remap, timeout=timeout)
-    first = await work.execute()
-    if first is None:
+    chosen = {**options, "groups": groups}
+    work = _Compaction(client, open_table, chosen, execute=execute, remap=remap, timeout=timeout)
+    result = await work.commit(attempts=attempts, patience=patience)
+    if result is None:
         return None
-    try:
-        result = await client.commit(first, reexecute=work.again, attempts=attempts, timeout=timeout)
-    except RetryableConflict:
-        if not work.done.groups:  # others have compacted the table, or deleted the rows
-            return None
-        raise
     stale = work.done.reindex
     if reindex and stale:
-        await _optimize(client, open_table, stale, attempts=attempts, timeout=timeout)
+
+        def optimize(dataset: lance.LanceDataset) -> Staged | None:
+            # Others may have dropped one meanwhile.
+            return optimize_indices(dataset, index_names(dataset).intersection(stale))
+
+        await optimize_index(client, open_table, optimize, attempts=attempts, timeout=timeout, patience=patience)
     return CompactionResult(
         version=result.version,
         fragments_removed=sum(len(group.old) for group in work.done.groups),
@@ -106,6 +115,67 @@ async def compact(
     )
 
 
+async def require_committer(
+    client: Commits, open_table: Callable[[], lance.LanceDataset], *, timeout: Timeout = CLIENTS_TIMEOUT
+) -> None:
+    """Return when a committer has answered a small request: the reservation of a fragment id, which stays unused.
+
+    For work that writes much before it is committed. Raises the errors of `CommitClient.commit`.
+    """
+    await client.commit(reserve_fragments(await to_thread.run_sync(open_table), 1), timeout=timeout)
+
+
+async def optimize_index(
+    client: Commits,
+    open_table: Callable[[], lance.LanceDataset],
+    optimize: Callable[[lance.LanceDataset], Staged | None],
+    *,
+    timeout: Timeout = CLIENTS_TIMEOUT,
+    patience: float = 0.0,
+    attempts: int = ATTEMPTS_MAX,
+) -> CommitResult | None:
+    """Commit what `optimize` makes of the latest version; None if there is nothing left to do.
+
+    `optimize`: writes files of indices, and returns their transaction. `patience`: re-executions may take so many times
+    as long as the first execution took, beyond `timeout`, which must be a number or None then.
+
+    Raises the errors of `CommitClient.commit`, and those of `optimize`.
+    """
+    leftovers = Leftovers()
+    opened: lance.LanceDataset | None = None
+    nothing_left = False
+
+    def executed(_refused: Reexecution | None = None) -> Staged | None:
+        nonlocal nothing_left, opened
+        leftovers.refused()
+        opened = open_table()
+        made = optimize(opened)
+        nothing_left = made is None
+        if made is not None:
+            keys = index_keys(made.transaction, opened)
+            leftovers.wrote(keys)
+            leftovers.sends(keys)
+        return made
+
+    started = time.monotonic()
+    first = await to_thread.run_sync(executed)
+    if first is None:
+        return None
+    longer = _longer(timeout, patience * (time.monotonic() - started))
+    try:
+        result = await client.commit(first, reexecute=executed, attempts=attempts, timeout=longer)
+    except Exception as error:
+        leftovers.ended(error)
+        if isinstance(error, RetryableConflict) and nothing_left:
+            return None
+        raise
+    else:
+        return result
+    finally:
+        if opened is not None:
+            await to_thread.run_sync(leftovers.remove, opened)
+
+
 class _Compaction:
     """One compaction through all its executions."""
 
@@ -115,54 +185,80 @@ class _Compaction:
         open_table: Callable[[], lance.LanceDataset],
         options: dict[str, Any],
         *,
+        execute: Execute,
         remap: Remap,
         timeout: Timeout,
     ) -> None:
         self._client, self._open, self._options = client, open_table, options
-        self._remap, self._timeout = remap, timeout
+        self._execute, self._remap, self._timeout = execute, remap, timeout
+        self._leftovers = Leftovers()
         self._ids: list[int] = []
         """Reserved fragment ids that no version uses yet. After a refused Rewrite the next one uses them."""
+        self._nothing_left = False
+        """Whether the last execution has found nothing to do."""
         self.done: Compacted
         """The rewritten fragments of the last execution."""
 
-    async def execute(self) -> Staged | None:
-        """The Rewrite of the first execution; None if there is nothing to do."""
+    async def commit(self, *, attempts: int, patience: float) -> CommitResult | None:
+        """Execute and commit it; None if there is nothing to do."""
         dataset = await to_thread.run_sync(self._open)
-        self.done = await to_thread.run_sync(partial(compact_files, dataset, **self._options))
+        try:
+            tasks = await to_thread.run_sync(partial(self._tasks, dataset))
+            if not tasks:
+                return None
+            await self._reserve(dataset, ids_expected(tasks))
+            started = time.monotonic()
+            self.done = await to_thread.run_sync(lambda: compacted(dataset, self._executed(dataset, tasks)))
+            first = await self._staged(dataset)
+            if first is None:
+                return None
+            longer = _longer(self._timeout, patience * (time.monotonic() - started))
+            return await self._client.commit(first, reexecute=self._again, attempts=attempts, timeout=longer)
+        except Exception as error:
+            self._leftovers.ended(error)
+            if isinstance(error, RetryableConflict) and self._nothing_left:
+                return None  # others have compacted the table, or deleted the rows
+            raise
+        finally:
+            await to_thread.run_sync(self._leftovers.remove, dataset)
+
+    async def _again(self, _refused: Reexecution) -> Staged | None:
+        """The Rewrite of a later execution, for `reexecute`; None if there is nothing left to do."""
+        self._leftovers.refused()
+        dataset = await to_thread.run_sync(self._open)
+        again = partial(compact_files_again, dataset, self.done, execute=self._executed, **self._options)
+        self.done = await to_thread.run_sync(again)
         return await self._staged(dataset)
 
-    async def again(self, _refused: Reexecution) -> Staged | None:
-        """The Rewrite of a later execution, for `reexecute`; None if there is nothing left to do."""
-        dataset = await to_thread.run_sync(self._open)
-        self.done = await to_thread.run_sync(partial(compact_files_again, dataset, self.done, **self._options))
-        return await self._staged(dataset)
+    def _tasks(self, dataset: lance.LanceDataset) -> list[CompactionTask]:
+        read_table(dataset)  # refuses what can't be committed before anything is rewritten
+        return compaction_tasks(dataset, **self._options)
+
+    def _executed(self, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult]:
+        for result in self._execute(dataset, tasks):
+            self._leftovers.wrote(new_data_files(result))
+            yield result
+
+    async def _reserve(self, dataset: lance.LanceDataset, count: int) -> None:
+        reservation = reserve_fragments(dataset, count + _SPARE_IDS)
+        result: CommitResult = await self._client.commit(reservation, timeout=self._timeout)
+        self._ids = list(result.reserved or ())
 
     async def _staged(self, dataset: lance.LanceDataset) -> Staged | None:
-        needed = self.done.ids_needed
-        if not self.done.groups:
+        self._nothing_left = not self.done.groups
+        if self._nothing_left:
             return None
-        if needed > len(self._ids):
-            reservation = reserve_fragments(dataset, needed + _SPARE_IDS)
-            result: CommitResult = await self._client.commit(reservation, timeout=self._timeout)
-            self._ids = list(result.reserved or ())
+        highest = max((one.id for group in self.done.groups for one in group.old), default=0)
+        if self.done.ids_needed > len(self._ids) or highest >= self._ids[0]:
+            await self._reserve(dataset, self.done.ids_needed)
         remapped = partial(with_remapped_indices, dataset, self.done, self._ids, remap=self._remap)
         self.done = await to_thread.run_sync(remapped)
-        return self.done.rewrite(self._ids)
+        staged = self.done.rewrite(self._ids)
+        indices = await to_thread.run_sync(index_keys, staged.transaction, dataset)
+        self._leftovers.wrote(indices)
+        self._leftovers.sends(indices.union(*(data_keys(group.new) for group in self.done.groups)))
+        return staged
 
 
-async def _optimize(
-    client: Commits,
-    open_table: Callable[[], lance.LanceDataset],
-    names: tuple[str, ...],
-    *,
-    attempts: int,
-    timeout: Timeout,
-) -> None:
-    def optimized(_refused: Reexecution | None = None) -> Staged | None:
-        dataset = open_table()
-        # Others may have dropped one meanwhile.
-        return optimize_indices(dataset, index_names(dataset).intersection(names))
-
-    staged = await to_thread.run_sync(optimized)
-    if staged is not None:
-        await client.commit(staged, reexecute=optimized, attempts=attempts, timeout=timeout)
+def _longer(timeout: Timeout, seconds: float) -> Timeout:
+    return timeout + seconds if isinstance(timeout, float | int) else timeout

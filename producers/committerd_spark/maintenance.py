@@ -19,8 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from committerd_client import CommitClient
-from committerd_client.compacting import compact
-from committerd_client.errors import RetryableConflict
+from committerd_client.compacting import compact, optimize_index, require_committer
 from committerd_client.headers import Staged
 from committerd_client.maintenance.plan import Limits, Pace, Targets, plan
 from committerd_client.maintenance.table import read_state
@@ -38,6 +37,8 @@ T = TypeVar("T")
 
 _ANY_PACE = Pace(bytes_per_second=1e15, fragments_per_second=1e9)
 """The limit of a task is its bytes: nothing is known about the executors."""
+_PATIENCE = 3.0
+"""Re-executions of a commit may take so many times as long as its first execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,8 @@ def maintain(
 
     `uri`, `dataset`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`. `targets`: the state
     to aim for. `limits`: bytes of a task, and most tasks, by default 1,000; all of them are one commit. `timeout`:
-    seconds for each commit. Old versions and files are deleted by `committerd maintain`, not here.
+    seconds for each commit; its re-executions may take three times as long as its first execution beyond that. Old
+    versions and files are deleted by `committerd maintain`, not here.
 
     Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
     """
@@ -89,14 +91,16 @@ def maintain(
 
     async def run() -> Maintained:
         async with client() as opened:
-            return await _maintain(opened, work, targets or Targets(), limits or Limits(tasks=1000))
+            return await _maintain(opened, work, targets or Targets(), limits or Limits(tasks=1000), timeout=timeout)
 
     # A notebook's own thread has an event loop already.
     with ThreadPoolExecutor(1, thread_name_prefix="committerd-maintain") as pool:
         return pool.submit(lambda: asyncio.run(run())).result()
 
 
-async def _maintain(client: CommitClient, work: _Work, targets: Targets, limits: Limits) -> Maintained:
+async def _maintain(
+    client: CommitClient, work: _Work, targets: Targets, limits: Limits, *, timeout: float | None
+) -> Maintained:
     state = await asyncio.to_thread(lambda: read_state(work.open()))
     wanted = plan(state, targets, limits, _ANY_PACE)
     done = None
@@ -107,6 +111,8 @@ async def _maintain(client: CommitClient, work: _Work, targets: Targets, limits:
             groups=[one.fragments for one in wanted.groups],
             execute=work.execute,
             remap=work.remap,
+            timeout=timeout,
+            patience=_PATIENCE,
             target_rows_per_fragment=targets.rows_per_fragment,
             max_bytes_per_file=targets.bytes_per_fragment,
         )
@@ -114,21 +120,11 @@ async def _maintain(client: CommitClient, work: _Work, targets: Targets, limits:
     optimized = []
     for index in plan(state, targets, limits, _ANY_PACE).indices:
         merged = index.segments if index.segments > targets.segments else None
-        if await _optimize_index(client, partial(work.optimize, index.name, merged)):
+        await require_committer(client, work.open)
+        optimize = partial(work.optimize, index.name, merged)
+        if await optimize_index(client, work.open, optimize, timeout=timeout, patience=_PATIENCE) is not None:
             optimized.append(index.name)
     return Maintained(compaction=done, optimized=tuple(optimized), waiting=wanted.waiting)
-
-
-async def _optimize_index(client: CommitClient, optimized: Callable[[], Staged | None]) -> bool:
-    """Whether the index was optimized; False if there was nothing to do, or if others have changed it meanwhile."""
-    staged = await asyncio.to_thread(optimized)
-    if staged is None:
-        return False
-    try:
-        await client.commit(staged, reexecute=lambda _: optimized())
-    except RetryableConflict:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,7 @@ class _Work:
         (found,) = self._on_executors(run, [(list(results), list(reserved))])
         return tuple(RewrittenIndex.FromString(one) for one in found)
 
-    def optimize(self, name: str, merged: int | None) -> Staged | None:
+    def optimize(self, name: str, merged: int | None, _dataset: lance.LanceDataset) -> Staged | None:
         """Optimize an index on one executor; None if there is nothing to do."""
         (found,) = self._on_executors(partial(_optimize, self.uri, self.storage_options, merged), [name])
         if found is None:

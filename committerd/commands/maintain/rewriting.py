@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from committerd.settings.maintain import MaintainSettings
-from committerd_client import CommitClient, RetryableConflict, staging
-from committerd_client.compacting import compact
+from committerd_client import CommitClient, Staged, staging
+from committerd_client.compacting import compact, optimize_index, require_committer
 from committerd_client.maintenance.plan import Group, Limits, Pace, Plan, Targets, plan
 from committerd_client.maintenance.table import IndexState, TableState, read_state
 from committerd_client.staging.indices import index_names
@@ -22,6 +22,11 @@ from committerd_client.staging.indices import index_names
 if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
+
+_COMMIT_SECONDS = 60.0
+"""How long a commit may wait for its outcome, without re-executions."""
+_PATIENCE = 3.0
+"""Re-executions of a commit may take so many times as long as the first execution."""
 
 
 def targets_of(settings: MaintainSettings) -> Targets:
@@ -88,6 +93,8 @@ class Rewriting:
             self.open,
             groups=[one.fragments for one in groups],
             execute=partial(self._execute, groups),
+            timeout=_COMMIT_SECONDS,
+            patience=_PATIENCE,
             target_rows_per_fragment=self._settings.rows_per_fragment,
             max_bytes_per_file=self._settings.bytes_per_fragment,
         )
@@ -110,26 +117,27 @@ class Rewriting:
         merge = index.segments > self._settings.segments_max
         options: dict[str, Any] = {"num_indices_to_merge": index.segments} if merge else {}
 
-        def optimized(_refused: object = None) -> Any:
-            dataset = self.open()
+        def optimize(dataset: lance.LanceDataset) -> Staged | None:
             there = index_names(dataset).intersection([index.name])  # others may have dropped it meanwhile
             return staging.optimize_indices(dataset, there, **options)
 
-        staged = await to_thread.run_sync(optimized)
-        if staged is None:
-            return None
-        try:
-            return (await self._client.commit(staged, reexecute=optimized)).version
-        except RetryableConflict:
-            return None
+        await require_committer(self._client, self.open, timeout=_COMMIT_SECONDS)
+        done = await optimize_index(self._client, self.open, optimize, timeout=_COMMIT_SECONDS, patience=_PATIENCE)
+        return None if done is None else done.version
 
     def _execute(
         self, groups: Sequence[Group], dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]
-    ) -> list[RewriteResult]:
+    ) -> Iterator[RewriteResult]:
         at_once = self._settings.tasks_max
         started = time.monotonic()
+        failed: BaseException | None = None
         with ThreadPoolExecutor(at_once, thread_name_prefix="rewriting") as pool:
-            results = list(pool.map(lambda task: task.execute(dataset), tasks))
+            for one in as_completed([pool.submit(task.execute, dataset) for task in tasks]):
+                if one.exception() is None:
+                    yield one.result()
+                failed = failed or one.exception()
+        if failed is not None:
+            raise failed
         if len(tasks) == len(groups):
             turns = math.ceil(len(tasks) / at_once)
             self.pace = self.pace.after(
@@ -137,4 +145,3 @@ class Rewriting:
                 fragments=sum(len(one.fragments) for one in groups) / len(groups),
                 seconds=(time.monotonic() - started) / turns,
             )
-        return results

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from committerd_client.headers import Staged
+from committerd_client.leftovers import data_keys
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
 from committerd_client.staging.remapping import RewrittenIndex, remapped_indices
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from lance.optimize import CompactionTask, RewriteResult
 
 _ROWS_MAX = 2**62
+_BYTES_MAX = 90 * 2**30
+"""pylance's default for the size of a data file."""
 _IN_ORDER_MAJORS = range(4, 15)
 """The major versions of pylance whose compaction is known to scan the old fragments in order and to write the new ones
 in that order (optimize.rs, rewrite_files). A later one may cluster rows.
@@ -101,14 +104,23 @@ class Compacted:
 
 
 Execute = Callable[["lance.LanceDataset", Sequence["CompactionTask"]], Iterable["RewriteResult"]]
-"""Executes tasks on the dataset that they were planned on, here or on other machines; the results in any order."""
+"""Executes tasks on the dataset that they were planned on, here or on other machines; the results in any order.
+
+If a task fails, it raises the error after the results of those that have ended.
+"""
 Groups = Sequence[Collection[int]]
 """Ids of fragments that are rewritten together."""
 
 
-def execute_here(dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+def execute_here(dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult]:
     """Execute the tasks in this process, one after the other."""
-    return [task.execute(dataset) for task in tasks]
+    for task in tasks:
+        yield task.execute(dataset)
+
+
+def new_data_files(result: RewriteResult) -> set[str]:
+    """The keys of the data files that a task has written."""
+    return data_keys(_fragments(_as_json(result)["new_fragments"]))
 
 
 def compact_files(
@@ -198,6 +210,19 @@ def compaction_tasks(
         for task in Compaction.plan(dataset, widest).tasks
         for part in _parts(task, groups, options.get("target_rows_per_fragment"))
     ]
+
+
+def ids_expected(tasks: Iterable[CompactionTask]) -> int:
+    """How many fragments the tasks are expected to make; if rows take more room than before, they make more."""
+    expected = 0
+    for task in tasks:
+        given = _as_json(task)
+        fragments = given["task"]["fragments"]
+        rows = sum(one["physical_rows"] or 0 for one in fragments)
+        size = sum(file.get("file_size_bytes") or 0 for one in fragments for file in one["files"])
+        by_size = size // (given["options"].get("max_bytes_per_file") or _BYTES_MAX)
+        expected += 1 + rows // given["options"]["target_rows_per_fragment"] + by_size
+    return expected
 
 
 def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> Compacted:

@@ -55,7 +55,8 @@ def remapped_indices(
     with tempfile.TemporaryDirectory(prefix="committerd-") as folder:
         copy = Path(folder, "copy.lance")
         dataset.shallow_clone(copy, dataset.version)
-        _reserve_below(copy, reserved[0])
+        rewritten = {old["id"] for one in results for old in json.loads(one)["original_fragments"]}
+        _reserve_below(copy, reserved[0], rewritten)
         opened = lance.dataset(copy, storage_options=options)
         at_this_version = [json.dumps({**json.loads(one), "read_version": dataset.version}) for one in results]
         Compaction.commit(opened, [kind.from_json(one) for one in at_this_version])
@@ -73,14 +74,20 @@ def remapped_indices(
         return tuple(rewrite.rewritten_indices)
 
 
-def _reserve_below(copy: Path, first: int) -> None:
-    """Let the copy's next fragment have the id `first`."""
+def _reserve_below(copy: Path, first: int, rewritten: set[int]) -> None:
+    """Let the copy's next fragment have the id `first`.
+
+    The copy loses fragments that came since the reservation: pylance counts on from the highest id.
+    """
     (path,) = (copy / "_versions").glob("*.manifest")
     body = path.read_bytes()
     position = _FOOTER.unpack(body[-_FOOTER.size :])[0]
     start = position + _LENGTH.size
     manifest = Manifest.FromString(body[start : start + _LENGTH.unpack(body[position:start])[0]])
     manifest.max_fragment_id = first - 1
+    kept = [one for one in manifest.fragments if one.id < first or one.id in rewritten]
+    del manifest.fragments[:]
+    manifest.fragments.extend(kept)
     encoded = manifest.SerializeToString()
     path.write_bytes(body[:position] + _LENGTH.pack(len(encoded)) + encoded + body[-_FOOTER.size :])
 
