@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import click
 
-from committerd.commands.maintain.lance_options import storage_options
+from committerd.commands.lance_options import storage_options
 from committerd.commands.options import config_option, json_option
 from committerd.commands.source_files import FORMATS, SourceFile, format_of
 from committerd.errors import SettingsError

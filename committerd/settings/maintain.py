@@ -55,7 +55,7 @@ class MaintainSettings(SettingsGroup):
         default=300.0,
         ge=1,
         le=86_400,
-        description="Most time for one task, as estimated from the tasks before it.",
+        description="Most time for one task, as estimated from the tasks before it. It does not cover indices.",
     )
     tasks_max: int = Field(
         default=2,
@@ -65,7 +65,8 @@ class MaintainSettings(SettingsGroup):
     )
     hours: str = Field(
         default="",
-        description="Hours of the day, in UTC, in which tasks begin, such as 22-6; empty: all of them.",
+        description="Hours of the day, in UTC, in which work begins, such as 22-6; empty: all of them. --once obeys them "
+        "too.",
     )
     interval_seconds: float = Field(
         default=60.0,

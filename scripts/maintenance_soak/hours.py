@@ -1,18 +1,24 @@
-"""`committerd maintain` whose hours are short: python -m scripts.maintenance_soak.hours SECONDS WORD..."""
+"""`committerd maintain` whose hours are short: python -m scripts.maintenance_soak.hours SECONDS [OPTION...]"""
 
 from __future__ import annotations
 
 import sys
 
-from committerd.__main__ import cli
-from committerd.commands import maintain
+import click
+
+from committerd.commands.maintain import run
+from committerd.commands.options import json_option
 
 
-def main() -> None:
-    """Run `committerd WORD...`, with so many seconds to an hour of `maintain.keep_hours` and `reclaim_hours`."""
-    seconds, *words = sys.argv[1:]
-    maintain._HOUR_MS = int(float(seconds) * 1000)
-    cli(words)
+@click.command()
+@click.argument("seconds", type=float)
+@click.option("--once", is_flag=True)
+@click.option("--dry-run", is_flag=True)
+@json_option
+def main(seconds: float, *, as_json: bool, dry_run: bool, once: bool) -> None:
+    """Maintain with so many seconds to an hour of `maintain.keep_hours` and `reclaim_hours`."""
+    hour_ms = int(seconds * 1000)
+    sys.exit(0 if run(as_json=as_json, dry_run=dry_run, once=once, hour_ms=hour_ms) else 1)
 
 
 if __name__ == "__main__":

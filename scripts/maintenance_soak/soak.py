@@ -116,12 +116,12 @@ def maintainer_of(scene: Scene, kafka: str, targets: Targets, **others: str) -> 
         kafka=kafka,
         settings=settings,
         log=scene.folder / "maintain.log",
-        command=(*short_hours(targets), "maintain"),
+        command=short_hours(targets),
     )
 
 
 def short_hours(targets: Targets) -> tuple[str, ...]:
-    """The start of a command line: committerd with hours of this length."""
+    """The start of a command line: `committerd maintain` with hours of this length."""
     return sys.executable, "-m", "scripts.maintenance_soak.hours", str(targets.hour_seconds)
 
 
@@ -240,7 +240,7 @@ def end(
 
     def command(*words: str) -> str:
         done = subprocess.run(
-            [*short_hours(targets), *words],
+            words,
             env=maintainer.environment,
             capture_output=True,
             text=True,
@@ -252,10 +252,10 @@ def end(
 
     problems = checked()
     time.sleep(targets.hour_seconds * _RECLAIM_HOURS)
-    command("maintain", "--once")
+    command(*short_hours(targets), "--once")
     time.sleep(targets.hour_seconds)
-    command("maintain", "--once")
-    command("audit")
+    command(*short_hours(targets), "--once")
+    command(sys.executable, "-m", "committerd", "audit")
     problems += checked()
     problems += checks.check_places(scene, tagged, branches)
     left = checks.needless(scene)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,9 @@ from committerd.commands.maintain import rounds
 from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
+from committerd_client import RetryableConflict
 from committerd_client.maintenance.plan import Group, Plan, Why
-from committerd_client.maintenance.table import FragmentState, TableState
+from committerd_client.maintenance.table import FragmentState, IndexState, TableState
 
 FRAGMENT = FragmentState(id=1, rows=1, deleted=0, bytes=1)
 GROUP = Group(fragments=(1, 2), rows=2, bytes=2, why=Why.SMALL)
@@ -33,13 +35,25 @@ class Steps:
         self.fragments_a_second: float | None = None
         """So many come that could be rewritten, from the first look on; nothing is rewritten then."""
         self.full_a_second = 0
+        self.groups: tuple[Group, ...] = (GROUP,)
+        self.indices: tuple[IndexState, ...] = ()
+        self.fails: set[int] = set()
+        """The numbers of the rewrites that fail, from 1 on."""
+        self.failing_index = ""
+        self.left_alone: list[Any] = []
+        """What `look` was told to leave, each time."""
+        self.indexed: list[str] = []
+        self.in_the_making: set[str] = set()
 
-    async def look(self, *, tasks: int = 1) -> Any:
+    async def look(self, *, tasks: int = 1, leave: Any = ()) -> Any:
         if tasks > 1:
             self.looks.append(anyio.current_time())
             self.has_looked.at(len(self.looks))
+            self.left_alone.append(leave)
         if self.fragments_a_second is None:
-            return TableState(version=1, fragments=(), indices=()), Plan(groups=(GROUP,))
+            return TableState(version=1, fragments=(), indices=()), Plan(
+                groups=self.groups[:tasks], indices=self.indices
+            )
         count = int((anyio.current_time() - self.looks[0]) * self.fragments_a_second)
         full = self.full_a_second * int(anyio.current_time() - self.looks[0])
         fragments = (FRAGMENT,) * (count + full)
@@ -48,6 +62,15 @@ class Steps:
     async def rewrite(self, groups: tuple[Group, ...]) -> None:
         self.rewritten += len(groups)
         self.has_rewritten.at(self.rewritten)
+        if self.rewritten in self.fails:
+            raise OSError("no committer")
+
+    async def index(self, index: IndexState) -> int:
+        self.indexed.append(index.name)
+        self.in_the_making = {"c"}
+        if index.name == self.failing_index:
+            raise RetryableConflict("lost")
+        return 7
 
 
 class Cleanups:
@@ -66,30 +89,73 @@ class Cleanups:
             choice=SimpleNamespace(kept={}), bytes_in_all=0, unneeded_bytes=0, oldest_read_version=None, latest=1
         )
 
+    async def indices_in_the_making(self) -> set[str]:
+        return self._steps.in_the_making
+
     async def clean(self, *_: Any, **_given: Any) -> Any:
         return SimpleNamespace(by_reason={}, bytes=0)
 
 
-class Silent:
-    """As `Shown`, and prints nothing."""
+class Said:
+    """As `Shown`, and notes what it was told to print."""
 
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_, **_given: None
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.given: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def say(*_: Any, **given: Any) -> None:
+            self.said.append(name)
+            self.given = given
+
+        return say
+
+
+class World:
+    """What is around the rounds."""
+
+    def __init__(self) -> None:
+        self.shown = Said()
+        self.registry = CollectorRegistry()
+        self.there = True
+        self.waiting: list[set[int]] = []
+        """The fragments that waiting Rewrites replace, one set for each time that the queue is read."""
+        self.queue_reads = 0
+        self.hours = iter([12] * 1000)
+
+    async def exists(self) -> bool:
+        return self.there
+
+    async def waits(self) -> set[int]:
+        self.queue_reads += 1
+        return self.waiting.pop(0) if self.waiting else set()
+
+    def failures(self, step: str) -> float:
+        return self.registry.get_sample_value("committerd_maintenance_failures_total", {"step": step}) or 0.0
 
 
 def rounds_of(
-    steps: Steps, stop: Stop, *, fails: bool = False, interval_seconds: float = 0.01, **settings: Any
+    steps: Steps,
+    stop: Stop,
+    *,
+    fails: bool = False,
+    interval_seconds: float = 0.01,
+    world: World | None = None,
+    **settings: Any,
 ) -> Rounds:
     rewriting: Any = steps
     cleaning: Any = Cleanups(steps, fails=fails)
-    shown: Any = Silent()
+    world = world or World()
+    shown: Any = world.shown
     return Rounds(
         rewriting,
         cleaning,
         MaintainSettings(interval_seconds=interval_seconds, **settings),
         shown,
-        telemetry=MaintenanceTelemetry(CollectorRegistry()),
-        wall_clock=lambda: datetime(2026, 1, 1, 12, tzinfo=UTC),
+        exists=world.exists,
+        waiting=world.waits,
+        telemetry=MaintenanceTelemetry(world.registry),
+        wall_clock=lambda: datetime(2026, 1, 1, next(world.hours), tzinfo=UTC),
         stop=stop,
     )
 
@@ -110,7 +176,8 @@ class Reached:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool) -> None:
+async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MIN", 0.01)
     steps, stop = Steps(), Stop()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rounds_of(steps, stop, fails=fails, cleanup_seconds=0.05).forever)
@@ -181,3 +248,88 @@ async def test_too_many_small_fragments_that_can_not_be_rewritten_yet_do_not_mak
         await steps.has_looked.wait()
         stop.set()
     assert steps.looks[-1] - steps.looks[-2] > 0.035, "eight fragments take 0.04 s"
+
+
+async def test_after_failures_it_waits_longer_and_longer_until_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MIN", 0.05)
+    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MAX", 0.2)
+    steps, stop, world = Steps(), Stop(), World()
+    steps.fails = {1, 2, 3, 4, 6}
+    steps.has_looked = Reached(7)
+    steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
+    steps.clean.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds_of(steps, stop, world=world).forever)
+        await steps.has_looked.wait()
+        stop.set()
+    waits = [after - before for before, after in pairwise(steps.looks)]
+    for waited, at_least in zip(waits, (0.05, 0.1, 0.2, 0.2, 0, 0.05), strict=True):
+        assert waited >= at_least * 0.99
+    assert waits[3] < 0.39, "it is bounded"
+    assert waits[5] < 0.19, "a success resets it"
+    assert world.failures("rewrite") == 5
+    assert len(steps.indexed) > 10, "another step does not wait"
+
+
+async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
+    steps, world = Steps(), World()
+    steps.groups, steps.fails = (GROUP,) * 7, {4}
+    steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
+    steps.clean.set()
+    assert not await rounds_of(steps, Stop(), world=world, tasks_max=2).once()
+    assert (steps.rewritten, steps.indexed, steps.cleanups) == (4, ["a"], 1)
+    assert world.shown.said == ["begins", "rewritten", "begins", "failed", "gave_up", "indexed", "cleaned"]
+
+
+async def test_once_obeys_the_hours() -> None:
+    steps, world = Steps(), World()
+    steps.groups = (GROUP,) * 3
+    assert await rounds_of(steps, Stop(), world=world, hours="13-14").once()
+    assert (steps.rewritten, steps.cleanups, steps.looks, world.shown.said) == (0, 0, [], ["hours_over"])
+    world = World()
+    world.hours = iter([12] * 5 + [13] * 100)
+    assert await rounds_of(steps, Stop(), world=world, hours="12-13", tasks_max=1).once()
+    assert 0 < steps.rewritten < 3
+    assert world.shown.said[-1] == "hours_over"
+
+
+async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -> None:
+    steps, stop, world = Steps(), Stop(), World()
+    world.there = False
+    steps.clean.set()
+    async with anyio.create_task_group() as tasks:
+        running = rounds_of(steps, stop, world=world)
+        tasks.start_soon(running.forever)
+        await anyio.sleep(0.2)
+        assert world.shown.said == ["waits_for_table"]
+        assert running.doing == "it waits until somebody creates the table"
+        world.there = True
+        await steps.has_rewritten.wait()
+        stop.set()
+    assert [world.failures(step) for step in ("rewrite", "index", "cleanup")] == [0, 0, 0]
+
+
+async def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MIN", 0.01)
+    steps, stop, world = Steps(), Stop(), World()
+    world.waiting = [{4, 5}, {5}, set(), {6}, set()]  # as after a restart; and after the failure
+    steps.fails = {3}
+    steps.has_looked = Reached(7)
+    steps.clean.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds_of(steps, stop, world=world).forever)
+        await steps.has_looked.wait()
+        stop.set()
+    assert [set(one) for one in steps.left_alone[:7]] == [{4, 5}, {5}, set(), {6}, set(), set(), set()]
+    assert world.queue_reads == 5, "the queue is read only while something of ours may wait"
+
+
+async def test_indices_in_the_making_are_read_before_each_index_and_one_that_fails_does_not_stop_the_others() -> None:
+    steps, world = Steps(), World()
+    steps.groups = ()
+    steps.indices = tuple(IndexState(name=name, segments=1, unindexed_rows=9) for name in "abcd")
+    steps.failing_index = "b"
+    steps.clean.set()
+    assert not await rounds_of(steps, Stop(), world=world).once()
+    assert steps.indexed == ["a", "b", "d"]
+    assert world.failures("index") == 1

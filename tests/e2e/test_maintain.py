@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
+from committerd.commands.maintain import rewriting
 from committerd_client import staging
 from committerd_common.messages import Status
 from harness.daemon import Daemon
@@ -183,3 +185,47 @@ def test_a_missing_table_and_wrong_hours_are_said_so(scene: Scene) -> None:
     wrong = run(scene, "maintain", "--once", MAINTAIN__HOURS="22 to 6")
     assert wrong.code == 2
     assert "such as 22-6 or 8-18" in wrong.err
+
+
+def test_while_no_committer_answers_it_writes_nothing_and_ends_with_1(scene: Scene) -> None:
+    lance.write_dataset(rows(0, 200), scene.table.uri, max_rows_per_file=10)
+    scene.started().stop()
+    before = files(scene)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting, "_COMMIT_SECONDS", 1.0)
+        done = run(scene, "maintain", "--once", MAINTAIN__ROWS_PER_FRAGMENT="50", MAINTAIN__TASKS_MAX="1")
+    assert done.code == 1
+    assert "rewrite failed: " in done.err
+    assert "3 of 4 tasks were not begun after this failure" in done.err
+    assert files(scene) == before
+    assert len(scene.topics.read_staged()) == 1, "the rest was not tried"
+
+
+def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(scene: Scene) -> None:
+    lance.write_dataset(rows(0, 200), scene.table.uri, max_rows_per_file=10)
+    committer = scene.started()
+    (answer,) = scene.ask(staging.reserve_fragments(scene.table.open(), 1))
+    committer.stop()
+    others = staging.compact_files(scene.table.open(), groups=[range(8)]).rewrite([answer.reserved_first])
+    scene.stage(others)
+    plan, _ = events(scene, "--dry-run")
+    assert [one["fragments"] for one in plan["groups"]] == [list(range(8, 20))]
+    committer.start()
+    done = events(scene, "--once")
+    assert done[0]["fragments_before"] >= 12
+    assert sorted(scene.table.open().to_table(columns=["id"])["id"].to_pylist()) == list(range(200))
+
+
+def test_outside_of_its_hours_it_begins_nothing(scene: Scene) -> None:
+    lance.write_dataset(rows(0, 200), scene.table.uri, max_rows_per_file=10)
+    scene.started()
+    hour, version = datetime.now(UTC).hour, scene.table.version
+    hours = f"{(hour + 3) % 24}-{(hour + 5) % 24}"
+    assert f"maintain.hours is {hours} (UTC): nothing more is begun now" in printed(
+        scene, "maintain", "--once", MAINTAIN__HOURS=hours
+    )
+    assert scene.table.version == version
+
+
+def files(scene: Scene) -> set[str]:
+    return {path.as_posix() for path in Path(scene.table.uri, "data").iterdir()}

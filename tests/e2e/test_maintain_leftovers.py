@@ -56,7 +56,7 @@ class Maintenance:
 
     def run(self, *words: str, hour_seconds: float = 1.0) -> dict[str, Any]:
         """The last event of a run."""
-        command = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(hour_seconds), "maintain", "--json"]
+        command = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(hour_seconds), "--json"]
         done = subprocess.run(
             [*command, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=120
         )

@@ -7,17 +7,19 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
 
 import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd.commands.maintain.lance_options import storage_options
+from committerd.commands.lance_options import storage_options
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.commands.maintain.shown import Shown
 from committerd.commands.maintain.topic import OperatorsTopic
+from committerd.commands.maintain.waiting_rewrites import WaitingRewrites
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.daemon import logs
@@ -31,7 +33,7 @@ from committerd.table.versions import Table
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import CommitClient
 
-_HOUR_MS = 3_600_000
+HOUR_MS = 3_600_000
 _log = logging.getLogger(__name__)
 
 
@@ -45,13 +47,18 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
 
     Rewrites small fragments and those with many deleted rows together, keeps indices up to date, and deletes old
     versions and files that nothing names. Every change goes through the queue, as a producer's does. The settings are
-    those of group `maintain`; `committerd run --help` lists them. SIGTERM ends the process after the tasks that run. It
-    may be killed at any moment, and run twice.
+    those of group `maintain`; `committerd run --help` lists them. On SIGTERM it finishes the running tasks and exits.
+    It may be killed at any moment, and run twice.
 
-    Port 9464 (http.port) serves /metrics, unless the process is to end by itself.
+    Port 9464 (http.port) serves /metrics, except with --once or --dry-run.
 
     Needs pylance: pip install 'committerd[lance]'.
     """
+    sys.exit(0 if run(as_json=as_json, dry_run=dry_run, once=once) else 1)
+
+
+def run(*, as_json: bool, dry_run: bool, once: bool, hour_ms: int = HOUR_MS) -> bool:
+    """Run the command; whether all of its work succeeded. `hour_ms`: the length of an hour by which ages count."""
     if find_spec("lance") is None:
         raise SettingsError("`committerd maintain` needs pylance: pip install 'committerd[lance]'")
     configured = settings()
@@ -59,16 +66,15 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
     shown = Shown(as_json=as_json, logged=not once and not dry_run)
     if not once and not dry_run:
         logs.configure(configured.log.level, configured.log.format)
-    good = anyio.run(_main, configured, shown, once, dry_run)
-    sys.exit(0 if good else 1)
+    return anyio.run(partial(_main, configured, shown, once=once, dry_run=dry_run, hour_ms=hour_ms))
 
 
-async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -> bool:
+async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool, hour_ms: int) -> bool:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
     registry = CollectorRegistry()
     async with stores_of(configured) as stores, AsyncExitStack() as stack:
         table = Table(stores.open(configured.dataset.uri))
-        if (once or dry_run) and await table.latest_version() is None:
+        if (once or dry_run) and not await _exists(table):
             raise SettingsError(
                 f"there is no table at {configured.dataset.uri}: maintenance begins when somebody has created it. Or "
                 "correct dataset.uri"
@@ -79,7 +85,7 @@ async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -
         cleaning = Cleaning(
             table,
             OperatorsTopic(operator),
-            policy_of(configured),
+            policy_of(configured, hour_ms=hour_ms),
             wall_clock=wall_clock,
             note=shown.deletes,
         )
@@ -89,6 +95,8 @@ async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -
             cleaning,
             configured.maintain,
             shown,
+            exists=partial(_exists, table),
+            waiting=WaitingRewrites(operator, table).fragments,
             telemetry=MaintenanceTelemetry(registry),
             wall_clock=wall_clock,
             stop=stop,
@@ -104,12 +112,16 @@ async def _main(configured: Settings, shown: Shown, once: bool, dry_run: bool) -
         return await rounds.forever()
 
 
-def policy_of(settings: Settings) -> Policy:
-    """How long versions and files are kept by these settings."""
+async def _exists(table: Table) -> bool:
+    return await table.latest_version() is not None
+
+
+def policy_of(settings: Settings, *, hour_ms: int) -> Policy:
+    """How long versions and files are kept by these settings, with hours of this length."""
     return Policy(
-        keep_ms=int(settings.maintain.keep_hours * _HOUR_MS),
+        keep_ms=int(settings.maintain.keep_hours * hour_ms),
         keep_versions=settings.maintain.keep_versions,
-        reclaim_ms=int(settings.maintain.reclaim_hours * _HOUR_MS),
+        reclaim_ms=int(settings.maintain.reclaim_hours * hour_ms),
         republish_max=settings.commit.republish_max,
     )
 

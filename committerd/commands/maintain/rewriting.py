@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -77,10 +77,11 @@ class Rewriting:
 
         return lance.dataset(self._uri, storage_options=self._options)
 
-    async def look(self, *, tasks: int) -> tuple[TableState, Plan]:
-        """The state of the latest version, and what to do about it."""
+    async def look(self, *, tasks: int, leave: Collection[int] = frozenset()) -> tuple[TableState, Plan]:
+        """The state of the latest version, and what to do about it. `leave`: as in `plan`."""
         state = await to_thread.run_sync(lambda: read_state(self.open()))
-        return state, plan(state, targets_of(self._settings), limits_of(self._settings, tasks=tasks), self.pace)
+        limits = limits_of(self._settings, tasks=tasks)
+        return state, plan(state, targets_of(self._settings), limits, self.pace, leave=leave)
 
     async def rewrite(self, groups: Sequence[Group]) -> Rewritten | None:
         """Rewrite these fragments, all in one commit; None if they have changed so that nothing is left to do.

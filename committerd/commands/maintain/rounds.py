@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 from functools import partial
 
@@ -12,16 +12,23 @@ from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.shown import Shown
 from committerd.maintenance.cleaning import Cleaning
 from committerd.settings.maintain import MaintainSettings
-from committerd.telemetry import MaintenanceTelemetry
-from committerd_client.maintenance.plan import GROUP_MIN, Group
+from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
+from committerd_client import ClientError
+from committerd_client.maintenance.plan import GROUP_MIN, Group, Plan
 
 _GROUPS_MAX = 1_000_000
-_FAILED_SECONDS = 5.0
-"""Time from a failed round to the next one."""
+_FAILED_SECONDS_MIN = 5.0
+"""Time from the first failure of a step to its next attempt; each further failure in a row doubles it."""
+_FAILED_SECONDS_MAX = 600.0
+_NO_TABLE_SECONDS = 5.0
+"""Time between two looks whether there is a table, unless maintain.interval_seconds is shorter."""
 _LOOK_SECONDS_MIN = 1.0
 """Shortest time between two looks at a table that gets fragments fast, unless maintain.interval_seconds is shorter."""
 _CLEANUP_SHARE = 0.5
 """Largest share of the time that cleanups take."""
+
+Waiting = Callable[[], Awaitable[Collection[int]]]
+"""Returns the ids of the fragments that waiting Rewrites replace."""
 
 
 class Stop:
@@ -39,9 +46,28 @@ class Stop:
         self._event.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait for it, at most so long."""
+        """Wait until the process is to end, at most `seconds`."""
         with anyio.move_on_after(seconds):
             await self._event.wait()
+
+
+class _Failures:
+    """The failures of one step in a row. After each, the step is left out for longer."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._until = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the step may be tried."""
+        return max(self._until - anyio.current_time(), 0.0)
+
+    def note(self, *, good: bool) -> None:
+        """Note how an attempt has ended."""
+        self._count = 0 if good else self._count + 1
+        doubled = _FAILED_SECONDS_MIN * 2.0 ** min(self._count - 1, 60)
+        self._until = 0.0 if good else anyio.current_time() + min(doubled, _FAILED_SECONDS_MAX)
 
 
 class Rounds:
@@ -54,17 +80,27 @@ class Rounds:
         settings: MaintainSettings,
         shown: Shown,
         *,
+        exists: Callable[[], Awaitable[bool]],
+        waiting: Waiting,
         telemetry: MaintenanceTelemetry,
         wall_clock: Callable[[], datetime],
         stop: Stop,
     ) -> None:
+        """`exists`: returns whether there is a table."""
         self._rewriting = rewriting
         self._cleaning = cleaning
         self._settings = settings
         self._shown = shown
+        self._exists = exists
+        self._waiting = waiting
         self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._stop = stop
+        self._failures = {step: _Failures() for step in MAINTENANCE_STEPS}
+        self._found = self._waits_for_table = False
+        """Whether the table was there once; whether it was said that there is none."""
+        self._may_wait = True
+        """Whether a Rewrite of this process, or of the one before it, may wait in the queue."""
         self._left: tuple[float, int] | None = None
         """The time of the last look, and the number of small fragments that the table has once its plan is done."""
         self.doing = "it has just started"
@@ -73,19 +109,23 @@ class Rounds:
 
     async def say(self) -> bool:
         """Say what there is to do, and do nothing."""
-        state, plan = await self._rewriting.look(tasks=_GROUPS_MAX)
+        state, plan = await self._rewriting.look(tasks=_GROUPS_MAX, leave=await self._waiting())
         self._shown.plan(state, plan, self._settings)
         self._shown.cleanup(await self._cleaning.look())
         return True
 
     async def once(self) -> bool:
-        """Do what there is to do now; whether all of it succeeded."""
-        _, plan = await self._rewriting.look(tasks=_GROUPS_MAX)
-        step = self._settings.tasks_max
-        parts = [plan.groups[first : first + step] for first in range(0, len(plan.groups), step)]
-        good = all([await self._try("rewrite", partial(self._rewrite, part)) for part in parts])
-        good = await self._try("index", self._index) and good
-        return await self._try("cleanup", self._clean) and good
+        """Do what there is to do now; whether all of it succeeded.
+
+        When a task has failed, no others begin: most likely they would fail too.
+        """
+        good = await self._rewrite_all()
+        for step, work in (("index", self._index), ("cleanup", self._clean)):
+            if self._may_begin():
+                good = await self._try(step, work) and good
+        if not self._may_begin():
+            self._shown.hours_over(self._settings.hours)
+        return good
 
     async def forever(self) -> bool:
         """Do what there is to do, again and again.
@@ -99,40 +139,78 @@ class Rounds:
                 await self._stop.wait(await self._next())
         return True
 
+    def _may_begin(self) -> bool:
+        return self._settings.may_begin(self._wall_clock().hour)
+
+    async def _is_there(self) -> bool:
+        """Whether there is a table."""
+        if not self._found:
+            try:
+                self._found = await self._exists()
+            except Exception:  # noqa: BLE001  # the steps meet it too, and say so
+                return True
+            if not self._found and not self._waits_for_table:
+                self._waits_for_table = True
+                self.doing = "it waits until somebody creates the table"
+                self._shown.waits_for_table()
+        return self._found
+
     async def _clean_up(self) -> None:
         """Clean up again and again."""
         while not self._stop.wanted:
             pause = self._settings.interval_seconds
-            if self._settings.may_begin(self._wall_clock().hour):
+            if not await self._is_there():
+                pause = min(pause, _NO_TABLE_SECONDS)
+            elif self._may_begin():
                 started = anyio.current_time()
                 await self._try("cleanup", self._clean)
                 took = anyio.current_time() - started
                 pause = max(self._settings.cleanup_seconds, took / _CLEANUP_SHARE) - took
+                pause = max(pause, self._failures["cleanup"].seconds_left)
             await self._stop.wait(pause)
 
     async def _next(self) -> float:
         """One round; the seconds until the next one."""
-        if not self._settings.may_begin(self._wall_clock().hour):
-            return self._settings.interval_seconds
-        waiting, pause = 0, self._settings.interval_seconds
+        interval = self._settings.interval_seconds
+        if not await self._is_there():
+            return min(interval, _NO_TABLE_SECONDS)
+        if not self._may_begin():
+            return interval
+        pause = interval
 
         async def rewrite() -> None:
-            nonlocal waiting, pause
-            state, plan = await self._rewriting.look(tasks=self._settings.tasks_max)
-            self._telemetry.fragments.set(len(state.fragments))
-            self._telemetry.small_fragments.set(plan.small)
-            self._telemetry.unindexed_rows.set(state.unindexed_rows)
-            self._telemetry.waiting_tasks.set(plan.waiting)
-            waiting = plan.waiting
+            nonlocal pause
+            plan = await self._look()
             pause = self._pause(plan.mergeable, plan.left)
             if plan.groups:
                 await self._rewrite(plan.groups)
+            pause = 0.0 if plan.waiting else pause
 
-        good = await self._try("rewrite", rewrite)
-        good = await self._try("index", self._index) and good
-        if not good:
-            return _FAILED_SECONDS
-        return 0.0 if waiting else pause
+        # Each step waits for its own failures only.
+        if not self._failures["rewrite"].seconds_left:
+            await self._try("rewrite", rewrite)
+        if not self._failures["index"].seconds_left:
+            await self._try("index", self._index)
+        pause = self._failures["rewrite"].seconds_left or pause
+        return min(pause, self._failures["index"].seconds_left or interval)
+
+    async def _look(self) -> Plan:
+        """What to rewrite next."""
+        leave = await self._leave()
+        state, plan = await self._rewriting.look(tasks=self._settings.tasks_max, leave=leave)
+        self._telemetry.fragments.set(len(state.fragments))
+        self._telemetry.small_fragments.set(plan.small)
+        self._telemetry.unindexed_rows.set(state.unindexed_rows)
+        self._telemetry.waiting_tasks.set(plan.waiting)
+        return plan
+
+    async def _leave(self) -> Collection[int]:
+        """The fragments that a Rewrite replaces which waits, as after a commit that had no outcome in time."""
+        if not self._may_wait:
+            return ()
+        found = await self._waiting()
+        self._may_wait = bool(found)
+        return found
 
     def _pause(self, found: int, left: int) -> float:
         """Seconds until the next look at a table that has so many small fragments; `left`: once the plan is done.
@@ -161,10 +239,32 @@ class Rounds:
         except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
             self._shown.failed(step, error)
             self._telemetry.failures.add(step=step)
+            self._failures[step].note(good=False)
+            self._may_wait = self._may_wait or step == "rewrite"
             self.doing = f"step {step} failed: {error}"
             return False
+        self._failures[step].note(good=True)
         self._telemetry.succeeded.set(self._wall_clock().timestamp(), step=step)
         return True
+
+    async def _rewrite_all(self) -> bool:
+        """Rewrite all that there is to rewrite now; whether it succeeded."""
+        groups: tuple[Group, ...] = ()
+
+        async def look() -> None:
+            nonlocal groups
+            groups = (await self._rewriting.look(tasks=_GROUPS_MAX, leave=await self._leave()))[1].groups
+
+        good = not self._may_begin() or await self._try("rewrite", look)
+        step = self._settings.tasks_max
+        for first in range(0, len(groups), step):
+            if self._stop.wanted or not self._may_begin():
+                break
+            good = await self._try("rewrite", partial(self._rewrite, groups[first : first + step]))
+            if not good:
+                self._shown.gave_up(left=max(len(groups) - first - step, 0), tasks=len(groups))
+                break
+        return good
 
     async def _rewrite(self, groups: tuple[Group, ...]) -> None:
         self._shown.begins(groups)
@@ -178,12 +278,19 @@ class Rounds:
 
     async def _index(self) -> None:
         _, plan = await self._rewriting.look(tasks=1)
-        if not plan.indices:
-            return
-        in_the_making = await self._cleaning.indices_in_the_making()
+        failed: Exception | None = None
         for index in plan.indices:
-            if not self._stop.wanted and index.name not in in_the_making:
+            # Anew for each one, since each may take hours.
+            if self._stop.wanted or index.name in await self._cleaning.indices_in_the_making():
+                continue
+            try:
                 self._shown.indexed(index, await self._rewriting.index(index))
+            except Exception as error:
+                if isinstance(error, ClientError) and error.unknown:
+                    raise  # no committer answers
+                failed = failed or error  # what is wrong with one index does not stop the others
+        if failed is not None:
+            raise failed
 
     async def _clean(self) -> None:
         state, _ = await self._rewriting.look(tasks=1)

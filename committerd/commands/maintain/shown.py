@@ -85,7 +85,7 @@ class Shown:
             click.echo(f"rewriting {count} fragments of {size(read)} ...", err=True)
 
     def rewritten(self, done: Rewritten | None) -> None:
-        """They have been rewritten; None: others have changed all of them."""
+        """They have been rewritten; None: others have rewritten or deleted all of them."""
         if done is None:
             self._say("rewritten", {"version": None}, "nothing was rewritten: others have changed these fragments")
             return
@@ -149,6 +149,22 @@ class Shown:
             self._json("failed", step=step, error=str(error))
         else:
             click.echo(f"{step} failed: {plain(str(error))}", err=True)
+
+    def gave_up(self, *, left: int, tasks: int) -> None:
+        """A task has failed, and no others begin."""
+        if self._as_json:
+            self._json("gave_up", tasks=tasks, not_begun=left)
+        else:
+            text = f"{left} of {tasks} tasks were not begun after this failure; the next run plans them again"
+            click.echo(text, err=True)
+
+    def hours_over(self, hours: str) -> None:
+        """The hours have ended in which work may begin, or have not begun."""
+        self._say("outside_hours", {"hours": hours}, f"maintain.hours is {hours} (UTC): nothing more is begun now")
+
+    def waits_for_table(self) -> None:
+        """There is no table."""
+        self._say("waits_for_table", {}, "there is no table: maintenance begins when somebody has created it")
 
     def _say(self, event: str, facts: Mapping[str, Any], text: str) -> None:
         if self._logged:

@@ -10,7 +10,7 @@ fragment as a whole or not at all. No fragment is in two groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -127,10 +127,17 @@ class Plan:
         return not self.groups and not self.indices
 
 
-def plan(table: TableState, targets: Targets, limits: Limits, pace: Pace | None = None) -> Plan:
-    """The plan for this version of the table."""
+def plan(
+    table: TableState,
+    targets: Targets,
+    limits: Limits,
+    pace: Pace | None = None,
+    *,
+    leave: Collection[int] = frozenset(),
+) -> Plan:
+    """The plan for this version of the table. `leave`: ids of fragments that others are about to replace."""
     sizes = _Sizes(targets, *(pace or Pace()).bounds(limits))
-    wanted = [one for one in table.fragments if sizes.why(one) is not None]
+    wanted = [one for one in table.fragments if one.id not in leave and sizes.why(one) is not None]
     mergeable = sum(1 for one in wanted if sizes.is_small(one))
     groups = [group for alike in _alike(wanted) for group in _grouped(alike, sizes, many=mergeable > targets.fragments)]
     groups.sort(key=lambda one: (one.rows // len(one.fragments), one.fragments))
