@@ -65,8 +65,8 @@ class MaintainSettings(SettingsGroup):
     )
     hours: str = Field(
         default="",
-        description="Hours of the day, in UTC, in which work begins, such as 22-6; empty: all of them. --once obeys them "
-        "too.",
+        description="Hours of the day, in UTC, in which work begins, such as 22-6; empty: all of them. --once obeys "
+        "them too.",
     )
     interval_seconds: float = Field(
         default=60.0,
