@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
-_COMMIT_SECONDS = 60.0
+_COMMIT_SECONDS = 120.0
 """How long a commit may wait for its outcome, without re-executions."""
 _PATIENCE = 3.0
 """Re-executions of a commit may take so many times as long as the first execution."""
