@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 _SPARE_IDS = 8
 """Ids reserved beyond the need, so that a re-execution that makes more fragments need not reserve during the hold."""
 
+_IDS_MAX = 2**20
+"""Most ids that a committer reserves at once."""
+
 
 class Commits(Protocol):
     """A `CommitClient`."""
@@ -240,7 +243,7 @@ class _Compaction:
             yield result
 
     async def _reserve(self, dataset: lance.LanceDataset, count: int) -> None:
-        reservation = reserve_fragments(dataset, count + _SPARE_IDS)
+        reservation = reserve_fragments(dataset, min(count + _SPARE_IDS, _IDS_MAX))
         result: CommitResult = await self._client.commit(reservation, timeout=self._timeout)
         self._ids = list(result.reserved or ())
 
