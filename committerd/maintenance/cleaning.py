@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any
 
 from committerd.concurrency import for_each
-from committerd.errors import SettingsError, StoreUnavailable
+from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
 from committerd.maintenance import report
 from committerd.maintenance.files import File, Why, why
 from committerd.maintenance.lists import Going, Lists
@@ -42,9 +42,18 @@ from committerd.maintenance.survey import (
     survey,
 )
 from committerd.maintenance.versions import Choice, Kept, Needs, Retention, choose
-from committerd.maintenance.waiting import StagedTopic, Wanted, keep_named_at, staged_since, waiting
+from committerd.maintenance.waiting import (
+    ReadTo,
+    StagedTopic,
+    Wanted,
+    keep_named_at,
+    require_start,
+    staged_since,
+    waiting,
+)
+from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Position, decode_position
-from committerd.queue.start import owed_from
+from committerd.queue.start import QueueFacts, owed_from
 from committerd.stores.port import Walkable
 from committerd.table.versions import Table
 from committerd_common.paths import (
@@ -156,8 +165,10 @@ class Cleaning:
         self._policy = policy
         self._wall_clock = wall_clock
         self._note = note
-        self._read_to = 0
-        """The end of the staged topic up to which `look` has read it."""
+        self._read_to = ReadTo(end=0)
+        """How far `look` has read the staged topic."""
+        self._identity: TopicIdentity | None = None
+        """The topic's, at the look."""
         self._lists = Lists()
 
     def close(self) -> None:
@@ -167,25 +178,34 @@ class Cleaning:
     async def look(self) -> Found:
         """Find out what may be deleted; deletes nothing.
 
-        Raises `StoreUnavailable`, `QueueUnavailable`, `CorruptTable`, and `UnsupportedTable` for a table that may name
-        files in a way that this version of committerd does not know.
+        Raises `StoreUnavailable`, `QueueUnavailable`, `CorruptTable`, `RefusedToRun` if a committer would refuse to run
+        on this table and topic, and `UnsupportedTable` for a table that may name files in a way that this version of
+        committerd does not know.
         """
         self._lists.close()
         lists = self._lists = Lists()
+        published = await self._topic.published()
         now_ms = await self._common_now_ms()
         manifests = await self._list_files()
         lately_ms = now_ms - self._policy.reclaim_ms
         found = await survey(self._table, manifests, lists, refused_after_ms=lately_ms)
         settled_latest = found.latest
         wanted, self._read_to = await waiting(self._topic, self._table.store, found.position, lists.keep)
+        try:
+            facts = await require_start(self._topic, found.position, published)
+        except RefusedToRun as error:
+            raise RefusedToRun(
+                f"nothing is deleted, since a committer would refuse to run here: {error}", code=error.code
+            ) from error
+        self._identity = facts.identity
         await survey(self._table, manifests, lists, refused_after_ms=lately_ms, known=found)
-        choice = await self._choose(found, wanted, settled_latest, now_ms)
+        choice = await self._choose(found, wanted, facts, settled_latest, now_ms=now_ms)
         removable = {self._manifest(one): one for one in choice.removable}
         above = max(choice.removable, default=0)
         detached = detached_manifests(manifests)
         for key in [*(self._manifest(one) for one in choice.kept if one <= above), *detached]:
             lists.keep(await named_by_version(self._table, key))
-        if found.refused and await self._is_of_this_topic(found.position):
+        if found.refused:
             await keep_named_at(self._topic, self._table.store, found.refused, lists.keep)
         await self._read_promises()
         lists.decide(partial(why, before_ms=lately_ms), removable, above=above)
@@ -203,8 +223,13 @@ class Cleaning:
 
     async def indices_in_the_making(self) -> set[str]:
         """The names of the indices that waiting records create or replace."""
+        published = await self._topic.published()
         latest = await self._table.latest()
         position = decode_position(latest.outline.table_metadata) if latest is not None else None
+        try:
+            await require_start(self._topic, position, published)
+        except RefusedToRun:
+            position = None  # it may not be about this topic
         return (await waiting(self._topic, self._table.store, position, lambda _: None))[0].indices
 
     async def clean(
@@ -274,16 +299,15 @@ class Cleaning:
                     of_versions |= {one.key: one for one in files}
         return of_versions
 
-    async def _is_of_this_topic(self, position: Position | None) -> bool:
-        return position is None or position.topic_id == await self._topic.topic_id()
-
-    async def _choose(self, found: Survey, wanted: Wanted, settled_latest: int, now_ms: int) -> Choice:
+    async def _choose(
+        self, found: Survey, wanted: Wanted, facts: QueueFacts, settled_latest: int, *, now_ms: int
+    ) -> Choice:
         names = await references(self._table.store)
         needs = Needs(
             tagged=names.tagged,
             branched=names.branched,
             read_at=wanted.read_at,
-            unpublished=await self._first_unpublished(found.position),
+            unpublished=self._first_unpublished(found.position, facts),
         )
         retention = Retention(keep_ms=self._policy.keep_ms, keep_versions=self._policy.keep_versions)
         choice = choose(list(found.facts.values()), needs, retention, now_ms=now_ms)
@@ -291,12 +315,11 @@ class Cleaning:
         late = {one: Kept.AGE for one in choice.removable if one >= settled_latest}
         return Choice(removable=tuple(one for one in choice.removable if one not in late), kept={**choice.kept, **late})
 
-    async def _first_unpublished(self, position: Position | None) -> int | None:
+    def _first_unpublished(self, position: Position | None, facts: QueueFacts) -> int | None:
         """The first offset whose outcome a committer may have to publish again; None if there is none."""
         if position is None:
             return None
-        acknowledged = await self._topic.acknowledged(position.era)
-        return owed_from(position, acknowledged, republish_max=self._policy.republish_max)
+        return owed_from(position, facts.acknowledged(position.era), republish_max=self._policy.republish_max)
 
     async def _read_promises(self) -> None:
         """Note the keys that killed runs were about to delete with their versions."""
@@ -307,7 +330,8 @@ class Cleaning:
     async def _look_again(self, since: _Since) -> None:
         """Let stay what newer records, tags, branches and versions need."""
         store, lists = self._table.store, self._lists
-        staged, self._read_to = await staged_since(self._topic, store, self._read_to, lists.keep)
+        assert self._identity is not None
+        staged, self._read_to = await staged_since(self._topic, store, self._read_to, self._identity, lists.keep)
         names = await references(store)
         stay = {*map(self._manifest, names.tagged | names.branched)} & since.going.keys()
         if staged.read_at is not None and staged.read_at < since.read_at:

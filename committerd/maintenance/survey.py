@@ -15,7 +15,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from committerd.concurrency import for_each
-from committerd.errors import CorruptTable
+from committerd.errors import CorruptTable, RefusedToRun
 from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.files import File
@@ -73,7 +73,7 @@ async def survey(
     found = known if known is not None else Survey()
     versions = [one for one in await table.versions() if one not in found.facts]
     versions.reverse()
-    reading = _Reading(found, table, manifests, lists, refused_after_ms)
+    reading = _Reading(found, table, manifests, lists, refused_after_ms, latest=versions[0] if versions else 0)
     for batch in _batches(versions, [_size(table, manifests, one) for one in versions]):
         bodies: dict[int, bytes | None] = {}
 
@@ -85,6 +85,7 @@ async def survey(
             body = bodies.pop(version)
             if body is not None:  # None: another cleanup has deleted it since the listing
                 await reading.add(version, body)
+    found.position = highest(one for one in (reading.position, found.position) if one is not None)
     return found
 
 
@@ -117,6 +118,10 @@ class _Reading:
     manifests: Mapping[str, File]
     lists: Lists
     refused_after_ms: int
+    latest: int
+    position: Position | None = None
+    """The highest position that these versions carry, down to the newest one of the queue, which carries it."""
+    has_position: bool = False
     above: Sequence[bytes] = ()
     """The chunks of fragments of the version that was read before."""
     names_above: frozenset[str] | set[str] = frozenset()
@@ -137,13 +142,16 @@ class _Reading:
         listed = self.manifests.get(_key(self.table, version))
         time_ms = max(to_ms(file.outline.timestamp), listed.modified_ms if listed is not None else 0)
         found = self.found
-        if time_ms > self.refused_after_ms:
-            found.refused.update(refusal.offset for refusal in settled.refusals)
-        if settled.ours:
-            found.position = highest(one for one in (found.position, _position(file)) if one is not None)
+        if not self.has_position:
+            own = _position(file, believed=settled.ours or version == self.latest)
+            self.position = highest(one for one in (self.position, own) if one is not None)
+            self.has_position = settled.ours and own is not None
         keys = frozenset(key for key in file.outline.table_metadata if key.startswith(_OURS))
-        # Offsets of another topic are not compared with what the group has acknowledged.
-        same_topic = found.position is not None and settled.topic_id in ("", found.position.topic_id)
+        # Offsets of another topic are not compared with those of this one.
+        position = self.position or found.position
+        same_topic = position is not None and settled.topic_id in ("", position.topic_id)
+        if same_topic and time_ms > self.refused_after_ms:
+            found.refused.update(refusal.offset for refusal in settled.refusals)
         found.facts[version] = VersionFacts(
             version=version,
             time_ms=time_ms,
@@ -205,5 +213,11 @@ def _key(table: Table, version: int) -> str:
     return manifest_key(version, table.scheme or NamingScheme.V2)
 
 
-def _position(file: ManifestFile) -> Position | None:
-    return decode_position(file.outline.table_metadata)
+def _position(file: ManifestFile, *, believed: bool) -> Position | None:
+    """The position of a version. In an old version of another writer an unreadable one counts as dropped."""
+    try:
+        return decode_position(file.outline.table_metadata)
+    except (CorruptTable, RefusedToRun):
+        if believed:
+            raise
+        return None

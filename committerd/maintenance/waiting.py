@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from committerd.errors import InvalidRequest, UnsupportedRequest
+from committerd.errors import InvalidRequest, RefusedToRun, UnsupportedRequest
 from committerd.maintenance.names import named_by
-from committerd.queue.port import Record
+from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import Position
+from committerd.queue.records import record_sha256
+from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
 from committerd.stores.port import ObjectStore
-from committerd_common.messages import Transaction
+from committerd_common.messages import Outcome, Transaction
 from committerd_common.paths import transaction_key
 from committerd_common.request import decode_envelope, decode_transaction
 
@@ -24,19 +26,30 @@ Keep = Callable[[Iterable[str]], None]
 """Is called with the files that a record names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What committers have published."""
+
+    group_offset: int | None = None
+    """The offset below which the committers have acknowledged all outcomes; None if there is none."""
+    group_era: int | None = None
+    outcomes: Sequence[Outcome] = ()
+    """The last outcomes of the outcomes topic."""
+
+
 class StagedTopic(Protocol):
     """The staged topic, as far as maintenance reads it. Every method may raise `QueueUnavailable`."""
 
+    async def published(self) -> Published:
+        """The group offset and the last outcomes."""
+        ...
+
+    async def identity(self) -> TopicIdentity:
+        """The broker's identity of the topic. Raises `RefusedToRun` (`topic_gone`) if there is no such topic."""
+        ...
+
     async def bounds(self) -> tuple[int, int]:
         """Log start and end, half-open."""
-        ...
-
-    async def topic_id(self) -> str:
-        """Kafka's id of the topic."""
-        ...
-
-    async def acknowledged(self, era: int) -> int | None:
-        """The offset below which the committers have acknowledged all outcomes of this era; None if there is none."""
         ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
@@ -64,29 +77,103 @@ class Wanted:
                 self.read_at = version
 
 
-async def waiting(topic: StagedTopic, store: ObjectStore, position: Position | None, keep: Keep) -> tuple[Wanted, int]:
-    """What the records need that the position has not passed, and the end of the topic up to which they were read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTo:
+    """How far the topic was read."""
+
+    end: int
+    last_offset: int = -1
+    """The offset of the last record below the end, as far as it is known; -1 = it is not."""
+    last_sha256: str = ""
+
+
+async def waiting(
+    topic: StagedTopic, store: ObjectStore, position: Position | None, keep: Keep
+) -> tuple[Wanted, ReadTo]:
+    """What the records need that the position has not passed, and how far the topic was read.
+
+    `position`: None if it is not about this topic, or if there is none; all records wait then. `require_start` says
+    whether it is about this topic. Ask it afterwards: the topic may be deleted and made again meanwhile.
+    """
     start, end = await topic.bounds()
     wanted = Wanted(keep)
-    first = start if position is None or position.topic_id != await topic.topic_id() else position.next_offset
-    await _read(topic, store, wanted, (max(first, start), end), position=position)
-    return wanted, end
+    first = start if position is None else max(position.next_offset, start)
+    last = await _read(topic, store, wanted, (first, end), position=position)
+    if last is not None:
+        return wanted, ReadTo(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
+    if position is not None and position.next_offset == end:
+        return wanted, ReadTo(end=end, last_offset=position.last_offset, last_sha256=position.last_sha256)
+    return wanted, ReadTo(end=end)
 
 
-async def staged_since(topic: StagedTopic, store: ObjectStore, end: int, keep: Keep) -> tuple[Wanted, int]:
-    """What the records from offset `end` on need, and the new end."""
+async def require_start(topic: StagedTopic, position: Position | None, published: Published) -> QueueFacts:
+    """Raise `RefusedToRun` if a committer would refuse to run on this table and topic.
+
+    It may then take records for settled that are not. `published`: from before the table was read.
+    """
+    identity = await topic.identity()
+    log_start, log_end = await topic.bounds()
+    facts = QueueFacts(
+        identity=identity,
+        log_start=log_start,
+        log_end=log_end,
+        group_offset=published.group_offset,
+        group_era=published.group_era,
+        outcomes=published.outcomes,
+    )
+    start = starting_position(position, facts, table_exists=True)
+    if log_start <= start.last_offset:
+        async for batch in topic.records(start.last_offset, start.last_offset + 1):
+            refuse_rewritten_log(start, batch)
+    return facts
+
+
+async def staged_since(
+    topic: StagedTopic, store: ObjectStore, read_to: ReadTo, identity: TopicIdentity, keep: Keep
+) -> tuple[Wanted, ReadTo]:
+    """What the records need that were staged since, and how far the topic was read now.
+
+    Raises `RefusedToRun` (`topic_id`, `log_rewritten`) if it is no longer the topic with this identity and log: then
+    it is not known what was staged since.
+    """
     wanted = Wanted(keep)
-    _, latest = await topic.bounds()
-    await _read(topic, store, wanted, (end, latest))
-    return wanted, latest
+    start, end = await topic.bounds()
+    await _require_identity(topic, identity)
+    if end < read_to.end:
+        raise _changed("the staged topic was truncated meanwhile", "log_rewritten")
+    if end == read_to.end:
+        return wanted, read_to
+    if start <= read_to.last_offset:
+        await _require_same(topic, read_to)
+    last = await _read(topic, store, wanted, (max(read_to.end, start), end))
+    await _require_identity(topic, identity)
+    if last is None:
+        return wanted, replace(read_to, end=end)
+    return wanted, ReadTo(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
 
 
 async def keep_named_at(topic: StagedTopic, store: ObjectStore, offsets: Iterable[int], keep: Keep) -> None:
     """Keep the files that the records at these ascending offsets name, as far as the topic still has them."""
     wanted = Wanted(keep)
-    start, _ = await topic.bounds()
-    for first, last in _spans(one for one in offsets if one >= start):
+    start, end = await topic.bounds()
+    for first, last in _spans(one for one in offsets if start <= one < end):
         await _read(topic, store, wanted, (first, last + 1))
+
+
+async def _require_identity(topic: StagedTopic, identity: TopicIdentity) -> None:
+    if await topic.identity() != identity:
+        raise _changed("the staged topic was deleted and made again meanwhile", "topic_id")
+
+
+async def _require_same(topic: StagedTopic, read_to: ReadTo) -> None:
+    async for batch in topic.records(read_to.last_offset, read_to.last_offset + 1):
+        for record in batch:
+            if record.offset == read_to.last_offset and record_sha256(record) != read_to.last_sha256:
+                raise _changed("the staged topic was truncated and written again meanwhile", "log_rewritten")
+
+
+def _changed(what: str, code: str) -> RefusedToRun:
+    return RefusedToRun(f"{what}, so it is not known which files its records name", code=code)
 
 
 async def _read(
@@ -96,14 +183,17 @@ async def _read(
     offsets: tuple[int, int],
     *,
     position: Position | None = None,
-) -> None:
+) -> Record | None:
+    """Add what the records in this half-open range need, but for those that the position passes; the last record."""
+    last = None
     if offsets[0] >= offsets[1]:
-        return
+        return last
     async for batch in topic.records(*offsets):
-        for record in batch:
-            if position is None or not position.passes(record.offset):
+        for last in batch:
+            if position is None or not position.passes(last.offset):
                 wanted.records += 1
-                await _add(store, wanted, record)
+                await _add(store, wanted, last)
+    return last
 
 
 async def _add(store: ObjectStore, wanted: Wanted, record: Record) -> None:

@@ -54,13 +54,13 @@ class Maintenance:
             name=scene.name, uri=scene.table.uri, kafka=kafka, settings=settings, log=scene.folder / "maintain.log"
         ).environment
 
-    def run(self, *words: str, hour_seconds: float = 1.0) -> dict[str, Any]:
+    def run(self, *words: str, hour_seconds: float = 1.0, code: int = 0) -> dict[str, Any]:
         """The last event of a run."""
         command = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(hour_seconds), "--json"]
         done = subprocess.run(
             [*command, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=120
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
 
@@ -128,3 +128,27 @@ def test_what_is_left_behind_goes_and_what_waits_stays(scene: Scene, kafka: Kafk
     named = {f"data/{file.path}" for one in scene.table.open().get_fragments() for file in one.data_files()}
     assert {f"data/{path.name}" for path in Path(scene.table.uri, "data").iterdir()} == named
     assert sorted(scene.table.ids_in_4()) == sorted(scene.table.ids())
+
+
+def test_nothing_goes_while_a_committer_would_refuse_to_run(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
+    """The staged topic was deleted and made again: what is staged in it is not settled, at whatever offset it is."""
+    scene.table.create(rows=10)
+    daemon = scene.started()
+    scene.committed(4)
+    daemon.stop()
+    scene.topics.recreate_staged()
+    append = scene.table.append()
+    scene.stage(append, staging.delete(scene.table.open(), "id = 3"))
+    files, versions = files_of(append), [one["version"] for one in scene.table.open().versions()]
+    maintenance = Maintenance(scene, kafka.bootstrap_servers)
+    time.sleep(RECLAIM_HOURS + 1)
+    failed = maintenance.run("--once", code=1)
+    assert (failed["step"], failed["code"]) == ("cleanup", "topic_id")
+    assert [one["version"] for one in scene.table.open().versions()] == versions
+    assert {key for key in files if Path(scene.table.uri, key).exists()} == files
+
+    printed(scene, "position", "adopt", "--reason", "the topic was made again", "--apply")
+    time.sleep(RECLAIM_HOURS + 1)
+    maintenance.run("--once")
+    assert {key for key in files if Path(scene.table.uri, key).exists()} == files
+    assert scene.table.open().versions()[0]["version"] == versions[-1]

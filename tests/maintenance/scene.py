@@ -15,14 +15,16 @@ from lance.fragment import write_fragments
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleaned, Cleaning, Found, Policy
+from committerd.maintenance.waiting import Published
 from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import encode_metadata, start_of
+from committerd.queue.records import record_sha256
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Listed
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
-from committerd_common.messages import Member, Transaction
+from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 
 HOUR_MS = 3_600_000
@@ -32,6 +34,9 @@ class StagedRecords:
     """`maintenance.waiting.StagedTopic` in memory."""
 
     def __init__(self) -> None:
+        self.topic_id, self.cluster_id = "id", "cluster"
+        self.begins = 0
+        """The first offset that the log still has, or will have."""
         self.staged: list[Record] = []
         self.acknowledged_to: int | None = None
         self.reads = 0
@@ -40,20 +45,20 @@ class StagedRecords:
         given = transaction.transaction if isinstance(transaction, Staged) else transaction
         value = given if isinstance(given, bytes) else given.SerializeToString()
         encoded = [(name, text.encode()) for name, text in (headers or {}).items()]
-        self.staged.append(Record(offset=len(self.staged), value=value, headers=encoded))
+        self.staged.append(Record(offset=self.begins + len(self.staged), value=value, headers=encoded))
+
+    async def published(self) -> Published:
+        return Published(group_offset=self.acknowledged_to, group_era=0)
+
+    async def identity(self) -> TopicIdentity:
+        return TopicIdentity(cluster_id=self.cluster_id, topic="topic", topic_id=self.topic_id)
 
     async def bounds(self) -> tuple[int, int]:
-        return 0, len(self.staged)
-
-    async def topic_id(self) -> str:
-        return "id"
-
-    async def acknowledged(self, era: int) -> int | None:  # the port's
-        return self.acknowledged_to
+        return self.begins, self.begins + len(self.staged)
 
     async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         self.reads += 1
-        yield self.staged[start:end]
+        yield [one for one in self.staged if start <= one.offset < end]
 
 
 class ShiftedStore(LocalStore):
@@ -121,16 +126,25 @@ class Scene:
         """Delete a file of the table."""
         Path(self.uri, key).unlink()
 
-    def settle(self, version: int, *, offset: int) -> None:
-        """Make this version one of the queue, which commits the record at this offset."""
+    def settle(self, version: int, *, offset: int, refused: Sequence[Refusal] = (), topic_id: str = "id") -> None:
+        """Make this version one of the queue, which commits the record at this offset.
+
+        The log begins behind it if it does not have the record.
+        """
         key = manifest_key(version, NamingScheme.V2)
         file = decode(self.get(key))
         manifest, transaction = file.manifest, file.transaction
         assert transaction is not None
         identity = TopicIdentity(cluster_id="cluster", topic="topic", topic_id="id")
-        manifest.table_metadata.update(encode_metadata(start_of(identity, offset + 1), {}))
+        position = start_of(identity, offset + 1)
+        if self.topic.begins <= offset < self.topic.begins + len(self.topic.staged):
+            record = self.topic.staged[offset - self.topic.begins]
+            position = replace(position, last_offset=offset, last_sha256=record_sha256(record))
+        else:
+            self.topic.begins = max(self.topic.begins, offset + 1)
+        manifest.table_metadata.update(encode_metadata(position, {}))
         members = [Member(offset=offset, uuid=transaction.uuid)]
-        transaction.transaction_properties.update(encode_settled(members, [], topic_id="id"))
+        transaction.transaction_properties.update(encode_settled(members, refused, topic_id=topic_id))
         self.put(key, encode(manifest, file.indices, transaction))
 
     def versions(self) -> list[int]:

@@ -14,7 +14,7 @@ import anyio
 import lance
 import pytest
 
-from committerd.errors import CorruptTable, StoreUnavailable, UnsupportedTable
+from committerd.errors import CorruptTable, RefusedToRun, StoreUnavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
@@ -22,7 +22,7 @@ from committerd.maintenance.files import File, Why, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.versions import Kept
 from committerd_client import staging
-from committerd_common.messages import Transaction
+from committerd_common.messages import Refusal, Status, Transaction
 from tests.maintenance.scene import Scene
 
 pytestmark = pytest.mark.pylance
@@ -373,3 +373,128 @@ async def test_manifests_in_memory_are_bounded_by_their_bytes(scene: Scene, monk
         await cleaning.look()
         most[bound] = max(seen)
     assert most == {1 << 20: 6, 100: 1}
+
+
+def _other_topic(scene: Scene) -> None:
+    scene.topic.topic_id = "another"
+    scene.topic.begins, scene.topic.staged = 0, []
+
+
+def _other_cluster(scene: Scene) -> None:
+    scene.topic.cluster_id = "another"
+
+
+def _truncated(scene: Scene) -> None:
+    del scene.topic.staged[1:]
+
+
+def _rewritten(scene: Scene) -> None:
+    del scene.topic.staged[3:]
+    for number in range(5):
+        scene.topic.add(b"another %d" % number)
+
+
+def _acknowledged_further(scene: Scene) -> None:
+    scene.topic.acknowledged_to = 9
+
+
+def _keys_dropped(scene: Scene) -> None:
+    scene.topic.acknowledged_to = 3
+    key = f"_versions/{2**64 - 1 - 5}.manifest"
+    file = decode(scene.get(key))
+    manifest, transaction = file.manifest, file.transaction
+    assert transaction is not None
+    manifest.table_metadata.clear()
+    transaction.transaction_properties.clear()
+    scene.put(key, encode(manifest, file.indices, transaction))
+
+
+REFUSALS = [
+    (_other_topic, "topic_id"),
+    (_other_cluster, "topic_id"),
+    (_truncated, "position_beyond_end"),
+    (_rewritten, "log_rewritten"),
+    (_acknowledged_further, "position_went_back"),
+    (_keys_dropped, "keys_missing"),
+]
+
+
+@pytest.mark.parametrize(("change", "code"), REFUSALS)
+async def test_nothing_is_deleted_where_a_committer_would_refuse_to_run(scene: Scene, change: Any, code: str) -> None:
+    """It takes records for settled that are not: their files and read versions would go."""
+    for number in range(4):
+        scene.topic.add(b"%d" % number)
+    scene.settle(5, offset=3)
+    scene.hours = 48
+    change(scene)
+    append = scene.staged_append(100)
+    scene.topic.add(append)
+    scene.topic.add(staging.delete(lance.dataset(scene.uri, version=2), "id = 3"))
+    with pytest.raises(RefusedToRun, match="nothing is deleted, since a committer would refuse to run here") as raised:
+        await scene.clean()
+    assert raised.value.code == code
+    assert scene.versions() == [1, 2, 3, 4, 5, 6]
+    assert not scene.deleted
+
+
+@pytest.mark.parametrize(("change", "code"), REFUSALS)
+async def test_indices_of_all_records_are_left_alone_where_a_committer_would_refuse_to_run(
+    scene: Scene, change: Any, code: str
+) -> None:
+    del code
+    for number in range(4):
+        scene.topic.add(b"%d" % number)
+    for version in (5, 6):
+        scene.settle(version, offset=3)
+    change(scene)
+    scene.topic.add(staging.create_index(lance.dataset(scene.uri), "id", "BTREE"))
+    scene.topic.staged.insert(0, scene.topic.staged.pop())
+    assert await scene.cleaning().indices_in_the_making() == {"id_idx"}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"), [(_other_topic, "topic_id"), (_truncated, "log_rewritten"), (_rewritten, "log_rewritten")]
+)
+async def test_nothing_more_is_deleted_when_the_topic_changes_after_the_look(
+    scene: Scene, change: Any, code: str
+) -> None:
+    for number in range(4):
+        scene.topic.add(b"%d" % number)
+    scene.settle(5, offset=3)
+    scene.hours = 48
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    change(scene)
+    if code == "topic_id":
+        for number in range(6):
+            scene.topic.add(b"new %d" % number)
+    with pytest.raises(RefusedToRun) as raised:
+        await cleaning.clean(found)
+    assert raised.value.code == code
+    assert not scene.deleted
+
+
+async def test_a_position_that_a_foreign_version_carries_counts_as_it_does_for_a_committer(scene: Scene) -> None:
+    """Above the newest version of the queue: the queue's keys were replaced by others, with a copy of its position."""
+    for number in range(4):
+        scene.topic.add(b"%d" % number)
+    scene.settle(5, offset=3)
+    key = f"_versions/{2**64 - 1 - 6}.manifest"
+    file = decode(scene.get(key))
+    manifest = file.manifest
+    text = decode(scene.get(f"_versions/{2**64 - 1 - 5}.manifest")).manifest.table_metadata["committerd.position"]
+    manifest.table_metadata["committerd.position"] = text.replace('"topic_id":"id"', '"topic_id":"copy"')
+    assert file.transaction is not None
+    scene.put(key, encode(manifest, file.indices, file.transaction))
+    scene.hours = 48
+    with pytest.raises(RefusedToRun):
+        await scene.clean()
+
+
+async def test_refusals_of_another_topic_name_no_record_of_this_one(scene: Scene) -> None:
+    refused = Refusal(offset=70, uuid="u", status=Status.INVALID, reason="schema")
+    for version, topic_id in ((5, "old"), (6, "id")):
+        scene.settle(version, offset=1, refused=[refused] if topic_id == "old" else [], topic_id=topic_id)
+    scene.hours = 48
+    await scene.clean()
+    assert scene.topic.reads == 0

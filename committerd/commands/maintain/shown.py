@@ -13,6 +13,7 @@ import click
 
 from committerd.commands.maintain.rewriting import Rewritten
 from committerd.commands.printing import echo_fields, echo_table, plain, size
+from committerd.errors import CommitterError
 from committerd.maintenance.cleaning import Cleaned, Found
 from committerd.maintenance.files import Why
 from committerd.settings.maintain import MaintainSettings
@@ -143,10 +144,12 @@ class Shown:
 
     def failed(self, step: str, error: Exception) -> None:
         """A step has failed; it is tried again."""
+        code = error.code if isinstance(error, CommitterError) else type(error).__name__
+        facts = {"step": step, "code": code, "error": str(error)}
         if self._logged:
-            _log.warning("maintain.failed", extra={"step": step, "error": str(error)})
+            _log.warning("maintain.failed", extra=facts)
         elif self._as_json:
-            self._json("failed", step=step, error=str(error))
+            self._json("failed", **facts)
         else:
             click.echo(f"{step} failed: {plain(str(error))}", err=True)
 

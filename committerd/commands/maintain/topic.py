@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from committerd.kafka.operator import TopicOperator
-from committerd.queue.port import Record
-from committerd.queue.published import era_of
-from committerd.queue.start import acknowledged_in
+from committerd.maintenance.waiting import Published
+from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 
 
 class OperatorsTopic:
@@ -17,18 +17,22 @@ class OperatorsTopic:
     def __init__(self, operator: TopicOperator) -> None:
         self._operator = operator
 
+    async def published(self) -> Published:
+        """As the port says."""
+        acknowledged = await self._operator.acknowledged()
+        return Published(
+            group_offset=None if acknowledged is None else acknowledged.offset,
+            group_era=era_of(acknowledged),
+            outcomes=decode_outcomes(await self._operator.outcomes_tail(OUTCOMES_TAIL)),
+        )
+
+    async def identity(self) -> TopicIdentity:
+        """As the port says."""
+        return await self._operator.identity()
+
     async def bounds(self) -> tuple[int, int]:
         """As the port says."""
         return (await self._operator.bounds(self._operator.topics.staged))[0]
-
-    async def topic_id(self) -> str:
-        """As the port says."""
-        return (await self._operator.identity()).topic_id
-
-    async def acknowledged(self, era: int) -> int | None:
-        """As the port says."""
-        found = await self._operator.acknowledged()
-        return None if found is None else acknowledged_in(era, found.offset, era_of(found))
 
     async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         """As the port says."""
