@@ -41,7 +41,7 @@ from committerd.maintenance.survey import (
     references,
     survey,
 )
-from committerd.maintenance.versions import Choice, Kept, Needs, Retention, choose
+from committerd.maintenance.versions import Choice, Needs, Retention, choose
 from committerd.maintenance.waiting import (
     ReadTo,
     StagedTopic,
@@ -188,8 +188,8 @@ class Cleaning:
         now_ms = await self._common_now_ms()
         manifests = await self._list_files()
         lately_ms = now_ms - self._policy.reclaim_ms
-        found = await survey(self._table, manifests, lists, refused_after_ms=lately_ms)
-        settled_latest = found.latest
+        read = partial(survey, self._table, manifests, lists, now_ms=now_ms, refused_after_ms=lately_ms)
+        found = await read()
         wanted, self._read_to = await waiting(self._topic, self._table.store, found.position, lists.keep)
         try:
             facts = await require_start(self._topic, found.position, published)
@@ -198,8 +198,8 @@ class Cleaning:
                 f"nothing is deleted, since a committer would refuse to run here: {error}", code=error.code
             ) from error
         self._identity = facts.identity
-        await survey(self._table, manifests, lists, refused_after_ms=lately_ms, known=found)
-        choice = await self._choose(found, wanted, facts, settled_latest, now_ms=now_ms)
+        await read(known=found)
+        choice = await self._choose(found, wanted, facts, now_ms=now_ms)
         removable = {self._manifest(one): one for one in choice.removable}
         above = max(choice.removable, default=0)
         detached = detached_manifests(manifests)
@@ -299,9 +299,7 @@ class Cleaning:
                     of_versions |= {one.key: one for one in files}
         return of_versions
 
-    async def _choose(
-        self, found: Survey, wanted: Wanted, facts: QueueFacts, settled_latest: int, *, now_ms: int
-    ) -> Choice:
+    async def _choose(self, found: Survey, wanted: Wanted, facts: QueueFacts, *, now_ms: int) -> Choice:
         names = await references(self._table.store)
         needs = Needs(
             tagged=names.tagged,
@@ -310,10 +308,7 @@ class Cleaning:
             unpublished=self._first_unpublished(found.position, facts),
         )
         retention = Retention(keep_ms=self._policy.keep_ms, keep_versions=self._policy.keep_versions)
-        choice = choose(list(found.facts.values()), needs, retention, now_ms=now_ms)
-        # What came while the versions were read is the newest, whatever the clocks of its writers say.
-        late = {one: Kept.AGE for one in choice.removable if one >= settled_latest}
-        return Choice(removable=tuple(one for one in choice.removable if one not in late), kept={**choice.kept, **late})
+        return choose(list(found.facts.values()), needs, retention, now_ms=now_ms)
 
     def _first_unpublished(self, position: Position | None, facts: QueueFacts) -> int | None:
         """The first offset whose outcome a committer may have to publish again; None if there is none."""

@@ -62,18 +62,25 @@ class References:
 
 
 async def survey(
-    table: Table, manifests: Mapping[str, File], lists: Lists, *, refused_after_ms: int, known: Survey | None = None
+    table: Table,
+    manifests: Mapping[str, File],
+    lists: Lists,
+    *,
+    now_ms: int,
+    refused_after_ms: int,
+    known: Survey | None = None,
 ) -> Survey:
     """Read the versions that `known` does not have, and add them to it, and the names that they give to `lists`.
 
-    `manifests`: what a listing says of them, by key. `refused_after_ms`: refusals of older versions don't matter.
+    `manifests`: what a listing says of them, by key. A version that it lacks came later, and is new at `now_ms`,
+    whatever the clock of its writer says. `refused_after_ms`: refusals of older versions don't matter.
     Raises `StoreUnavailable`, `UnsupportedTable` for a version that may name files in an unknown way, and
     `CorruptTable` for one that can't be read: what it names is not known.
     """
     found = known if known is not None else Survey()
     versions = [one for one in await table.versions() if one not in found.facts]
     versions.reverse()
-    reading = _Reading(found, table, manifests, lists, refused_after_ms, latest=versions[0] if versions else 0)
+    reading = _Reading(found, table, manifests, lists, now_ms, refused_after_ms, latest=max(versions, default=0))
     for batch in _batches(versions, [_size(table, manifests, one) for one in versions]):
         bodies: dict[int, bytes | None] = {}
 
@@ -117,6 +124,7 @@ class _Reading:
     table: Table
     manifests: Mapping[str, File]
     lists: Lists
+    now_ms: int
     refused_after_ms: int
     latest: int
     position: Position | None = None
@@ -140,7 +148,7 @@ class _Reading:
         self.above, self.names_above = chunks, names.keys
         settled = settled_by(await self.table.transaction(file), version=version)
         listed = self.manifests.get(_key(self.table, version))
-        time_ms = max(to_ms(file.outline.timestamp), listed.modified_ms if listed is not None else 0)
+        time_ms = max(to_ms(file.outline.timestamp), listed.modified_ms if listed is not None else self.now_ms)
         found = self.found
         if not self.has_position:
             own = _position(file, believed=settled.ours or version == self.latest)

@@ -147,6 +147,15 @@ class Scene:
         transaction.transaction_properties.update(encode_settled(members, refused, topic_id=topic_id))
         self.put(key, encode(manifest, file.indices, transaction))
 
+    def shift_time(self, version: int, *, hours: float) -> None:
+        """Shift the time at which this version says that it was written."""
+        key = manifest_key(version, NamingScheme.V2)
+        file = decode(self.get(key))
+        manifest, transaction = file.manifest, file.transaction
+        assert transaction is not None
+        manifest.timestamp.seconds += int(hours * 3600)
+        self.put(key, encode(manifest, file.indices, transaction))
+
     def versions(self) -> list[int]:
         return [one["version"] for one in lance.dataset(self.uri).versions()]
 

@@ -286,6 +286,26 @@ async def test_what_is_restored_while_manifests_go_stays(scene: Scene) -> None:
     assert scene.read_all() == {6: 29, 7: 30}
 
 
+async def test_versions_that_come_after_the_listing_are_new_whatever_their_writers_clock_says(scene: Scene) -> None:
+    """A writer whose clock is days behind commits rows and deletes them again while a cleanup begins."""
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    list_files = cleaning._list_files
+
+    async def listed() -> dict[str, File]:
+        found = await list_files()
+        late = range(7, 10)
+        scene.write(30, mode="append").delete("id >= 30")
+        scene.write(40, mode="append")
+        for version in late:
+            scene.shift_time(version, hours=-50)
+        return found
+
+    cleaning._list_files = listed  # type: ignore[method-assign]
+    await cleaning.clean(await cleaning.look())
+    assert scene.read_all() == {6: 29, 7: 39, 8: 29, 9: 39}
+
+
 async def test_a_clock_ahead_of_the_store_makes_nothing_older(scene: Scene) -> None:
     scene.hours, scene.store_hours = 48, 0
     found, cleaned = await scene.clean()
