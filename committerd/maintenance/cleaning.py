@@ -103,8 +103,8 @@ class Found:
     waiting_records: int
     manifests: Mapping[str, int]
     """The versions in `choice.removable`, by the keys of their manifests."""
-    seen: frozenset[str] = frozenset()
-    """The keys of the manifests that were read."""
+    detached: frozenset[str] = frozenset()
+    """The keys of the manifests of detached versions."""
 
     @property
     def bytes(self) -> int:
@@ -137,8 +137,10 @@ class Cleaned:
 class _Since:
     """What a run has learned since the look, and what it has deleted."""
 
-    seen: set[str]
-    """The keys of the manifests that were read."""
+    highest: int
+    """The highest version that was read."""
+    detached: set[str]
+    """The keys of the manifests of detached versions that were read."""
     going: dict[str, int]
     """The versions that are still to be deleted, by the keys of their manifests."""
     read_at: int
@@ -218,7 +220,7 @@ class Cleaning:
             oldest_read_version=wanted.read_at,
             waiting_records=wanted.records,
             manifests=removable,
-            seen=frozenset({*map(self._manifest, found.facts), *detached}),
+            detached=frozenset(detached),
         )
 
     async def indices_in_the_making(self) -> set[str]:
@@ -244,7 +246,12 @@ class Cleaning:
         `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows.
         """
         cleaned = Cleaned()
-        since = _Since(seen=set(found.seen), going=dict(found.manifests), read_at=found.latest)
+        since = _Since(
+            highest=found.latest,
+            detached=set(found.detached),
+            going=dict(found.manifests),
+            read_at=found.latest,
+        )
         number = 0
         started_ms = self._now_ms()
         while (turn := self._lists.next_turn(_STEP_MAX)) is not None and may_go_on():
@@ -332,14 +339,15 @@ class Cleaning:
         if staged.read_at is not None and staged.read_at < since.read_at:
             since.read_at = staged.read_at
             stay |= {key for key, version in since.going.items() if version >= since.read_at}
-        listed = [*map(self._manifest, await self._table.versions()), *detached_manifests(await store.list(VERSIONS))]
-        new = set(listed) - since.seen
+        above = await self._table.versions_above(since.highest)
+        since.highest = max(above, default=since.highest)
+        detached = set(await self._table.detached_manifests()) - since.detached
+        since.detached |= detached
         restored: set[str] = set()
-        for key in new:
+        for key in (*map(self._manifest, above), *detached):
             brought = await named_by_version(self._table, key)
             restored |= lists.go_with_versions(brought)
             lists.keep(brought)
-        since.seen |= new
         for key in since.going if restored else ():
             if not restored.isdisjoint(await named_by_version(self._table, key)):
                 stay.add(key)

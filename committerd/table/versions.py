@@ -79,6 +79,10 @@ _CHECKED_MAX = 1000
 """Most checked versions that a cached comparison lists: a producer may keep its read version for a million versions."""
 _LISTED_FIRST = 16
 """Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
+_LISTED_MAX = 1000
+"""Keys in each listing of the versions above another one: one request to S3."""
+_BEFORE_DETACHED = f"{VERSIONS}d"
+"""Precedes the keys of all detached versions, and follows those of all others."""
 _READERS_MAX = 16
 _END_BYTES = 4096
 """Bytes at the end of a manifest that identify it: they hold its version, timestamp and transaction file."""
@@ -187,6 +191,23 @@ class Table:
     async def versions(self) -> list[int]:
         """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
         return self._versions_of(_parsed(await self.store.list(VERSIONS)))
+
+    async def versions_above(self, version: int) -> list[int]:
+        """Return the versions above this one, ascending. Raises as `versions`. Lists only these if all names are V2."""
+        keys = await self.store.list(VERSIONS, limit=_LISTED_MAX)
+        while True:
+            names = _parsed(keys)
+            if not all(name.scheme is NamingScheme.V2 for name in names):
+                return [one for one in await self.versions() if one > version]
+            # In byte order V2 names come from the highest version down.
+            if len(keys) % _LISTED_MAX or not keys or any(name.version <= version for name in names):
+                return [one for one in self._versions_of(names) if one > version]
+            keys += await self.store.list(VERSIONS, start_after=keys[-1], limit=_LISTED_MAX)
+
+    async def detached_manifests(self) -> list[str]:
+        """Return the keys of the manifests of detached versions, such as `_versions/d9223372036854775809.manifest`."""
+        keys = await self.store.list(VERSIONS, start_after=_BEFORE_DETACHED)
+        return [key for key in keys if key.startswith(_BEFORE_DETACHED) and key.endswith(".manifest")]
 
     def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
         schemes = {name.scheme for name in names}

@@ -21,6 +21,7 @@ from committerd.maintenance import survey as survey_module
 from committerd.maintenance.files import File, Why, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.versions import Kept
+from committerd.table import versions as versions_module
 from committerd_client import staging
 from committerd_common.messages import Refusal, Status, Transaction
 from tests.maintenance.scene import Scene
@@ -345,6 +346,62 @@ async def test_outcomes_that_may_be_published_again_stay(
     assert {one for one, reason in found.choice.kept.items() if reason is Kept.UNPUBLISHED} == kept
     await cleaning.clean(found)
     assert set(scene.read_all()) == {*kept, 6}
+
+
+async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 versions that stay, however many go; pages of 5 stand for those of 1,000."""
+    monkeypatch.setattr(versions_module, "_LISTED_MAX", 5)
+    monkeypatch.setattr(cleaning_module, "_STEP_MAX", 10)
+    scene = Scene(tmp_path)
+    scene.write(0)
+    for number in range(1, 80):
+        scene.write(10 * number, mode="append")
+    scene.hours = 2
+    cleaning = scene.cleaning(keep_versions=60)
+    found = await cleaning.look()
+    assert len(found.choice.removable) == 20
+    store: Any = cleaning._table.store
+    listing, steps = store.list, 0
+    listed: list[int] = []
+
+    async def list_keys(prefix: str, **options: Any) -> list[str]:
+        keys: list[str] = await listing(prefix, **options)
+        if prefix == "_versions/":
+            listed.append(len(keys))
+        return keys
+
+    async def look_again(*given: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            for number in range(12):
+                scene.write(10 * number, mode="append")
+        await look(*given)
+
+    look = cleaning._look_again
+    store.list = list_keys
+    cleaning._look_again = look_again  # type: ignore[method-assign]
+    await cleaning.clean(found)
+    assert steps >= 6
+    assert max(listed) == 5
+    assert len(listed) == 2 * steps + 2, "two more for the twelve versions that came"
+    assert len(scene.read_all()) == 72
+
+
+async def test_the_files_of_a_detached_version_stay(scene: Scene) -> None:
+    """Whether it is there at the look or comes after it."""
+    scene.hours = 2
+    name = f"d{2**63 + 7}.manifest"
+    body = scene.get(f"_versions/{2**64 - 1 - 2}.manifest")
+    before = {file.path for one in lance.dataset(scene.uri, version=2).get_fragments() for file in one.data_files()}
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    scene.put(f"_versions/{name}", body)
+    await cleaning.clean(found)
+    assert before <= scene.files("data")
+    await scene.clean()
+    assert before <= scene.files("data")
+    assert name in scene.files("_versions")
 
 
 def test_many_files_take_little_memory() -> None:

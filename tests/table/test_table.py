@@ -72,6 +72,21 @@ async def test_the_latest_is_the_highest(scene: Scene) -> None:
     assert table.uri == str(scene.root)
 
 
+async def test_the_versions_above_another_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pages of three names, of which some are no versions."""
+    monkeypatch.setattr(table_module, "_LISTED_MAX", 3)
+    assert await scene.table().versions_above(0) == []
+    scene.write_versions(*range(1, 12))
+    detached = "_versions/d9223372036854775809.manifest"
+    for key in (detached, "_versions/latest_version_hint.json", "_versions/18446744073709551604.manifest-x"):
+        scene.path(key).write_bytes(b"")
+    table = scene.table()
+    for known in range(13):
+        assert await table.versions_above(known) == list(range(known + 1, 12))
+        assert table.scheme is scene.scheme
+    assert await table.detached_manifests() == [detached]
+
+
 async def test_a_folder_has_one_kind_of_names(tmp_path: Path) -> None:
     Scene(tmp_path, NamingScheme.V1).write_versions(1)
     Scene(tmp_path, NamingScheme.V2).write_versions(2)
