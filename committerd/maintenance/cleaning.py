@@ -28,6 +28,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from anyio import to_thread
+
 from committerd.concurrency import for_each
 from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
 from committerd.maintenance import report
@@ -210,13 +212,13 @@ class Cleaning:
         if found.refused:
             await keep_named_at(self._topic, self._table.store, found.refused, lists.keep)
         await self._read_promises()
-        lists.decide(partial(why, before_ms=lately_ms), removable, above=above)
+        await to_thread.run_sync(partial(lists.decide, partial(why, before_ms=lately_ms), removable, above=above))
         return Found(
             latest=found.latest,
             choice=choice,
-            going=lists.totals(),
-            bytes_in_all=lists.bytes_in_all(),
-            unneeded_bytes=lists.bytes_unneeded(above=above),
+            going=await to_thread.run_sync(lists.totals),
+            bytes_in_all=await to_thread.run_sync(lists.bytes_in_all),
+            unneeded_bytes=await to_thread.run_sync(partial(lists.bytes_unneeded, above=above)),
             oldest_read_version=wanted.read_at,
             waiting_records=wanted.records,
             manifests=removable,
@@ -301,7 +303,7 @@ class Cleaning:
         for folder in _FOLDERS:
             async for batch in self._store.walk(folder):
                 files = [File(key=one.key, size=one.size, modified_ms=one.modified_ms) for one in batch]
-                self._lists.add(files)
+                await to_thread.run_sync(self._lists.add, files)
                 if folder == VERSIONS:
                     of_versions |= {one.key: one for one in files}
         return of_versions
@@ -315,7 +317,8 @@ class Cleaning:
             unpublished=self._first_unpublished(found.position, facts),
         )
         retention = Retention(keep_ms=self._policy.keep_ms, keep_versions=self._policy.keep_versions)
-        return choose(list(found.facts.values()), needs, retention, now_ms=now_ms)
+        facts_of_all = list(found.facts.values())
+        return await to_thread.run_sync(partial(choose, facts_of_all, needs, retention, now_ms=now_ms))
 
     def _first_unpublished(self, position: Position | None, facts: QueueFacts) -> int | None:
         """The first offset whose outcome a committer may have to publish again; None if there is none."""

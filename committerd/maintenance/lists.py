@@ -45,13 +45,14 @@ Going = tuple[File, Why]
 
 
 class Lists:
-    """The lists of one look at a table. For use by one thread.
+    """The lists of one look at a table. For use by one thread at a time.
 
-    Every method may raise `CommitterError` (`no_temporary_file`) when there is no room for the temporary file.
+    `add`, `decide` and the sums take a time that grows with the number of files: call them in a thread. Every method
+    may raise `CommitterError` (`no_temporary_file`) when there is no room for the temporary file.
     """
 
     def __init__(self) -> None:
-        self._database = sqlite3.connect("", isolation_level=None)
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._script(_SCHEMA)
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
 from committerd.maintenance.files import File, Why, why
 from committerd.maintenance.lists import Lists
-from committerd.maintenance.versions import Kept
+from committerd.maintenance.versions import Kept, choose
 from committerd.table import versions as versions_module
 from committerd_client import staging
 from committerd_common.messages import Refusal, Status, Transaction
@@ -348,6 +349,39 @@ async def test_outcomes_that_may_be_published_again_stay(
     assert set(scene.read_all()) == {*kept, 6}
 
 
+async def test_the_event_loop_turns_while_lists_of_many_files_are_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes a time that grows with the number of files, or of versions, waits here for a turn of the loop."""
+    turned, waited = threading.Event(), set[str]()
+
+    def slow(name: str, work: Any) -> Any:
+        def done(*given: Any, **options: Any) -> Any:
+            turned.clear()
+            assert turned.wait(10), f"{name} keeps the event loop from turning"
+            waited.add(name)
+            return work(*given, **options)
+
+        return done
+
+    for name in ("add", "decide", "totals", "bytes_in_all", "bytes_unneeded"):
+        monkeypatch.setattr(Lists, name, slow(name, getattr(Lists, name)))
+    monkeypatch.setattr(cleaning_module, "choose", slow("choose", choose))
+
+    async def turn() -> None:
+        while True:
+            turned.set()
+            await anyio.sleep(0.001)
+
+    scene.hours = 2
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(turn)
+        found, _ = await scene.clean()
+        tasks.cancel_scope.cancel()
+    assert found.choice.removable == (1, 2, 3, 4, 5)
+    assert len(waited) == 6
+
+
 async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 versions that stay, however many go; pages of 5 stand for those of 1,000."""
     monkeypatch.setattr(versions_module, "_LISTED_MAX", 5)
@@ -370,13 +404,13 @@ async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, mon
             listed.append(len(keys))
         return keys
 
-    async def look_again(*given: Any) -> None:
+    async def look_again(since: Any) -> None:
         nonlocal steps
         steps += 1
         if steps == 3:
             for number in range(12):
                 scene.write(10 * number, mode="append")
-        await look(*given)
+        await look(since)
 
     look = cleaning._look_again
     store.list = list_keys
