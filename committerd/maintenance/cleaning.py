@@ -49,6 +49,7 @@ from committerd.maintenance.waiting import (
     StagedTopic,
     Wanted,
     keep_named_at,
+    keep_named_in_letters,
     require_start,
     staged_since,
     waiting,
@@ -211,6 +212,7 @@ class Cleaning:
             lists.keep(await named_by_version(self._table, key))
         if found.refused:
             await keep_named_at(self._topic, self._table.store, found.refused, lists.keep)
+        await keep_named_in_letters(self._topic, self._table.store, lately_ms, lists.keep)
         await self._read_promises()
         await to_thread.run_sync(partial(lists.decide, partial(why, before_ms=lately_ms), removable, above=above))
         return Found(

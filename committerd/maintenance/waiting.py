@@ -8,6 +8,7 @@ from typing import Protocol
 
 from committerd.errors import InvalidRequest, RefusedToRun, UnsupportedRequest
 from committerd.maintenance.names import named_by
+from committerd.queue.dead_letter import Letter
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256
@@ -18,6 +19,7 @@ from committerd_common.paths import transaction_key
 from committerd_common.request import decode_envelope, decode_transaction
 
 _BYTES_MAX = 2**31 - 1
+LETTERS_MAX = 100_000
 _APART_MAX = 1000
 """Single offsets that lie closer together are read in one go."""
 
@@ -54,6 +56,10 @@ class StagedTopic(Protocol):
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         """The records in a half-open range that still exist."""
+        ...
+
+    def letters(self, since_ms: int) -> AsyncIterator[Sequence[Letter]]:
+        """The dead letters from this time on, but not more than the newest `LETTERS_MAX`."""
         ...
 
 
@@ -158,6 +164,15 @@ async def keep_named_at(topic: StagedTopic, store: ObjectStore, offsets: Iterabl
     start, end = await topic.bounds()
     for first, last in _spans(one for one in offsets if start <= one < end):
         await _read(topic, store, wanted, (first, last + 1))
+
+
+async def keep_named_in_letters(topic: StagedTopic, store: ObjectStore, since_ms: int, keep: Keep) -> None:
+    """Keep the files that dead letters from this time on name: `committerd dead replay` may stage them again."""
+    wanted = Wanted(keep)
+    async for batch in topic.letters(since_ms):
+        for letter in batch:
+            if letter.can_be_replayed:
+                await _add(store, wanted, letter.as_staged())
 
 
 async def _require_identity(topic: StagedTopic, identity: TopicIdentity) -> None:

@@ -49,6 +49,11 @@ class Letter:
     """Whether some of the record's headers or its key were left out."""
 
     @property
+    def can_be_replayed(self) -> bool:
+        """Whether it has all that its record had."""
+        return not self.dropped_bytes and not self.cut
+
+    @property
     def place(self) -> str:
         """Topic and offset of the refused record, as header `replay-of` names them: `TOPIC:OFFSET`."""
         return f"{self.topic}:{self.staged_offset}"

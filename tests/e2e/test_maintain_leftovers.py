@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -47,9 +48,9 @@ def claim(scene: Scene, transaction: Transaction) -> tuple[str, dict[str, str]]:
 class Maintenance:
     """`committerd maintain` for the table of a scene, in short hours."""
 
-    def __init__(self, scene: Scene, kafka: str) -> None:
+    def __init__(self, scene: Scene, kafka: str, *, reclaim_hours: float = RECLAIM_HOURS) -> None:
         settings = {"MAINTAIN__KEEP_HOURS": "1", "MAINTAIN__KEEP_VERSIONS": "1"}
-        settings["MAINTAIN__RECLAIM_HOURS"] = str(RECLAIM_HOURS)
+        settings["MAINTAIN__RECLAIM_HOURS"] = str(reclaim_hours)
         self._environment = Daemon(
             name=scene.name, uri=scene.table.uri, kafka=kafka, settings=settings, log=scene.folder / "maintain.log"
         ).environment
@@ -128,6 +129,35 @@ def test_what_is_left_behind_goes_and_what_waits_stays(scene: Scene, kafka: Kafk
     named = {f"data/{file.path}" for one in scene.table.open().get_fragments() for file in one.data_files()}
     assert {f"data/{path.name}" for path in Path(scene.table.uri, "data").iterdir()} == named
     assert sorted(scene.table.ids_in_4()) == sorted(scene.table.ids())
+
+
+def test_a_dead_letter_can_be_replayed_after_its_outcome_is_cleaned_up(
+    scene: Scene, kafka: KafkaBroker | RunningKafka
+) -> None:
+    """The files that it names are a day old, and no version says any more that they were refused."""
+    scene.table.create(rows=10)
+    daemon = scene.started(COMMIT__ALLOWED_OPERATIONS="delete,reserve_fragments,rewrite")
+    append = scene.table.append()
+    append.read_version = 0
+    (file,) = files_of(append)
+    day_ago = time.time() - 86_400
+    os.utime(Path(scene.table.uri, file), (day_ago, day_ago))
+    (refused,) = scene.ask(append)
+    assert (refused.status, refused.reason) == (Status.UNSUPPORTED, "operation_not_allowed")
+    for row in (3, 4):
+        (answer,) = scene.ask(staging.delete(scene.table.open(), f"id = {row}"))
+        assert answer.status == Status.COMMITTED
+    time.sleep(2)
+    (letter,) = json.loads(printed(scene, "dead", "list", "--json"))["letters"]
+    cleaned = Maintenance(scene, kafka.bootstrap_servers, reclaim_hours=20).run("--once")
+    assert cleaned["versions"] >= 3
+    assert Path(scene.table.uri, file).exists()
+
+    daemon.stop()
+    scene.started()
+    (replay,) = json.loads(printed(scene, "dead", "replay", str(letter["offset"]), "--apply", "--json"))["letters"]
+    (outcome,) = scene.topics.wait_answers([replay["staged_offset"]])
+    assert outcome.status == Status.COMMITTED
 
 
 def test_nothing_goes_while_a_committer_would_refuse_to_run(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from kafka import KafkaProducer
 
+from committerd.commands.maintain import topic
+from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.kafka.operator import TopicOperator, open_operator
 from committerd.queue.port import Publication
@@ -65,6 +67,23 @@ async def test_what_is_not_there_is_said(settings: KafkaSettings, dataset: str) 
             await operator.identity()
         group = await operator.group()
         assert (group.state, list(group.members), await operator.acknowledged()) == ("Dead", [], None)
+
+
+async def test_maintenance_reads_no_more_dead_letters_than_the_newest(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are young, and without what no committer wrote."""
+    monkeypatch.setattr(topic, "LETTERS_MAX", 3)
+    reasons = [(f"committerd-{name}", b"1") for name in ("status", "reason", "message", "topic")]
+    reasons += [(f"committerd-{name}", b"1") for name in ("offset", "timestamp-ms")]
+    async with open_operator(settings, dataset) as operator:
+        await operator.survey(create=True)
+        stage_records(operator.topics.dead, settings, [b"x"] * 4, reasons)
+        stage_records(operator.topics.dead, settings, [b"x"], [])
+        found = [one async for batch in OperatorsTopic(operator).letters(-1) for one in batch]
+        assert [one.offset for one in found] == [2, 3]
+        late = OperatorsTopic(operator).letters(found[-1].timestamp_ms + 3_600_000)
+        assert [one async for batch in late for one in batch] == []
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known_to_its_coordinator", "unknown_to_its_coordinator"])

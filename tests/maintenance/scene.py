@@ -16,6 +16,7 @@ from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleaned, Cleaning, Found, Policy
 from committerd.maintenance.waiting import Published
+from committerd.queue.dead_letter import Letter
 from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import encode_metadata, start_of
@@ -40,6 +41,7 @@ class StagedRecords:
         self.staged: list[Record] = []
         self.acknowledged_to: int | None = None
         self.reads = 0
+        self.dead: list[Letter] = []
 
     def add(self, transaction: Transaction | Staged | bytes, headers: dict[str, str] | None = None) -> None:
         given = transaction.transaction if isinstance(transaction, Staged) else transaction
@@ -59,6 +61,9 @@ class StagedRecords:
     async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         self.reads += 1
         yield [one for one in self.staged if start <= one.offset < end]
+
+    async def letters(self, since_ms: int) -> AsyncIterator[Sequence[Letter]]:
+        yield [one for one in self.dead if one.timestamp_ms >= since_ms]
 
 
 class ShiftedStore(LocalStore):
@@ -125,6 +130,27 @@ class Scene:
     def remove(self, key: str) -> None:
         """Delete a file of the table."""
         Path(self.uri, key).unlink()
+
+    def write_letter(
+        self, value: Transaction | bytes, *, hours_ago: float, headers: dict[str, str] | None = None, **given: Any
+    ) -> None:
+        """Write a dead letter, so many hours ago by the clock of maintenance."""
+        now = datetime.now(UTC) + timedelta(hours=self.hours - hours_ago)
+        letter = Letter(
+            offset=len(self.topic.dead),
+            timestamp_ms=int(now.timestamp() * 1000),
+            status="INVALID",
+            reason="schema",
+            message="",
+            topic="topic",
+            staged_offset=0,
+            staged_timestamp_ms=0,
+            key=None,
+            value=value if isinstance(value, bytes) else value.SerializeToString(),
+            headers=[(name, text.encode()) for name, text in (headers or {}).items()],
+            **({"dropped_bytes": 0} | given),
+        )
+        self.topic.dead.append(letter)
 
     def settle(self, version: int, *, offset: int, refused: Sequence[Refusal] = (), topic_id: str = "id") -> None:
         """Make this version one of the queue, which commits the record at this offset.

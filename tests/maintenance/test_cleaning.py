@@ -152,6 +152,29 @@ async def test_files_that_nothing_names_go_when_they_are_old_enough(scene: Scene
     assert scene.read_all() == {6: 29}
 
 
+@pytest.mark.parametrize(
+    ("hours_ago", "cut", "stays"),
+    [(1, {}, True), (25, {}, False), (1, {"cut": True}, False), (1, {"dropped_bytes": 9}, False)],
+)
+async def test_the_files_of_a_dead_letter_stay_until_it_is_old(
+    scene: Scene, hours_ago: float, cut: Any, stays: bool
+) -> None:
+    """And the claim check that it names, unless the letter lacks what a replay needs."""
+    plain, claimed = scene.staged_append(100), scene.staged_append(200)
+    name = "8e7c1f2a-1111-4222-8333-444455556666-0011223344556677.txn"
+    scene.put(f"_transactions/{name}", claimed.SerializeToString())
+    scene.hours = 48
+    scene.write_letter(plain, hours_ago=hours_ago, **cut)
+    scene.write_letter(
+        b"", hours_ago=hours_ago, headers={"transaction-file": name, "transaction-sha256": "0" * 64}, **cut
+    )
+    scene.write_letter(b"\xff", hours_ago=hours_ago)
+    await scene.clean()
+    files = {one.append.fragments[0].files[0].path for one in (plain, claimed)}
+    assert files & scene.files("data") == (files if stays else set())
+    assert (name in scene.files("_transactions")) is stays
+
+
 async def test_a_file_that_is_staged_again_stays(scene: Scene) -> None:
     append = scene.staged_append(100)
     scene.hours = 48

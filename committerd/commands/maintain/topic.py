@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from committerd.kafka.operator import TopicOperator
-from committerd.maintenance.waiting import Published
+from committerd.maintenance.waiting import LETTERS_MAX, Published
+from committerd.queue.dead_letter import Letter, decode_letter
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 
@@ -39,3 +40,12 @@ class OperatorsTopic:
         async with aclosing(self._operator.stream(self._operator.topics.staged, {0: (start, end)})) as batches:
             async for batch in batches:
                 yield [record for _, record in batch]
+
+    async def letters(self, since_ms: int) -> AsyncIterator[Sequence[Letter]]:
+        """As the port says."""
+        dead = self._operator.topics.dead
+        start, end = (await self._operator.since(dead, max(since_ms, 0)))[0]
+        async with aclosing(self._operator.stream(dead, {0: (max(start, end - LETTERS_MAX), end)})) as batches:
+            async for batch in batches:
+                found = [decode_letter(record) for _, record in batch]
+                yield [one for one in found if one is not None]
