@@ -213,7 +213,7 @@ class MaintenanceTelemetry:
         )
         self.succeeded = metrics.level(
             "committerd_maintenance_succeeded_timestamp_seconds",
-            "When a step last ended well, whether or not there was something to do (Unix time).",
+            "When a step last succeeded, whether or not there was something to do (Unix time).",
             step=MAINTENANCE_STEPS,
         )
         self.fragments = metrics.level("committerd_maintenance_fragments", "Fragments of the table.")
@@ -243,8 +243,8 @@ class MaintenanceTelemetry:
         )
         self.oldest_read_version = metrics.level(
             "committerd_maintenance_oldest_read_version",
-            "Lowest version at which a record was read that waited at the last cleanup; it and all later ones stay. "
-            "The latest version if no record waited.",
+            "Lowest read version of the records that were waiting at the last cleanup. Cleanup keeps that version and "
+            "all later ones. The latest version if no record waited.",
         )
         self.descriptions: Sequence[Description] = tuple(metrics.descriptions)
         ProcessCollector(registry=registry)

@@ -507,8 +507,8 @@ MAINTENANCE = Row(
                 Query(expr=level("committerd_maintenance_oldest_read_version"), legend="{{dataset}} at a cleanup"),
                 Query(expr=level("committerd_table_version"), legend="{{dataset}} latest version"),
             ],
-            description="No version from the oldest one on is deleted. While its line stays level, a record waits that "
-            "was read long ago.",
+            description="Cleanup keeps this version and all later ones. A flat line means that a waiting record has an "
+            "old read version.",
         ),
         Panel(
             title="Bytes of the table",
@@ -540,7 +540,7 @@ MAINTENANCE = Row(
             title="Steps that failed", queries=[by_label("committerd_maintenance_failures_total", "step")], unit="ops"
         ),
         Panel(
-            title="Since a step last ended well",
+            title="Since a step last succeeded",
             queries=[
                 Query(
                     expr="time() - (max by (dataset, step) "
