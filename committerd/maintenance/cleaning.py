@@ -113,6 +113,10 @@ class Found:
     def bytes(self) -> int:
         return sum(size for _, size in self.going.values())
 
+    @property
+    def files(self) -> int:
+        return sum(count for count, _ in self.going.values())
+
     def count(self, reason: Why) -> tuple[int, int]:
         """Number and bytes of the files that go for this reason."""
         return self.going.get(reason, (0, 0))
@@ -151,7 +155,11 @@ class _Since:
 
 
 class Cleaning:
-    """The cleanup of one table. `note` is called with each deletion, before it."""
+    """The cleanup of one table.
+
+    `note` is called with each deletion, before it; `progress` after each step, with what the run has deleted so far,
+    and the number of files that it found to delete.
+    """
 
     def __init__(
         self,
@@ -161,6 +169,7 @@ class Cleaning:
         *,
         wall_clock: Callable[[], datetime],
         note: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        progress: Callable[[Cleaned, int], None] = lambda *_: None,
     ) -> None:
         if not isinstance(table.store, Walkable):
             raise SettingsError(f"{table.uri}: this store can't list files with their times, so nothing is deleted")
@@ -170,6 +179,7 @@ class Cleaning:
         self._policy = policy
         self._wall_clock = wall_clock
         self._note = note
+        self._progress = progress
         self._read_to = ReadTo(end=0)
         """How far `look` has read the staged topic."""
         self._identity: TopicIdentity | None = None
@@ -247,7 +257,8 @@ class Cleaning:
     ) -> Cleaned:
         """Delete what `look` has just found.
 
-        `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows.
+        `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows;
+        read at its end.
         """
         cleaned = Cleaned()
         since = _Since(
@@ -266,6 +277,7 @@ class Cleaning:
                 number += 1
                 await self._write_down(reports[-1], since, page)
             await self._step(turn, since, cleaned, may_go_on)
+            self._progress(cleaned, found.files)
             if self._lists.first(turn, 1, manifests=False):
                 break  # it has to end; the reports say what is left
             for key in reports:
@@ -375,7 +387,9 @@ class Cleaning:
             await store.put(report.done_key(key), b"")
         for key in report.outdated(keys, now_ms=now_ms):
             await store.delete(key)
+        earlier = report.figures(await store.get(report.LATEST)) or {}
         summary = {
+            **{name: earlier[name] for name in report.STEPS_DONE if name in earlier},
             **figures,
             "time_ms": now_ms,
             "version": found.latest,

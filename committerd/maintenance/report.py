@@ -17,6 +17,8 @@ from committerd.maintenance.files import File, Why
 FOLDER = "_maintenance/"
 LATEST = f"{FOLDER}latest.json"
 """The state of the table at the end of the last run."""
+STEPS_DONE = ("rewrite_ms", "index_ms")
+"""The figures of `LATEST` that say when other steps of maintenance last succeeded (Unix time)."""
 CLOCK = f"{FOLDER}clock"
 """An empty object that each run writes anew, to learn the store's time."""
 KEPT_MS = 7 * 24 * 3_600_000
@@ -41,6 +43,17 @@ class Report:
 def line(file: File, why: Why) -> dict[str, Any]:
     """One deletion."""
     return {"key": file.key, "bytes": file.size, "modified_ms": file.modified_ms, "why": why.value}
+
+
+def figures(body: bytes | None) -> dict[str, int] | None:
+    """The figures in `LATEST`; None if there are none."""
+    try:
+        found = json.loads(body) if body is not None else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("time_ms"), int):
+        return None
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 def report_key(time_ms: int, number: int) -> str:

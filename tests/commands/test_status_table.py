@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from committerd.commands.status import _maintenance
 from committerd.commands.status.table import TableSummary, look_at_table
 from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import encode
@@ -40,6 +42,25 @@ async def test_a_damaged_old_version_does_not_hide_the_others(tmp_path: Path) ->
     latest.write_bytes(b"nothing of the kind")
     with pytest.raises(CorruptTable):
         await look(tmp_path)
+
+
+async def test_it_says_when_maintenance_worked_on_what(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    latest = tmp_path / "_maintenance/latest.json"
+    latest.parent.mkdir()
+    hour_ms = 3_600_000
+    for rewrite, shown in (({"rewrite_ms": 0}, "fragments was 3.0 h ago"), ({}, "fragments was unknown")):
+        figures = {"time_ms": 2 * hour_ms, "index_ms": hour_ms, "fragments": 7, "unindexed_rows": 8} | rewrite
+        latest.write_text(json.dumps(figures | {"text": "x"}))
+        found = await look(tmp_path)
+        assert found.maintenance == figures
+        text = _maintenance(found, 3 * hour_ms)
+        assert text.startswith("cleanup 1.0 h ago: 7 fragments, 8 unindexed rows")
+        assert shown in text
+        assert text.endswith("on indices 2.0 h ago")
+    for body in ("[]", "{", '{"time_ms": "1"}'):
+        latest.write_text(body)
+        assert (await look(tmp_path)).maintenance is None
 
 
 @pytest.mark.parametrize("garbage", [{"committerd__position": "{}"}, {"committerd__format": "9"}])

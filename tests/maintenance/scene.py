@@ -89,7 +89,7 @@ class Scene:
         """How far that of the store is, if it differs."""
         self.deleted: list[dict[str, Any]] = []
 
-    def cleaning(self, *, keep_versions: int = 1, republish_max: int = 10) -> Cleaning:
+    def cleaning(self, *, keep_versions: int = 1, republish_max: int = 10, **given: Any) -> Cleaning:
         store = ShiftedStore(Path(self.uri), durable=False)
         store.hours = self.hours if self.store_hours is None else self.store_hours
         return Cleaning(
@@ -98,6 +98,7 @@ class Scene:
             Policy(keep_ms=HOUR_MS, keep_versions=keep_versions, reclaim_ms=24 * HOUR_MS, republish_max=republish_max),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=self.hours),
             note=lambda line: self.deleted.append(dict(line)),
+            **given,
         )
 
     async def clean(self, *, keep_versions: int = 1) -> tuple[Found, Cleaned]:

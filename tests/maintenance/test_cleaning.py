@@ -19,6 +19,7 @@ from committerd.errors import CorruptTable, RefusedToRun, StoreUnavailable, Unsu
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
+from committerd.maintenance.cleaning import Cleaning
 from committerd.maintenance.files import File, Why, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.versions import Kept, choose
@@ -77,6 +78,26 @@ async def test_what_is_deleted_is_written_down_and_kept_for_a_week(scene: Scene)
     scene.hours += 7 * 24 + 1
     await scene.clean()
     assert scene.files("_maintenance") == {"latest.json", "clock"}
+
+
+async def test_the_summary_keeps_when_other_steps_last_succeeded(scene: Scene) -> None:
+    """A process that has just started does not know it. What is damaged or missing counts as unknown."""
+    progress: list[tuple[int, int]] = []
+
+    def new_cleaning() -> Cleaning:
+        return scene.cleaning(progress=lambda cleaned, files: progress.append((cleaned.files, files)))
+
+    scene.put("_maintenance/latest.json", b"{")
+    for figures in ({"rewrite_ms": 5, "index_ms": 6, "fragments": 3}, {"rewrite_ms": 7}, {}):
+        cleaning = new_cleaning()
+        await cleaning.clean(await cleaning.look(), summary=figures)
+    latest = json.loads(scene.get("_maintenance/latest.json"))
+    assert (latest["rewrite_ms"], latest["index_ms"], "fragments" in latest) == (7, 6, False)
+    assert progress == []
+    scene.hours = 2
+    cleaning = new_cleaning()
+    cleaned = await cleaning.clean(await cleaning.look())
+    assert progress == [(cleaned.files, cleaned.files)]
 
 
 async def test_tags_branches_and_a_number_of_versions_stay_whole(scene: Scene) -> None:

@@ -39,7 +39,12 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.option("--once", is_flag=True, help="Do what there is to do now, and end.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and why; leave the table alone. Implies --once.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be done and why, without changing data or versions. Implies --once. Writes one empty object, "
+    "_maintenance/clock, and so needs write access.",
+)
 @config_option
 @json_option
 def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
@@ -88,6 +93,7 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             policy_of(configured, hour_ms=hour_ms),
             wall_clock=wall_clock,
             note=shown.deletes,
+            progress=shown.deleted,
         )
         stack.callback(cleaning.close)
         rounds = Rounds(

@@ -103,6 +103,8 @@ class Rounds:
         """Whether a Rewrite of this process, or of the one before it, may wait in the queue."""
         self._left: tuple[float, int] | None = None
         """The time of the last look, and the number of small fragments that the table has once its plan is done."""
+        self._figures: dict[str, int] = {}
+        """For `committerd status`: the state that cleanups found, and when each step last succeeded."""
         self.doing = "it has just started"
         """What it does now, or did last, for people."""
         telemetry.fragments_wanted.set(settings.fragments_max)
@@ -245,6 +247,8 @@ class Rounds:
             return False
         self._failures[step].note(good=True)
         self._telemetry.succeeded.set(self._wall_clock().timestamp(), step=step)
+        if step != "cleanup":
+            self._figures[f"{step}_ms"] = int(self._wall_clock().timestamp() * 1000)
         return True
 
     async def _rewrite_all(self) -> bool:
@@ -294,10 +298,10 @@ class Rounds:
 
     async def _clean(self) -> None:
         state, _ = await self._rewriting.look(tasks=1)
-        figures = {"fragments": len(state.fragments), "unindexed_rows": state.unindexed_rows}
+        self._figures |= {"fragments": len(state.fragments), "unindexed_rows": state.unindexed_rows}
         started = anyio.current_time()
         found = await self._cleaning.look()
-        cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=figures)
+        cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=self._figures)
         self._shown.cleaned(found, cleaned, seconds=anyio.current_time() - started)
         for why, count in cleaned.by_reason.items():
             self._telemetry.removed_files.add(count, why=why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,11 +23,13 @@ from committerd_client.maintenance.table import IndexState, TableState
 
 _log = logging.getLogger("committerd.maintain")
 _GROUPS_SHOWN_MAX = 20
+_PROGRESS_SECONDS = 3.0
+"""Shortest time between two lines about the progress of a cleanup."""
 _REASONS = {
-    Why.MANIFEST: "are the manifests of these versions",
-    Why.VERSION: "are named by these versions alone",
-    Why.UNNAMED: "are named by no version and no waiting record",
-    Why.TEMPORARY: "were left behind by writers in the middle of a write",
+    Why.MANIFEST: "manifest of one of these versions",
+    Why.VERSION: "named only by these versions",
+    Why.UNNAMED: "named by no version and no waiting record",
+    Why.TEMPORARY: "left behind by a writer in the middle of a write",
 }
 
 
@@ -37,6 +40,8 @@ class Shown:
         """`logged`: by the log, whatever `as_json` says."""
         self._as_json = as_json
         self._logged = logged
+        self._said_at = time.monotonic()
+        """When the progress of a cleanup was printed last."""
 
     def plan(self, state: TableState, plan: Plan, settings: MaintainSettings) -> None:
         """The state of the table, and what would be done."""
@@ -118,26 +123,37 @@ class Shown:
                 waiting_records=found.waiting_records,
             )
             return
-        reasons = ", ".join(f"{count} for {why}" for why, count in sorted(kept.items()))
-        click.echo(f"\n{len(removable)} versions would go, and {sum(kept.values())} stay: {reasons}.")
+        reasons = ", ".join(f"{count} {why}" for why, count in sorted(kept.items()))
+        versions = _counted(len(removable), "version")
+        click.echo(f"\n{versions} would be deleted; {kept.total()} kept ({reasons}).")
         for why, text in _REASONS.items():
             count, bytes_ = found.count(why)
             if count:
-                click.echo(f"  {count} files of {size(bytes_)} {text}")
+                click.echo(f"  {_counted(count, 'file')} of {size(bytes_)}: {text}")
         if found.unneeded_bytes:
             click.echo(f"  {size(found.unneeded_bytes)} that nothing needs stay until they are old enough")
 
     def deletes(self, deletion: Mapping[str, Any]) -> None:
         """A file is about to be deleted."""
         if self._logged:
-            _log.info("maintain.deletes", extra=dict(deletion))
+            _log.debug("maintain.deletes", extra=dict(deletion))
         elif self._as_json:
             self._json("deletes", **deletion)
+
+    def deleted(self, cleaned: Cleaned, files: int) -> None:
+        """A step of a cleanup has ended; `files`: how many the whole cleanup found to delete."""
+        facts = {"versions": cleaned.versions, "files": cleaned.files, "bytes": cleaned.bytes, "files_found": files}
+        if self._logged:
+            _log.info("maintain.deleted", extra=facts)
+        elif not self._as_json and time.monotonic() - self._said_at > _PROGRESS_SECONDS:
+            self._said_at = time.monotonic()
+            click.echo(f"deleted {cleaned.files} of {files} files, {size(cleaned.bytes)} ...", err=True)
 
     def cleaned(self, found: Found, cleaned: Cleaned, *, seconds: float) -> None:
         """Old versions and files have been deleted."""
         text = (
-            f"deleted {cleaned.versions} versions, {cleaned.files} files of {size(cleaned.bytes)}, in {seconds:.1f} s"
+            f"deleted {_counted(cleaned.versions, 'version')}, {_counted(cleaned.files, 'file')} of "
+            f"{size(cleaned.bytes)}, in {seconds:.1f} s"
         )
         facts = {**asdict(cleaned), "unneeded_bytes": found.unneeded_bytes, "seconds": seconds}
         self._say("cleaned", facts, text)
@@ -179,6 +195,10 @@ class Shown:
 
     def _json(self, event: str, **facts: Any) -> None:
         click.echo(json.dumps({"event": event, **facts}))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _state(state: TableState) -> dict[str, Any]:

@@ -241,11 +241,15 @@ def _maintenance(table: TableSummary, now_ms: int) -> str:
     last = table.maintenance
     if last is None:
         return f"none yet; {table.versions_in_all} versions"
-    ago = duration(max(now_ms - last["time_ms"], 0))
+
+    def ago(name: str) -> str:
+        return f"{duration(max(now_ms - last[name], 0))} ago" if name in last else "unknown"
+
     return (
-        f"{ago} ago: {last.get('fragments', 0)} fragments, {last.get('unindexed_rows', 0)} unindexed rows, "
-        f"{size(last.get('bytes_in_all', 0))} of files, {size(last.get('unneeded_bytes', 0))} that nothing needs; "
-        f"{table.versions_in_all} versions now"
+        f"cleanup {ago('time_ms')}: {last.get('fragments', 0)} fragments, {last.get('unindexed_rows', 0)} unindexed "
+        f"rows, {size(last.get('bytes_in_all', 0))} of files, {size(last.get('unneeded_bytes', 0))} that nothing "
+        f"needs; {table.versions_in_all} versions now. When it ended, the last work on fragments was "
+        f"{ago('rewrite_ms')}, on indices {ago('index_ms')}"
     )
 
 

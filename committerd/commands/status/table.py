@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.lance.format.timestamps import to_ms
-from committerd.maintenance.report import LATEST
+from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Position, decode_position, highest
 from committerd.table.versions import Table
@@ -51,7 +50,7 @@ class TableSummary:
     versions_in_all: int = 0
     """Number of versions that the table has."""
     maintenance: Mapping[str, int] | None = None
-    """The figures of the last run of `committerd maintain`; None if there was none."""
+    """The figures of the last cleanup of `committerd maintain`; None if there was none."""
     damaged: Sequence[str] = ()
     """Old versions that can't be read, a sentence each; committers leave them out."""
 
@@ -100,14 +99,7 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
 
 
 async def _maintenance(table: Table) -> Mapping[str, int] | None:
-    body = await table.store.get(LATEST)
-    try:
-        found = json.loads(body) if body is not None else None
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("time_ms"), int):
-        return None
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+    return figures(await table.store.get(LATEST))
 
 
 async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
