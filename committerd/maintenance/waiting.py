@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, RefusedToRun, UnsupportedRequest
 from committerd.maintenance.names import named_by
 from committerd.queue.dead_letter import Letter
@@ -20,6 +21,7 @@ from committerd_common.request import decode_envelope, decode_transaction
 
 _BYTES_MAX = 2**31 - 1
 LETTERS_MAX = 100_000
+_CLAIMS_AT_ONCE = 4
 _APART_MAX = 1000
 """Single offsets that lie closer together are read in one go."""
 
@@ -169,10 +171,12 @@ async def keep_named_at(topic: StagedTopic, store: ObjectStore, offsets: Iterabl
 async def keep_named_in_letters(topic: StagedTopic, store: ObjectStore, since_ms: int, keep: Keep) -> None:
     """Keep the files that dead letters from this time on name: `committerd dead replay` may stage them again."""
     wanted = Wanted(keep)
+
+    async def add(letter: Letter) -> None:
+        await _add(store, wanted, letter.as_staged())
+
     async for batch in topic.letters(since_ms):
-        for letter in batch:
-            if letter.can_be_replayed:
-                await _add(store, wanted, letter.as_staged())
+        await for_each((one for one in batch if one.can_be_replayed), add, at_once=_CLAIMS_AT_ONCE)
 
 
 async def _require_identity(topic: StagedTopic, identity: TopicIdentity) -> None:

@@ -30,6 +30,7 @@ class Steps:
         self.rewritten = self.cleanups = 0
         self.clean = anyio.Event()
         self.has_rewritten, self.has_cleaned, self.has_looked = Reached(5), Reached(3), Reached(6)
+        self.summaries: list[dict[str, int]] = []
         self.looks: list[float] = []
         """When rounds began."""
         self.fragments_a_second: float | None = None
@@ -92,7 +93,8 @@ class Cleanups:
     async def indices_in_the_making(self) -> set[str]:
         return self._steps.in_the_making
 
-    async def clean(self, *_: Any, **_given: Any) -> Any:
+    async def clean(self, *_: Any, summary: Any, **_given: Any) -> Any:
+        self._steps.summaries.append(dict(summary))
         return SimpleNamespace(by_reason={}, bytes=0)
 
 
@@ -186,6 +188,19 @@ async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, m
         steps.clean.set()
         await steps.has_cleaned.wait()
         stop.set()
+
+
+async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
+    steps, stop = Steps(), Stop()
+    noon_ms = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds_of(steps, stop, cleanup_seconds=0.05).forever)
+        await steps.has_rewritten.wait()
+        steps.clean.set()
+        await steps.has_cleaned.wait()
+        stop.set()
+    figures = {"fragments": 0, "unindexed_rows": 0, "rewrite_ms": noon_ms, "index_ms": noon_ms}
+    assert steps.summaries[0] == figures
 
 
 async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
