@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.errors import StoreUnavailable
+from committerd.kafka.operator import open_operator
 from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleaning, Policy
 from committerd.maintenance.files import Why
 from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.kafka import KafkaSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.open import Stores
 from committerd.stores.port import Listed
@@ -29,7 +32,8 @@ from harness.lance_table import run_in_4
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
-from tests.maintenance.scene import HOUR_MS, StagedRecords
+from tests.kafka.staging import settings_for
+from tests.maintenance.scene import HOUR_MS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.s3]
 
@@ -61,11 +65,16 @@ def scene(
 
 
 @asynccontextmanager
-async def cleaning_of(place: StorePlace, *, hours: float) -> AsyncIterator[Cleaning]:
+async def cleaning_of(
+    scene: Scene, place: StorePlace, kafka: KafkaSettings, *, hours: float
+) -> AsyncIterator[Cleaning]:
     """The cleanup of this table, so many hours from now."""
     given = {name.partition("__")[2].lower(): value for name, value in place.settings.items() if name.startswith("S3")}
     dynamodb = DynamoDBSettings(endpoint_url=place.settings.get("DYNAMODB__ENDPOINT_URL"))
-    async with Stores(S3Settings.model_validate(given), dynamodb) as stores:
+    async with (
+        Stores(S3Settings.model_validate(given), dynamodb) as stores,
+        open_operator(kafka, scene.name) as operator,
+    ):
         store: Any = stores.open(place.uri)
         walk = store.walk
 
@@ -77,7 +86,7 @@ async def cleaning_of(place: StorePlace, *, hours: float) -> AsyncIterator[Clean
         store.walk = ahead
         cleaning = Cleaning(
             Table(store),
-            StagedRecords(),
+            OperatorsTopic(operator),
             Policy(keep_ms=HOUR_MS, keep_versions=1, reclaim_ms=24 * HOUR_MS, republish_max=0),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=hours),
         )
@@ -97,7 +106,7 @@ def entries(place: StorePlace, request: pytest.FixtureRequest) -> list[int] | No
 
 
 async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
-    scene: Scene, place: StorePlace, request: pytest.FixtureRequest
+    scene: Scene, place: StorePlace, kafka: KafkaBroker | RunningKafka, request: pytest.FixtureRequest
 ) -> None:
     scene.table.create(rows=10)
     daemon = scene.started()
@@ -111,7 +120,7 @@ async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
     scene.table.open().tags.create("kept", 2)
     old, latest = scene.table.open(1), scene.table.version
 
-    async with cleaning_of(place, hours=2) as cleaning:
+    async with cleaning_of(scene, place, settings_for(kafka.bootstrap_servers), hours=2) as cleaning:
         store: Any = cleaning._table.store
         if entries(place, request) is not None:
             # The process is killed after the first manifest and before its entry.
