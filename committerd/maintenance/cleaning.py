@@ -350,7 +350,7 @@ class Cleaning:
         """Let stay what newer records, tags, branches and versions need."""
         store, lists = self._table.store, self._lists
         assert self._identity is not None
-        staged, self._read_to = await staged_since(self._topic, store, self._read_to, self._identity, lists.keep)
+        staged, self._read_to = await staged_since(self._topic, store, self._read_to, self._identity, keep=lists.keep)
         names = await references(store)
         stay = {*map(self._manifest, names.tagged | names.branched)} & since.going.keys()
         if staged.read_at is not None and staged.read_at < since.read_at:

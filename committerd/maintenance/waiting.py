@@ -137,7 +137,7 @@ async def require_start(topic: StagedTopic, position: Position | None, published
 
 
 async def staged_since(
-    topic: StagedTopic, store: ObjectStore, read_to: ReadTo, identity: TopicIdentity, keep: Keep
+    topic: StagedTopic, store: ObjectStore, read_to: ReadTo, identity: TopicIdentity, *, keep: Keep
 ) -> tuple[Wanted, ReadTo]:
     """What the records need that were staged since, and how far the topic was read now.
 
