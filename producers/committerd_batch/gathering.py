@@ -170,8 +170,9 @@ def _merged(gathered: Gathered, dataset: Any, again: Reexecution | None) -> Stag
     update = merged.transaction.update
     if gathered.fragments and not update.new_fragments:
         update.new_fragments.extend(staging.fragment(one) for one in gathered.fragments)
+        # The deleted keys too: the batch may not pass an Append of one, or its row would stay.
         hashes = KeyHashes(key_columns(dataset, names), most=staging.KEYS_MAX)
-        hashes.add_all(keys.filter(keys[UPSERT]))
+        hashes.add_all(keys)
         update.inserted_rows.CopyFrom(hashes.filter())
     return merged if merged.changes or gathered.fragments else None
 
