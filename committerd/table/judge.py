@@ -78,7 +78,7 @@ from committerd.table.staged_files import (
     with_schema_metadata,
 )
 from committerd.table.versions import Gap, Table
-from committerd.table.work import Work, at_once, heavy_size
+from committerd.table.work import Work, at_once, following_size, heavy_size
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import BasePath, Manifest, Transaction
 from committerd_common.paths import VERSIONS
@@ -426,9 +426,11 @@ async def _followed(
     )
     places, allowance = case.places(latest), Allowance(case.options.file_limits)
     following = follow(transaction, facts)
+    size = case.size or following_size(transaction, since.then, (theirs for _, theirs in since.theirs))
     rows: Sequence[BitMap] | None = None
     while True:
-        step = await case.do(partial(_next_step, following, rows))
+        call = partial(_next_step, following, rows)
+        step = await case.world.work(call, size=size) if size else call()
         if isinstance(step, Rebased | RowConflict):
             return step
         rows = await read_wanted(places, step, allowance=allowance)

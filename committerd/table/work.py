@@ -7,13 +7,15 @@ The event loop also serves probes, Kafka and the store. Work that may take longe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, assert_never
 
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import Cost
 from committerd.lance.transactions.transaction import known_operation
-from committerd_common.messages import Transaction
+from committerd_common.messages import Manifest, Transaction
 
 T = TypeVar("T")
 
@@ -31,6 +33,12 @@ LIGHT_MANIFEST_BYTES_MAX = 1024 * 1024
 
 That is about 10,000 fragments, fewer with stable row ids.
 """
+LIGHT_FOLLOWED_MAX = 50_000
+"""Most rows, times the Rewrites that moved them, that are followed for a light transaction: 50 ms by their row ids."""
+_ROWS_PER_FRAGMENT = 50
+"""Following a row of a fragment takes as long as following so many more rows of the same fragment."""
+_ROW_ID_BYTES_PER_ROW = 10
+"""Decoding so many bytes of row ids takes as long as following a row."""
 
 
 class Work(Protocol):
@@ -79,3 +87,24 @@ def _is_light(transaction: Transaction, size: int, cost: Cost, latest: ManifestF
             return False
         case _:
             assert_never(cost)
+
+
+def following_size(transaction: Transaction, read: Manifest, theirs: Iterable[Footprint]) -> int:
+    """The size in bytes of a Delete or Update if it may take long to follow its rows through Rewrites; 0 if not.
+
+    `read`: the excerpt of its read version. `theirs`: the versions since then.
+    """
+    rewrites = [one for one in theirs if one.kind is Kind.REWRITE]
+    change = transaction.delete if transaction.WhichOneof("operation") == "delete" else transaction.update
+    staged = {one.id: one.deletion_file.num_deleted_rows for one in change.updated_fragments}
+    moved = frozenset().union(*(one.fragments for one in rewrites))
+    weight = 0
+    for one in read.fragments:
+        if one.id in moved:
+            deleted = staged.get(one.id) or one.physical_rows  # 0 = not known
+            weight += _ROWS_PER_FRAGMENT + max(0, deleted - one.deletion_file.num_deleted_rows)
+    weight = weight * len(rewrites) + sum(len(one.moves) for one in rewrites)
+    if weight <= LIGHT_FOLLOWED_MAX:
+        ids = sum(group.row_id_bytes for one in rewrites for group in one.moves)
+        weight += ids // _ROW_ID_BYTES_PER_ROW
+    return transaction.ByteSize() if weight > LIGHT_FOLLOWED_MAX else 0

@@ -342,7 +342,8 @@ def _integers(width: int, body: bytes, base: int) -> array[int]:
     most = base + int(integers.max()) if len(integers) else 0
     if most > ROW_ID_MAX:
         raise MalformedError(f"{most} is above what a row id can be")
-    return array_of(integers + integers.dtype.type(base))
+    integers += integers.dtype.type(base)
+    return array_of(integers)
 
 
 def _whole(body: bytes, width: int) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +21,8 @@ Segment: TypeAlias = "range | BitMap64 | array[int]"
 """Consecutive values; ascending values with gaps; values in any order."""
 
 _CONTAINER_BITS = 2**16
+_AT_ONCE = 2**18
+"""The most ids, and runs of ids, that are compared at a time."""
 _CONTAINER_BYTES = _CONTAINER_BITS // 8
 _ARRAY_VALUES_MAX = 4096
 """A container of a Roaring bitmap lists its values up to this number of them, and is a bit mask above it."""
@@ -61,7 +64,7 @@ def numbers_of(values: array[int]) -> Numbers:
 
 def array_of(values: NDArray[np.unsignedinteger]) -> array[int]:
     made: array[int] = array("Q")
-    made.frombytes(values.astype(np.uint64, copy=False).tobytes())
+    made.frombytes(np.ascontiguousarray(values, np.uint64).view(np.uint8).data)
     return made
 
 
@@ -129,12 +132,100 @@ def runs_of_all(segments: tuple[Segment, ...]) -> Runs:
     )
 
 
-def ids_at(segments: tuple[Segment, ...], offsets: Numbers) -> Numbers:
-    """The ids at these offsets of a fragment with these segments of row ids; the offsets must be below their number."""
-    runs = runs_of_all(segments)
+def ids_at(segments: Sequence[Segment], offsets: Numbers) -> Numbers:
+    """The ids at these offsets of a fragment with these segments of row ids; the offsets ascend and are below their
+    number.
+    """
+    stops = np.cumsum(np.fromiter(map(len, segments), np.uint64, len(segments)), dtype=np.uint64)
+    bounds = np.searchsorted(offsets, stops).tolist()
+    found, start = [_NONE], 0
+    for segment, stop, low, high in zip(segments, stops.tolist(), [0, *bounds], bounds, strict=False):
+        if low < high:
+            found.append(_ids_in(segment, offsets[low:high] - np.uint64(start)))
+        start = stop
+    return joined_numbers(found)
+
+
+def _ids_in(segment: Segment, offsets: Numbers) -> Numbers:
+    """The ids at these offsets of a segment; all are below its length."""
+    if isinstance(segment, range):
+        return offsets + np.uint64(segment.start)
+    if isinstance(segment, array):
+        return numbers_of(segment)[offsets.astype(np.intp)]
+    runs = runs_of(segment)
     ends = np.cumsum(runs.stops - runs.firsts, dtype=np.uint64)
     run = np.searchsorted(ends, offsets, "right")
     return runs.stops[run] - (ends[run] - offsets)
+
+
+def found_in(segments: Iterable[Segment], ids: Numbers) -> Iterator[tuple[NDArray[np.intp], Numbers]]:
+    """Where a fragment with these segments of row ids has some of the ids, which ascend: pairs (places of ids in `ids`,
+    the offset of each of these ids in the fragment).
+
+    The time grows with the runs of the fragment and with the ids that it has, and hardly with the other ids. The memory
+    is bounded. If the fragment has an id more than once, at least one is found more than once, but maybe not all.
+    """
+    begin = 0
+    for runs in _in_parts(segments):
+        rows = runs.stops - runs.firsts
+        ends = np.cumsum(rows, dtype=np.uint64) + np.uint64(begin)
+        for low in range(0, len(ids), _AT_ONCE):
+            at, run = _inside(runs, ids[low : low + _AT_ONCE])
+            if len(at):
+                yield at + low, ids[low + at] + (ends - rows - runs.firsts)[run]  # modulo 2^64
+        begin = int(ends[-1])
+
+
+def _in_parts(segments: Iterable[Segment]) -> Iterator[Runs]:
+    """The runs of consecutive segments, in their order, some at a time; each time at least one."""
+    for are_ranges, some in groupby(segments, lambda segment: isinstance(segment, range)):
+        if are_ranges:
+            ranges = [segment for segment in some if isinstance(segment, range)]
+            firsts = np.fromiter((one.start for one in ranges), np.uint64, len(ranges))
+            yield Runs(firsts, np.fromiter((one.stop for one in ranges), np.uint64, len(ranges)))
+            continue
+        for segment in some:
+            if isinstance(segment, array):
+                yield from (runs_of(segment[at : at + _AT_ONCE]) for at in range(0, len(segment), _AT_ONCE))
+                continue
+            runs = runs_of(segment)
+            for at in range(0, len(runs.firsts), _AT_ONCE):
+                yield Runs(runs.firsts[at : at + _AT_ONCE], runs.stops[at : at + _AT_ONCE])
+
+
+def _inside(runs: Runs, ids: Numbers) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(places of those of the ids, which ascend, that are in one of the runs; the run that has each of these)"""
+    low = np.searchsorted(ids, runs.firsts)
+    run = np.flatnonzero(low < len(ids))
+    run = run[ids[low[run]] < runs.stops[run]]
+    low = low[run]
+    count = np.searchsorted(ids, runs.stops[run]) - low
+    ends = np.cumsum(count)
+    if len(ends) and ends[-1] > len(ids):  # runs overlap: enough of them to find an id twice
+        some = int(np.searchsorted(ends, len(ids), "right")) + 1
+        run, low, count, ends = run[:some], low[:some], count[:some], ends[:some]
+    at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(low - (ends - count), count)
+    return at, np.repeat(run, count)
+
+
+def counts_below(values: BitMap, numbers: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """How many of the values are below each of the numbers, which ascend.
+
+    Lists at most 65,536 values at a time, and only those near the numbers: a bitmap of a few kB may hold billions.
+    """
+    if len(values) <= _CONTAINER_BITS:
+        return np.searchsorted(np.frombuffer(values.to_array(), np.uint32), numbers).astype(np.int64)
+    counts = np.empty(len(numbers), np.int64)
+    parts = numbers // np.uint32(_CONTAINER_BITS)
+    begins = np.flatnonzero(np.append(True, parts[1:] != parts[:-1])[: len(parts)]).tolist()
+    known = before = 0
+    for begin, end in pairwise([*begins, len(numbers)]):
+        start = int(parts[begin]) * _CONTAINER_BITS
+        before += values.range_cardinality(known, start) if start > known else 0
+        known = start
+        near = values & BitMap(range(start, start + _CONTAINER_BITS))
+        counts[begin:end] = before + np.searchsorted(np.frombuffer(near.to_array(), np.uint32), numbers[begin:end])
+    return counts
 
 
 def offsets_of(segments: tuple[Segment, ...], ids: Numbers) -> tuple[NDArray[np.bool_], Numbers]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
+from committerd_common import row_runs
 from committerd_common.row_ids import (
     RowIds,
     VersionRun,
@@ -29,8 +30,11 @@ from committerd_common.row_runs import (
     Versions,
     bitmap_of,
     bits_set,
+    counts_below,
     decoded_runs,
     encoded_runs,
+    found_in,
+    ids_at,
     joined,
     mask_of,
     runs_of,
@@ -244,3 +248,69 @@ def test_a_range_of_four_billion_is_one_run() -> None:
     known = Existing([([range(2**32)], [(2**32, 4)])]).known(BitMap64(range(2**32 + 5)))
     found = versions_of(RowIds((range(2**32), range(2**32, 2**32 + 5))).runs(), known)
     assert [(int(rows), int(version)) for rows, version in zip(*found, strict=True)] == [(2**32, 4), (5, 7)]
+
+
+@pytest.fixture(params=[1, 3, 2**18])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many ids and runs are compared at a time."""
+    monkeypatch.setattr(row_runs, "_AT_ONCE", request.param)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(segments, max_size=5), st.sets(st.integers(0, 70) | st.integers(2**64 - 9, 2**64 - 2)))
+@pytest.mark.usefixtures("at_once")
+def test_ids_are_found_where_they_are_listed(several: list[Segment], asked: set[int]) -> None:
+    rows = [id for segment in several for id in listed(segment)]
+    wanted = sorted(asked)
+    found = [
+        (wanted[at], offset)
+        for places, offsets in found_in(several, np.array(wanted, np.uint64))
+        for at, offset in zip(places.tolist(), offsets.tolist(), strict=True)
+    ]
+    assert all(rows[offset] == id for id, offset in found)
+    if len(set(rows)) == len(rows):
+        assert sorted(found) == sorted((id, at) for at, id in enumerate(rows) if id in asked)
+    elif asked & set(rows):
+        assert found
+        assert len(found) <= 2 * len(wanted) * max(1, len(several))
+
+
+@UNHURRIED
+@given(st.lists(segments, max_size=5), st.data())
+def test_ids_at_offsets_are_those_of_a_list(several: list[Segment], data: st.DataObject) -> None:
+    rows = [id for segment in several for id in listed(segment)]
+    some = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1)) if rows else st.just(set[int]())))
+    assert ids_at(several, np.array(some, np.uint64)).tolist() == [rows[at] for at in some]
+
+
+def test_a_fragment_that_repeats_ids_costs_no_more_than_the_ids() -> None:
+    times = [at for places, _ in found_in([range(1000)] * 1000, np.arange(1000, dtype=np.uint64)) for at in places]
+    assert 1000 < len(times) <= 2000
+
+
+@UNHURRIED
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 200_000)), max_size=4), st.data())
+@example([(2**32 - 70_000, 70_000)], None)
+def test_counts_below_are_ranks(runs: list[tuple[int, int]], data: st.DataObject | None) -> None:
+    values = BitMap()
+    for start, size in runs:
+        values.add_range(start, min(start + size, 2**32))
+    near = [start + by for start, size in runs for by in (-1, 0, 1, size - 1, size, size + 70_000)]
+    asked = {one for one in near if 0 <= one < 2**32} | {0, 2**32 - 1}
+    if data is not None:
+        asked |= data.draw(st.sets(st.integers(0, 2**32 - 1)))
+    numbers = np.array(sorted(asked), np.uint32)
+    assert counts_below(values, numbers).tolist() == [values.rank(one) - (one in values) for one in sorted(asked)]
+    assert not len(counts_below(values, numbers[:0]))
+
+
+def test_counting_lists_only_values_near_the_numbers() -> None:
+    values = BitMap()
+    values.add_range(0, 3_000_000_000)
+    tracemalloc.start()
+    try:
+        assert counts_below(values, np.array([5, 3_000_000_001], np.uint32)).tolist() == [5, 3_000_000_000]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20

@@ -28,12 +28,12 @@ SEEDS = range(100)
 moved = MovedGroup.moved
 
 
-def with_nothing_dropped(group: MovedGroup, fragment: int, rows: BitMap, dropped: BitMap) -> Moved:
-    return moved(group, fragment, rows, BitMap())
+def with_nothing_dropped(group: MovedGroup, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> Moved:
+    return moved(group, rows, {})
 
 
-def without_losses(group: MovedGroup, fragment: int, rows: BitMap, dropped: BitMap) -> Moved:
-    return Moved(places=moved(group, fragment, rows, dropped).places)
+def without_losses(group: MovedGroup, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> Moved:
+    return Moved(places=moved(group, rows, dropped).places)
 
 
 def to_nowhere(places: Mapping[int, BitMap], more: Mapping[int, BitMap]) -> None:

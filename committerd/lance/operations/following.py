@@ -107,26 +107,25 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
         ]
         dropped = yield from _deleted(late)
         gone = yield from _deleted(latest[one.id] for one in late if one.id in latest)
-        places: _Rows = {}
-        for one in late:
-            before = dropped.get(one.id, BitMap())
-            after = gone.get(one.id, BitMap()) if one.id in latest else _all(one)
-            rows += len(after - before)
-            if rows > FOLLOWED_ROWS_MAX:
-                return _too_many(rows, "lat")
-            moved = moves.moved(one.id, after - before, before)
-            if moved.lost:
-                return RowConflict(
-                    message=f"its new fragments lack {len(moved.lost)} rows of fragment {one.id} that others deleted "
-                    "meanwhile and that it should have copied",
-                    rule="lat",
-                )
-            _add(places, moved.places)
+        deleted = {
+            one.id: (gone.get(one.id, BitMap()) if one.id in latest else _all(one)) - dropped.get(one.id, BitMap())
+            for one in late
+        }
+        rows += sum(map(len, deleted.values()))
+        if rows > FOLLOWED_ROWS_MAX:
+            return _too_many(rows, "lat")
+        moved = moves.moved(deleted, dropped)
+        for id, lost in moved.lost.items():
+            return RowConflict(
+                message=f"its new fragments lack {len(lost)} rows of fragment {id} that others deleted meanwhile and "
+                "that it should have copied",
+                rule="lat",
+            )
         emptied += (one.id for one in late if one.id not in latest)
         for new in group.new_fragments:
-            if new.id in places:
+            if new.id in moved.places:
                 file, key, body = deletion_file(
-                    new.id, places[new.id], latest_version=facts.latest_version, file_ids=facts.file_ids
+                    new.id, moved.places[new.id], latest_version=facts.latest_version, file_ids=facts.file_ids
                 )
                 new.deletion_file.CopyFrom(file)
                 files[key] = body
@@ -194,11 +193,10 @@ def _followed(
                     version=version,
                 )
             dropped = yield from _deleted(group.deletions[id] for id in inside if id in group.deletions)
-            for id in inside:
-                moved = group.moved(id, now.pop(id), dropped.get(id, BitMap()))
-                if found := clash({id: moved.lost}):
-                    return found
-                _add(now, moved.places)
+            moved = group.moved({id: now.pop(id) for id in inside}, dropped)
+            if found := clash(moved.lost):
+                return found
+            _add(now, moved.places)
             files |= group.files
         versions.append(version)
     return now, tuple(versions)

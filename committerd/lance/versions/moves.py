@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyroaring import BitMap
 
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.unsignedinteger]
 
 # `numpy` and `row_runs` are imported where they are needed: numpy takes memory and time, and few commands come here.
+
+_Rows: TypeAlias = dict[int, BitMap]
+"""By fragment: offsets of rows."""
 
 _FRAGMENT_BYTES = 200
 """Memory of one fragment in a group, without its row ids: a generous estimate."""
@@ -37,12 +40,13 @@ _FRAGMENT_BYTES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Where some rows of one old fragment went."""
+    """Where some rows of old fragments went."""
 
     places: Mapping[int, BitMap] = field(default_factory=dict)
     """By new fragment: the offsets of the rows there."""
-    lost: BitMap = field(default_factory=BitMap)
-    """The offsets, in the old fragment, of the rows that were deleted when the Rewrite read them."""
+    lost: Mapping[int, BitMap] = field(default_factory=dict)
+    """By old fragment, as far as there are any: the offsets of the rows that have no place, or more than one. As a rule
+    they were deleted when the Rewrite read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +67,12 @@ class MovedGroup:
     old_row_ids: Mapping[int, bytes] = field(default_factory=dict)
     """The encoded row ids of each old fragment; empty unless all old and new fragments have them."""
     new_row_ids: Mapping[int, bytes] = field(default_factory=dict)
+    row_id_bytes: int = 0
+    """The size of all these."""
     is_marked: bool = False
     """Whether its writer says that rows keep their order."""
+    is_staged: bool = False
+    """Whether it is not committed yet, so that what is wrong with its new fragments is the record's fault."""
     fault: str = ""
     """Why its rows can't be followed, whatever its writer says; empty = they can."""
 
@@ -77,63 +85,107 @@ class MovedGroup:
             return self.fault
         return "its writer does not say that rows keep their order (property committerd.rows)"
 
-    def moved(self, fragment: int, rows: BitMap, dropped: BitMap) -> Moved:
-        """Where these rows of an old fragment are. `dropped`: the rows that were deleted when the Rewrite read them.
+    def moved(self, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> Moved:
+        """Where these rows of old fragments are, by fragment. `dropped`: by fragment, the rows that were deleted when
+        the Rewrite read them.
 
-        The group must be one without `doubt`. Raises `CorruptTable` (`row_ids`) for row ids that can't be decoded.
+        Decodes the row ids of each fragment once, so follow the rows of all fragments in one call. The group must be
+        one without `doubt`. Raises `CorruptTable` (`row_ids`) for row ids that can't be decoded; `InvalidRequest` for
+        those of the new fragments of a staged Rewrite.
         """
-        lost = rows & dropped
-        rows = rows - dropped
-        if not rows:
-            return Moved(lost=lost)
-        if self.old_row_ids:
-            places, strange = self._by_ids(fragment, _numbers(rows))
-            return Moved(places=places, lost=lost | strange)
-        return Moved(places=self._by_order(fragment, _numbers(rows), _numbers(dropped)), lost=lost)
+        nothing = BitMap()
+        gone = {id: some & dropped.get(id, nothing) for id, some in rows.items()}
+        places, strange = self._found({id: some - gone[id] for id, some in rows.items()}, dropped)
+        lost = {id: some | strange.get(id, nothing) for id, some in gone.items()}
+        return Moved(places=places, lost={id: some for id, some in lost.items() if some})
 
-    def _by_order(self, fragment: int, offsets: Numbers, dropped: Numbers) -> Mapping[int, BitMap]:
+    def _found(self, rows: _Rows, dropped: Mapping[int, BitMap]) -> tuple[_Rows, _Rows]:
+        """(the places of these rows, by new fragment; those without a place or with several, by old fragment)"""
+        ordered = {id: rows[id] for id in self.old if rows.get(id)}
+        if not ordered:
+            return {}, {}
+        return self._by_ids(ordered) if self.old_row_ids else self._by_order(ordered, dropped)
+
+    def _by_order(self, rows: _Rows, dropped: Mapping[int, BitMap]) -> tuple[_Rows, _Rows]:
         import numpy as np
 
-        before = sum(self.copied[: self.old.index(fragment)])
-        ranks = before + offsets.astype(np.int64) - np.searchsorted(dropped, offsets)
-        return self._placed(ranks)
+        from committerd_common.row_runs import counts_below
 
-    def _by_ids(self, fragment: int, offsets: Numbers) -> tuple[Mapping[int, BitMap], BitMap]:
-        """As `moved`; also the rows that no new fragment has."""
+        places, strange = _Rows(), _Rows()
+        ends = np.cumsum(np.array(self.rows, np.int64))
+        before = dict(zip(self.old, accumulate(self.copied, initial=0), strict=False))
+        for id, some in rows.items():
+            offsets = _numbers(some)
+            ranks = before[id] + offsets - counts_below(dropped.get(id, BitMap()), offsets)
+            known = int(np.searchsorted(ranks, ends[-1])) if len(ends) else 0
+            if known < len(ranks):  # its deletion file has other rows than it says
+                strange[id] = _bitmap(offsets[known:])
+                ranks = ranks[:known]
+            _add(places, self._placed(ranks, ends))
+        return places, strange
+
+    def _placed(self, ranks: NDArray[np.int64], ends: NDArray[np.int64]) -> _Rows:
+        """The rows of the new fragments with these ascending numbers, counted over all new fragments.
+
+        `ends`: the number behind the last row of each new fragment.
+        """
         import numpy as np
 
-        from committerd_common.row_runs import ids_at, offsets_of
+        if not len(ranks):
+            return {}
+        first, last = np.searchsorted(ends, (ranks[0], ranks[-1]), "right").tolist()
+        each = np.split(ranks, np.searchsorted(ranks, ends[first:last]))
+        return {
+            self.new[place]: _bitmap(some - (ends[place] - self.rows[place]))
+            for place, some in enumerate(each, start=first)
+            if len(some)
+        }
+
+    def _by_ids(self, rows: _Rows) -> tuple[_Rows, _Rows]:
+        import numpy as np
+
+        from committerd_common.row_runs import found_in, joined_numbers
+
+        places, strange = _Rows(), _Rows()
+        each: list[NDArray[np.uint64]] = []
+        for id, some in rows.items():
+            offsets = _numbers(some)
+            each.append(self._ids_of(id, offsets))
+            strange[id] = _bitmap(offsets[len(each[-1]) :])
+        ids = joined_numbers(each)
+        each.clear()
+        ids.sort()
+        times, found = np.zeros(len(ids), np.int32), 0
+        for new, body in self.new_row_ids.items():
+            if found > len(ids):  # the fragments repeat ids, so some row is lost
+                break
+            row_ids = decode_row_ids(body, fragment=new, staged=self.is_staged)
+            for at, there in found_in(row_ids.segments, ids):
+                _add(places, {new: _bitmap(there)})
+                np.add.at(times, at, 1)
+                found += len(at)
+        wrong = ids[times != 1]
+        for id, some in rows.items() if len(wrong) else ():
+            offsets = _numbers(some)
+            here = self._ids_of(id, offsets)
+            lost = wrong[np.minimum(np.searchsorted(wrong, here), len(wrong) - 1)] == here
+            _add(strange, {id: _bitmap(offsets[: len(here)][lost])})
+        return places, strange
+
+    def _ids_of(self, fragment: int, offsets: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        """The ids of the rows at these ascending offsets of an old fragment, without those behind the last id."""
+        import numpy as np
+
+        from committerd_common.row_runs import ids_at
 
         row_ids = decode_row_ids(self.old_row_ids[fragment], fragment=fragment, staged=False)
-        offsets = offsets.astype(np.uint64)
-        found = offsets < len(row_ids)
-        ids = ids_at(row_ids.segments, offsets[found])
-        places: dict[int, BitMap] = {}
-        missing = np.ones(len(ids), np.bool_)
-        for new, body in self.new_row_ids.items():
-            here, at = offsets_of(decode_row_ids(body, fragment=new, staged=False).segments, ids)
-            if len(at):
-                places[new] = _bitmap(at)
-                missing &= ~here
-        return places, _bitmap(np.concatenate((offsets[~found], offsets[found][missing])))
-
-    def _placed(self, ranks: NDArray[np.int64]) -> Mapping[int, BitMap]:
-        """The rows of the new fragments with these ascending numbers, counted over all new fragments."""
-        import numpy as np
-
-        ends = np.cumsum(np.array(self.rows, np.int64))
-        bounds = np.searchsorted(ranks, np.concatenate((np.zeros(1, np.int64), ends)))
-        return {
-            new: _bitmap(ranks[start:stop] - (end - rows))
-            for new, rows, end, start, stop in zip(self.new, self.rows, ends, bounds[:-1], bounds[1:], strict=True)
-            if start < stop
-        }
+        known = int(np.searchsorted(offsets, len(row_ids)))
+        return ids_at(row_ids.segments, offsets[:known].astype(np.uint64))
 
     @property
     def size(self) -> int:
         """The memory that it takes, in bytes: a generous estimate."""
-        ids = sum(map(len, self.old_row_ids.values())) + sum(map(len, self.new_row_ids.values()))
-        return ids + _FRAGMENT_BYTES * (len(self.old) + len(self.new) + 2 * len(self.deletions))
+        return self.row_id_bytes + _FRAGMENT_BYTES * (len(self.old) + len(self.new) + 2 * len(self.deletions))
 
 
 def moved_groups(transaction: Transaction, *, staged: bool) -> tuple[MovedGroup, ...]:
@@ -154,7 +206,9 @@ def _group(group: Transaction.Rewrite.RewriteGroup, *, is_marked: bool, staged: 
         files={one.id: tuple(file_identity(file) for file in one.files) for one in new},
         old_row_ids={one.id: one.inline_row_ids for one in old} if has_ids else {},
         new_row_ids={one.id: one.inline_row_ids for one in new} if has_ids else {},
+        row_id_bytes=sum(len(one.inline_row_ids) for one in (*old, *new)) if has_ids else 0,
         is_marked=is_marked,
+        is_staged=staged,
         fault=_fault(group, has_ids=has_ids, staged=staged),
     )
 
@@ -184,10 +238,19 @@ def _without_files(fragment: DataFragment) -> DataFragment:
     return DataFragment(id=fragment.id, physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
 
 
-def _numbers(rows: BitMap) -> Numbers:
+def _numbers(rows: BitMap) -> NDArray[np.uint32]:
     import numpy as np
 
     return np.frombuffer(rows.to_array(), np.uint32)
+
+
+def _add(places: _Rows, more: _Rows) -> None:
+    """Add rows to `places`, whose bitmaps are ours to change."""
+    for id, rows in more.items():
+        if id in places:
+            places[id] |= rows
+        else:
+            places[id] = rows
 
 
 def _bitmap(offsets: NDArray[np.integer]) -> BitMap:
