@@ -3,6 +3,7 @@
     CommitterError                  .code is stable snake_case: metric label and outcome reason; append-only
     ├── RequestError                this record can never be committed: refuse it, continue with the next
     │   ├── InvalidRequest            wrong: status INVALID, dead letter
+    │   ├── OutdatedRequest           made for a version of which something is gone: status RETRYABLE
     │   └── UnsupportedRequest        not supported: status UNSUPPORTED, dead letter
     ├── Unavailable                 nothing happened: back off and retry, keep the offset
     │   ├── StoreUnavailable
@@ -23,6 +24,7 @@ from committerd_common.errors import (
     CommitterError,
     CorruptTable,
     InvalidRequest,
+    OutdatedRequest,
     RequestError,
     UnsupportedRequest,
     UnsupportedTable,
@@ -33,6 +35,7 @@ __all__ = [
     "CorruptTable",
     "InvalidRequest",
     "ObjectUnreadable",
+    "OutdatedRequest",
     "PutUnknown",
     "QueueUnavailable",
     "RefusedToRun",

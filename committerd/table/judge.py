@@ -586,7 +586,7 @@ async def _reuse_contents(
         return None
     return ReuseContents(
         ours=ours,
-        read=await read_reuse(store, read.indices if read else ()) or Content(),
+        read=await read_reuse(store, read.indices if read else (), is_old=True) or Content(),
         latest=await read_reuse(store, latest.indices) or Content(),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from committerd.errors import CommitterError, RequestError, UnsupportedRequest
+from committerd.errors import CommitterError, OutdatedRequest, RequestError, UnsupportedRequest
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.lance.rows.change import Contended
 from committerd.queue.ledger import Refused
@@ -31,10 +31,14 @@ INTERNAL_ERROR = "internal_error"
 
 
 def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Rejected:
-    """The refusal of a request that can never succeed: UNSUPPORTED or INVALID."""
-    unsupported = isinstance(error, UnsupportedRequest)
+    """The refusal of a request that can never succeed: UNSUPPORTED, INVALID, or RETRYABLE if its work can be redone."""
+    status = Status.INVALID
+    if isinstance(error, UnsupportedRequest):
+        status = Status.UNSUPPORTED
+    elif isinstance(error, OutdatedRequest):
+        status = Status.RETRYABLE
     return Rejected(
-        status=Status.UNSUPPORTED if unsupported else Status.INVALID,
+        status=status,
         reason=error.code,
         message=str(error),
         found=found,

@@ -13,7 +13,7 @@ import anyio
 from pyroaring import BitMap
 
 from committerd.concurrency import for_each
-from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, ObjectUnreadable, OutdatedRequest, SettingsError, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
 from committerd.lance.format.data_file import TAIL_BYTES, Extent, buffer_table, decode_descriptor, first_buffer
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
@@ -587,8 +587,9 @@ async def read_deletions(
     `again`: read the file even if its content is known, because that does not show that it is still there.
 
     For a damaged file, raises `InvalidRequest` (when `staged`) or `CorruptTable`, each with code `deletion_file`.
-    Raises `InvalidRequest` with code `missing_file` when the file is missing, and with code `named_bytes` when it is
-    larger than the `allowance`.
+    When the file is missing, raises `InvalidRequest` with code `missing_file` (when `staged`), or else
+    `OutdatedRequest`: a cleanup removes the deletion files that only old versions have. Raises `InvalidRequest` with
+    code `named_bytes` when it is larger than the `allowance`.
     """
     if not fragment.HasField("deletion_file"):
         return BitMap()
@@ -602,9 +603,18 @@ async def read_deletions(
         return known
     most = None if allowance is None else allowance.left + 1
     body = await read_named(store, key, lambda: store.get(key) if most is None else store.get_range(key, 0, most))
-    if body is None:
+    if body is None and staged:
         raise missing_file([key])
+    if body is None:
+        raise _cleaned_up(
+            f"{key}, which has the rows of fragment {fragment.id} that were deleted in an earlier version"
+        )
     return _decoded(places, fragment, body, store=store, key=key, staged=staged, allowance=allowance)
+
+
+def _cleaned_up(file: str) -> OutdatedRequest:
+    """The error for a file that only old versions have and that is missing."""
+    return OutdatedRequest(f"{file}, is gone: a cleanup has removed it. Read the latest version and do the work again")
 
 
 def _decoded(
@@ -656,8 +666,12 @@ async def read_wanted(places: Places, wanted: Sequence[Wanted], *, allowance: Al
     return [found[place] for place in range(len(wanted))]
 
 
-async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata]) -> Content | None:
-    """Read the content of the fragment reuse index; None when `indices` has no such index."""
+async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata], *, is_old: bool = False) -> Content | None:
+    """Read the content of the fragment reuse index; None when `indices` has no such index.
+
+    When its file is missing, raises `InvalidRequest` (`missing_file`), or `OutdatedRequest` for the indices of an old
+    version (`is_old`).
+    """
     index = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if index is None:
         return None
@@ -667,6 +681,8 @@ async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata]) -> Co
         body = await read_named(
             store, external.key, lambda: store.get_range(external.key, external.start, external.end)
         )
+        if body is None and is_old:
+            raise _cleaned_up(f"{content.key}, which is a part of an index of an earlier version")
         if body is None:
             raise missing_file([content.key])
         return decode_content(body, content.end - content.start)

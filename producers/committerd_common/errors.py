@@ -3,6 +3,7 @@
     CommitterError                  .code is stable snake_case: metric label and outcome reason; append-only
     ├── RequestError                this record can never be committed
     │   ├── InvalidRequest            it is malformed, or contradicts itself or the table
+    │   ├── OutdatedRequest           the same work can be committed if it is done again on the latest version
     │   └── UnsupportedRequest        it asks for something that committerd does not do
     ├── UnsupportedTable            the table needs a feature that committerd does not write
     └── CorruptTable                the stored table violates the format
@@ -32,6 +33,12 @@ class InvalidRequest(RequestError):
     """The request can't be decoded, or contradicts itself or the table."""
 
     code = "invalid"
+
+
+class OutdatedRequest(RequestError):
+    """Something of the version that the request was made for is gone: do the work again on the latest version."""
+
+    code = "read_version_gone"
 
 
 class UnsupportedRequest(RequestError):

@@ -119,6 +119,7 @@ class TestByOrder:
         made = group([fragment(1, rows=4, deleted=2)], [fragment(8, rows=2)])
         moved = made.moved({1: BitMap([0, 2, 3])}, {1: BitMap([1])})
         assert (moved.places, moved.lost) == ({8: BitMap([0, 1])}, {1: BitMap([3])})
+        assert made.moved({1: BitMap([3])}, {1: BitMap([1])}).places == {}
 
     def test_rows_that_were_dropped_are_not_listed(self) -> None:
         dropped = BitMap()
@@ -185,7 +186,7 @@ class TestById:
         }
 
     @pytest.mark.parametrize(
-        "new", [[listed([5, 6], 8), listed([5], 9)], [listed([6, 5, 5], 8)]], ids=["in two fragments", "in one"]
+        "new", [[listed([5, 6], 8), listed([5], 9), listed([8], 10)], [listed([6, 5, 5], 8)]], ids=["in two", "in one"]
     )
     def test_a_row_with_several_places_is_lost(self, new: list[DataFragment]) -> None:
         moved = group([listed([5], 1), listed([7, 6], 2)], new).moved({1: BitMap([0]), 2: BitMap([1])}, {})

@@ -299,6 +299,14 @@ class TestIndices:
         content = samples.reuse_content(made.index_details.value)
         assert [entry.groups[0].old_fragments[0].id for entry in content.versions] == [0]
 
+    async def test_of_reuse_whose_file_a_cleanup_has_removed_are_made_again(self, scene: Scene) -> None:
+        before, after = samples.reuse_index(1, ([8], [9])), samples.reuse_index(2, ([8], [9]), ([0], [5]))
+        before.index_details.CopyFrom(samples.external_details("details.binpb", 9))
+        scene.write_version(manifest(fragment(0), version=1), indices=[before])
+        scene.write_version(manifest(fragment(5), version=2), read_at(rewrite(0), 1), [after])
+        trimmed = read_at(create_index(samples.reuse_index(3), removed=(before,)), 1)
+        assert await rejected(scene, trimmed) == (Status.RETRYABLE, "read_version_gone")
+
     async def test_of_reuse_may_have_a_file_of_their_own(self, scene: Scene) -> None:
         old = samples.reuse_index(1, ([0], [5]))
         body = samples.reuse_content(old.index_details.value).SerializeToString()
