@@ -434,6 +434,7 @@ class Committer:
             self._last_refusals = anyio.current_time()
             # At most 5 % of the time is spent on versions that commit nothing.
             self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
+        formed.verdicts.count(telemetry)
         telemetry.app_marks.set(len(group.marks))
         for cause, count in zip(MARK_ENDINGS, formed.dropped_marks, strict=True):
             telemetry.app_marks_dropped.add(count, cause=cause)

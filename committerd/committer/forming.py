@@ -20,8 +20,8 @@ from committerd.committer.decoding import Decoder
 from committerd.committer.head import Head
 from committerd.committer.intake import DECODED_BYTES_MAX, Fingerprints, Intake, Pending, decoded_together
 from committerd.committer.putting import FormedVersion
+from committerd.committer.verdicts import Verdicts
 from committerd.errors import CommitterError, CorruptTable, RequestError
-from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import Contended
 from committerd.lance.rows.group import RowGroup, rebased
@@ -124,6 +124,7 @@ class _Forming:
     """The refusals by uuid."""
     contended: dict[int, Contended] = field(default_factory=dict)
     """As `FormedVersion.contended`."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
@@ -462,7 +463,7 @@ class Former:
             decision = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
         if decision is not None:
             return decision
-        judged = await judge(
+        return await judge(
             head.history,
             head.manifest,
             request.transaction,
@@ -471,9 +472,6 @@ class Former:
             ),
             world=self.world,
         )
-        if judged.found.conflicts:
-            self._count_conflicts(request, judged)
-        return judged
 
     def _after_first(self, judged: Judged, *, tells_contended: bool) -> Judged | Rejected:
         """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
@@ -542,6 +540,7 @@ class Former:
         forming.newest = max(forming.newest, pending.number)
         forming.requests.append(request)
         forming.judged.append(judged)
+        forming.verdicts.add(request.operation, judged)
         forming.uuids.add(request.uuid)
         forming.marks |= marks
 
@@ -559,6 +558,8 @@ class Former:
             refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
         forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
+        if request is not None and isinstance(refused, Rejected):
+            forming.verdicts.add(request.operation, refused)
         contended = refused.contended if isinstance(refused, Rejected) else None
         if contended is not None and contended.bytes <= CONTENDED_BYTES_MAX and len(forming.contended) < _CONTENDED_MAX:
             forming.contended[pending.offset] = contended
@@ -611,6 +612,7 @@ class Former:
             newest=forming.newest,
             round_end=forming.round_end,
             contended=forming.contended,
+            verdicts=forming.verdicts,
             dropped_marks=dropped_marks(forming.marks, marks),
         )
 
@@ -652,21 +654,6 @@ class Former:
         else:
             stored = sole(together, members, forming.refusals, topic_id=topic_id)
         return replace(judged, transaction=stored), members
-
-    def _count_conflicts(self, request: Request, judged: Judged | Rejected) -> None:
-        conflicts = judged.found.conflicts
-        rebased = any(checked.verdict is Verdict.REBASABLE for checked in conflicts)
-        if rebased and isinstance(judged, Judged):
-            self.telemetry.rebases.add(operation=request.operation)
-            if judged.followed is not None:
-                self.telemetry.followed_rows.add(judged.followed.rows, operation=request.operation)
-        for checked in conflicts:
-            if checked.theirs is not None:
-                self.telemetry.conflicts.add(
-                    ours=request.operation,
-                    theirs=checked.theirs.value,
-                    verdict=checked.verdict.name.lower(),
-                )
 
     def _now_ms(self) -> int:
         return int(self.world.wall_clock().timestamp() * 1000)

@@ -19,6 +19,7 @@ from functools import partial
 from itertools import islice
 
 from committerd.committer.head import Head, StartAgain
+from committerd.committer.verdicts import Verdicts
 from committerd.committer.view import View
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
@@ -68,6 +69,8 @@ class FormedVersion:
     """The last offset of the version's round, if records of it still wait; None = the round is over."""
     contended: Mapping[int, Contended] = field(default_factory=dict)
     """By offset, what those of its refused Deletes and Updates contend for that may get precedence."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    """How its members and refusals were judged."""
     identity: TopicIdentity | None = None
     """The topic's identity, requested after the records had arrived; None = requested before the put."""
 

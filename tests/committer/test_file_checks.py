@@ -85,7 +85,8 @@ class Bench:
         self.store = SlowStore(scene.root)
         self.options = options or FormingOptions()
         self.intake = Intake(cast(Queue, None))
-        decoder, telemetry = Decoder(), Telemetry(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        decoder, telemetry = Decoder(), Telemetry(self.registry)
         self.file_checker = FileChecker(
             self.intake,
             decoder,
