@@ -9,7 +9,7 @@
     │   ├── StoreUnavailable
     │   │   └── ObjectUnreadable      may concern only this object: the record's fault if the table itself is readable
     │   └── QueueUnavailable
-    ├── PutUnknown              a put may have landed: read back before anything else
+    ├── PutUnknown                  a put may have landed: read back before anything else
     ├── UnsupportedTable            the table needs a feature that we do not support: write nothing, report, wait
     ├── CorruptTable                stored data contradicts the format or our invariants: stop, page
     ├── RefusedToRun                table and topic contradict each other: stop, tell the operator how to resolve it

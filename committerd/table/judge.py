@@ -544,8 +544,8 @@ def goes_later(first: Contended, judged: Judged, *, contended: Contended | None)
     return Rejected(
         status=Status.RETRYABLE,
         reason="row_conflict",
-        message=f"both this transaction and an earlier {first.kind} change the same row, or insert the same key. The "
-        "earlier one was refused, is executed again, and goes first. Read the latest version and do the work again",
+        message=f"this transaction and an earlier {first.kind} change the same row or insert the same key. The earlier "
+        "one was refused and is being executed again, and it goes first. Do the work again on the latest version",
         conflicting_operation=first.kind,
         rule="row",
         found=judged.found,
@@ -737,7 +737,7 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
     blind = since.ours.files_read is None and deciding.rule in ("row", "upd") and retryable
     problem = (
         f"this {case.operation.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
-        f"{deciding.rule}: {reason(deciding.rule)})"
+        f"{deciding.rule}: {reason(deciding.rule).rstrip('.')})"
     )
     theirs = next((theirs for version, theirs in since.theirs if version == deciding.version), None)
     if deciding.rule in FOLLOWING and theirs is not None:

@@ -5,10 +5,10 @@
 
 A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments and carries
 along the indices that cover them, rewritten for the rows' new addresses. No data is written before the first has its
-outcome, so nothing is rewritten in vain while no committer answers. Appends don't conflict with the second. A delete,
-an update or an upsert of a row in a rewritten fragment does: then that fragment's group, and only that, is rewritten
-again on the latest version, while the committer holds other commits back. Files that no version will name are removed
-as soon as that is certain.
+outcome, so nothing is rewritten in vain while no committer answers. Appends don't conflict with the second. Deletes,
+updates and upserts of its rows don't conflict with it either: the committer follows the rows. Only another compaction
+of the same fragments, or a change of their columns, makes a group be rewritten again. Files that no version will name
+are removed as soon as that is certain.
 """
 
 from __future__ import annotations

@@ -309,7 +309,11 @@ class TestDelete:
         assert (conflict.rule, conflict.message) == ("mov", "10 rows would have to be followed; at most 9 are")
 
     def test_many_versions_are_counted(self) -> None:
-        assert "version 1, 2, 3, 4, 5 and 2 more" in str(Followed(rows=1, versions=tuple(range(1, 8))))
+        assert str(Followed(rows=1, versions=(5,))) == "1 row was followed to where version 5 moved it"
+        assert str(Followed(rows=3, versions=(5, 7))) == "3 rows were followed through versions 5 and 7"
+        many = Followed(rows=1, versions=tuple(range(1, 8)))
+        assert str(many) == "1 row was followed through versions 1, 2, 3, 4, 5 and 2 more"
+        assert str(Followed(rows=1)) == "1 row that others deleted meanwhile is deleted in the new fragments, too"
 
 
 def ordered_rewrite(*old: DataFragment, new: tuple[DataFragment, ...]) -> Transaction:
@@ -332,7 +336,7 @@ class TestRewrite:
         assert [one.deletion_file.num_deleted_rows for one in group.new_fragments] == [0, 2]
         assert BitMap.deserialize(rebased.files["_deletions/9-7-70.bin"]) == BitMap([2, 12])
         assert EMPTIED not in rebased.transaction.transaction_properties
-        assert str(rebased.followed) == "2 rows that others deleted meanwhile are deleted in its new fragments"
+        assert str(rebased.followed) == "2 rows that others deleted meanwhile are deleted in the new fragments, too"
 
     def test_notes_old_fragments_that_lost_all_rows(self) -> None:
         staged = ordered_rewrite(fragment(0), fragment(1), new=(fragment(9, rows=20),))
@@ -361,7 +365,7 @@ class TestRewrite:
         old, new = with_row_ids(fragment(0), [range(10)]), with_row_ids(fragment(9, rows=9), [range(9)])
         conflict = follow(ordered_rewrite(old, new=(new,)), read=(old,), latest=())
         assert isinstance(conflict, RowConflict)
-        assert "lack 1 rows of fragment 0" in conflict.message
+        assert "lack 1 row of fragment 0, which" in conflict.message
 
     def test_does_not_follow_too_many_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(following, "FOLLOWED_ROWS_MAX", 9)
@@ -392,7 +396,7 @@ class TestCreateIndex:
         assert self.covered(rebased) == [0, 1, 2]
         assert isinstance(rebased, Rebased)
         assert "built on 3 fragments, of which 2 were rewritten" in rebased.note
-        assert "it covers 1 fragments" in rebased.note
+        assert "it covers 1 fragment, and" in rebased.note
 
     def test_of_which_nothing_is_left_is_refused(self) -> None:
         conflict = self.rebased(

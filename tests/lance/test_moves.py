@@ -73,8 +73,7 @@ class TestDoubt:
 
     def test_a_group_without_new_fragments_has_no_row_ids(self) -> None:
         assert (
-            group([listed([5], 1)], []).doubt(trusts_all=True)
-            == "its old fragments had 1 rows, and its new ones have 0"
+            group([listed([5], 1)], []).doubt(trusts_all=True) == "its old fragments had 1 row, and its new ones have 0"
         )
 
 

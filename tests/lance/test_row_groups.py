@@ -274,7 +274,7 @@ class TestContradiction:
     def test_of_a_fragment_that_one_of_them_removes(self) -> None:
         found = group_of(deleting({}, removed=[0], kind=Kind.UPDATE)).contradiction(deleting({0: [1]}))
         assert found is not None
-        assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "row", "that one removed fragment 0")
+        assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "row", "the other one removed fragment 0")
         found = group_of(deleting({}, removed=[0])).contradiction(deleting({}, removed=[0]))
         assert found is not None
         assert "removes fragment 0" in found.message

@@ -255,7 +255,7 @@ class History:
         done = await self._committed(waiting.staged)
         self.told.outcomes[waiting.name, done.status.value.lower()] += 1
         if done.status is Status.COMMITTED and waiting.name != "index" and done.message:
-            self.told.followed += int(done.message.partition(" rows ")[0])
+            self.told.followed += int(done.message.partition(" row")[0])
         if done.status is not Status.COMMITTED:
             assert done.status is Status.RETRYABLE, f"{waiting.name}: {done.status} {done.message}"
             assert self._may_be_refused(waiting), f"{waiting.name} was refused without a reason: {done.message}"

@@ -188,10 +188,11 @@ def what_is_left(transaction: Transaction, theirs: Sequence[Footprint]) -> str |
                 message=f"fragments that index {staged.name!r} was built on were rewritten together with others",
                 rule="ixr",
             )
+        lost, left = len(built & gone), len(covers - gone)
         notes.append(
-            f"index {staged.name!r} was built on {len(built)} fragments, of which {len(built & gone)} were rewritten "
-            f"meanwhile; it covers {len(covers - gone)} fragments, and queries scan the others until the index is "
-            "optimized"
+            f"index {staged.name!r} was built on {len(built)} fragments, of which {lost} "
+            f"{'was' if lost == 1 else 'were'} rewritten meanwhile; it covers "
+            f"{left} fragment{'s' if left > 1 else ''}, and queries scan the others until the index is optimized"
         )
     return "; ".join(notes)
 

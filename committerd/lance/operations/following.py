@@ -66,7 +66,10 @@ def follow_deletions(
     files, both = dict(rest.files), _Rows()
     for id in sorted(now):
         if id not in latest:
-            return RowConflict(message=f"others deleted all rows of fragment {id}, to which rows of it were moved")
+            return RowConflict(
+                message=f"others deleted all rows of fragment {id}, to which rows that this transaction changes had "
+                "been moved"
+            )
         both[id] = now[id] & deleted.get(id, BitMap())
         shrunk = without_rows(
             latest[id],
@@ -116,9 +119,10 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
             return _too_many(rows, "lat")
         moved = moves.moved(deleted, dropped)
         for id, lost in moved.lost.items():
+            missing = "1 row" if len(lost) == 1 else f"{len(lost)} rows"
             return RowConflict(
-                message=f"its new fragments lack {len(lost)} rows of fragment {id} that others deleted meanwhile and "
-                "that it should have copied",
+                message=f"its new fragments lack {missing} of fragment {id}, which it should have copied and others "
+                "deleted meanwhile",
                 rule="lat",
             )
         emptied += (one.id for one in late if one.id not in latest)
@@ -175,8 +179,8 @@ def _followed(
             changed = sorted(id for id in (here & files.keys()) - theirs.removed if theirs.files.get(id) != files[id])
             if changed:
                 return RowConflict(
-                    message=f"version {version} changed columns of fragment {changed[0]}, to which rows of it were "
-                    "moved",
+                    message=f"version {version} changed columns of fragment {changed[0]}, to which rows that this "
+                    "transaction changes had been moved",
                     rule="mov",
                     version=version,
                 )

@@ -103,11 +103,17 @@ class Followed:
     """The versions of the Rewrites, ascending; empty for a Rewrite of ours that took over what others deleted."""
 
     def __str__(self) -> str:
+        rows, them, be, were = (
+            ("1 row", "it", "is", "was") if self.rows == 1 else (f"{self.rows} rows", "them", "are", "were")
+        )
         if not self.versions:
-            return f"{self.rows} rows that others deleted meanwhile are deleted in its new fragments"
-        listed = ", ".join(map(str, self.versions[:_NAMED_MAX]))
-        more = f" and {len(self.versions) - _NAMED_MAX} more" if len(self.versions) > _NAMED_MAX else ""
-        return f"{self.rows} rows were followed to where version {listed}{more} moved them"
+            return f"{rows} that others deleted meanwhile {be} deleted in the new fragments, too"
+        if len(self.versions) == 1:
+            return f"{rows} {were} followed to where version {self.versions[0]} moved {them}"
+        named = [str(one) for one in self.versions]
+        if len(named) > _NAMED_MAX:
+            named[_NAMED_MAX:] = [f"{len(named) - _NAMED_MAX} more"]
+        return f"{rows} {were} followed through versions {', '.join(named[:-1])} and {named[-1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

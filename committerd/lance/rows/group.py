@@ -91,14 +91,14 @@ class RowGroup:
         both, last = dict[int, BitMap](), Kind.DELETE
         for id, one in change.touched.items():
             if id in self._removed:
-                return Contradiction(kind=self._removed[id], rule="row", message=f"that one removed fragment {id}")
+                return Contradiction(kind=self._removed[id], rule="row", message=f"the other one removed fragment {id}")
             here = self._touched.get(id)
             if here is not None and here.rows.intersect(one.rows):
                 both[id], last = here.rows & one.rows, here.kind
         for id in change.removed:
             kind = self._removed.get(id) or (self._touched[id].kind if id in self._touched else None)
             if kind is not None:
-                text = f"it removes fragment {id}, of which that one deleted rows"
+                text = f"this one removes fragment {id}, from which the other one deleted rows"
                 return Contradiction(kind=kind, rule="row", message=text)
         found = clash(both)
         return None if found is None else Contradiction(kind=last, rule="row", message=found.message)

@@ -230,7 +230,7 @@ def _fault(group: Transaction.Rewrite.RewriteGroup, *, has_ids: bool, staged: bo
     copied = sum(one.physical_rows - one.deletion_file.num_deleted_rows for one in group.old_fragments)
     rows = sum(one.physical_rows for one in group.new_fragments)
     if copied != rows:
-        return f"its old fragments had {copied} rows, and its new ones have {rows}"
+        return f"its old fragments had {copied} row{'' if copied == 1 else 's'}, and its new ones have {rows}"
     return ""
 
 
