@@ -195,10 +195,10 @@ def _in_parts(segments: Iterable[Segment]) -> Iterator[Runs]:
 
 def _inside(runs: Runs, ids: Numbers) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """(places of those of the ids, which ascend, that are in one of the runs; the run that has each of these)"""
-    low = np.searchsorted(ids, runs.firsts)
-    run = np.flatnonzero(low < len(ids))
-    run = run[ids[low[run]] < runs.stops[run]]
-    low = low[run]
+    run = np.flatnonzero((runs.firsts <= ids[-1]) & (runs.stops > ids[0]))
+    low = np.searchsorted(ids, runs.firsts[run])
+    some = ids[low] < runs.stops[run]
+    run, low = run[some], low[some]
     count = np.searchsorted(ids, runs.stops[run]) - low
     ends = np.cumsum(count)
     if len(ends) and ends[-1] > len(ids):  # runs overlap: enough of them to find an id twice
