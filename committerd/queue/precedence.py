@@ -74,7 +74,7 @@ class Precedence:
 
         Only for transactions that are no re-executions: these are judged against the table alone.
         """
-        return next((one for one, _ in self._awaited.values() if one.contradicts(contended)), None)
+        return next((one for one, _ in self._awaited.values() if one.conflicts_with(contended)), None)
 
     @property
     def is_idle(self) -> bool:
@@ -178,6 +178,11 @@ class Precedence:
     def _behind(self, contended: Contended, *, before: Iterable[str]) -> str | None:
         """Return the uuid of one that it contradicts, among those that have precedence and those before it."""
         for uuid in reversed(self._awaited):
-            if self._awaited[uuid][0].contradicts(contended):
+            if _conflict(self._awaited[uuid][0], contended):
                 return uuid
-        return next((uuid for uuid in before if self._line[uuid].contended.contradicts(contended)), None)
+        return next((uuid for uuid in before if _conflict(self._line[uuid].contended, contended)), None)
+
+
+def _conflict(one: Contended, other: Contended) -> bool:
+    """Whether one of the two has to be executed again if the other one is committed before it."""
+    return one.conflicts_with(other) or other.conflicts_with(one)

@@ -19,6 +19,7 @@ from committerd_client.reexecution import Reexecution
 from committerd_client.staging.keys import KeyHashes, key_columns
 from committerd_client.staging.transactions import read_table
 from committerd_common.messages import Transaction
+from committerd_common.own_properties import CHANGES
 
 _TASK = "__committerd_task"
 
@@ -168,6 +169,8 @@ def _merged(gathered: Gathered, dataset: Any, again: Reexecution | None) -> Stag
         again=again,
     )
     update = merged.transaction.update
+    if gathered.fragments:
+        merged.transaction.transaction_properties.pop(CHANGES, None)  # it is true of the merge, which only deletes
     if gathered.fragments and not update.new_fragments:
         update.new_fragments.extend(staging.fragment(one) for one in gathered.fragments)
         # The deleted keys too: the batch may not pass an Append of one, or its row would stay.

@@ -12,6 +12,8 @@ from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
 from committerd.lance.conflicts import key_filter as key_filters
+from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.conflicts.grid import Verdict, check
 from committerd.lance.conflicts.key_filter import KeyUnion, key_filter
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows import group as groups
@@ -19,11 +21,14 @@ from committerd.lance.rows.change import RowChange, Touched, require_rows_moved,
 from committerd.lance.rows.deletions import RowConflict, clash, rows_deleted, without_rows
 from committerd.lance.rows.group import RowGroup, either, rebased
 from committerd.lance.transactions.transaction import named_fragments
+from committerd.lance.versions.fragments import file_identity
 from committerd_common.messages import DataFragment, Transaction
+from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 from tests.lance.operations import append, delete, update
 from tests.lance.samples import fragment, generation, manifest, transaction, with_row_ids
 
 READ = manifest(fragment(0), fragment(1, deleted=2), fragment(2))
+FILES_OF_ANY = tuple(map(file_identity, fragment(0).files))
 
 
 def change_of(staged: Transaction) -> RowChange:
@@ -61,8 +66,41 @@ def bloom(*bits: int, size: int = 32, items: int = 8192) -> Transaction.KeyExist
     return made
 
 
-def contradict(one: RowChange, other: RowChange) -> bool:
-    return one.contended().contradicts(other.contended())
+def conflict(one: RowChange, other: RowChange) -> bool:
+    return one.contended().conflicts_with(other.contended())
+
+
+def random_change(rng: random.Random) -> RowChange:
+    """A Delete, or an Update that names its keys, says that it inserts no row, or neither."""
+    made = deleting(
+        {id: rng.sample(range(20), 4) for id in rng.sample(range(4), rng.randint(0, 2))},
+        removed=rng.sample(range(4, 8), rng.randint(0, 1)),
+        kind=rng.choice((Kind.DELETE, Kind.UPDATE, Kind.UPDATE)),
+    )
+    if made.kind is Kind.DELETE:
+        return made
+    return replace(
+        made,
+        keys=key_filter(exact(*rng.sample(range(20), 3))) if rng.random() < 0.6 else None,
+        is_by_key=rng.random() < 0.5,
+        changes=frozenset({rng.randrange(2)}) if rng.random() < 0.5 else None,
+    )
+
+
+def footprint_of(change: RowChange, *, ours: bool) -> Footprint:
+    """The footprint of the transaction that makes this change."""
+    files = dict.fromkeys(change.touched, FILES_OF_ANY)
+    read = dict.fromkeys(change.fragments, FILES_OF_ANY)
+    return Footprint(
+        kind=change.kind,
+        fragments=frozenset(change.fragments),
+        removed=frozenset(change.removed),
+        files=files,
+        files_read=read if ours else None,
+        key_filter=change.keys,
+        is_by_key=change.is_by_key,
+        changed_fields=change.changes,
+    )
 
 
 def group_of(*members: RowChange, keeps_apart: bool = False) -> RowGroup:
@@ -92,7 +130,13 @@ class TestChange:
         change = change_of(staged)
         assert (change.kind, change.keeps_coverage, change.moved) == (Kind.UPDATE, frozenset({1, 2}), 1)
         assert change.keys == key_filter(exact(7))
-        assert change_of(update(fragment(0, deleted=1))).keys is None
+        assert (change.is_by_key, change.changes) == (False, None)
+        staged.transaction_properties[MERGE] = BY_KEY
+        assert change_of(staged).is_by_key
+        plain = update(fragment(0, deleted=1))
+        assert change_of(plain).keys is None
+        plain.transaction_properties[CHANGES] = "1,2"
+        assert change_of(plain).changes == frozenset({1, 2})
 
     def test_with_rows_keeps_the_rest(self) -> None:
         change = change_of(delete(fragment(0, deleted=1), fragment(1, deleted=3)))
@@ -101,28 +145,36 @@ class TestChange:
         assert known.touched[0].read == change.touched[0].read
         assert (change.bytes, known.bytes) == (0, 2)
 
-    def test_contends_with_what_could_not_share_a_version_with_it(self) -> None:
+    def test_conflicts_with_what_the_grid_or_a_group_would_not_let_it_follow(self) -> None:
         rng, found = random.Random(1), list[bool]()
-        for _ in range(500):
-            one, other = (
-                replace(
-                    deleting(
-                        {id: rng.sample(range(20), 4) for id in rng.sample(range(4), rng.randint(0, 2))},
-                        removed=rng.sample(range(4, 8), rng.randint(0, 1)),
-                        kind=Kind.UPDATE,
-                    ),
-                    keys=key_filter(exact(*rng.sample(range(20), 3))),
-                )
-                for _ in range(2)
+        for _ in range(3000):
+            one, other = random_change(rng), random_change(rng)
+            found.append(conflict(one, other))
+            verdict = check(footprint_of(one, ours=True), 1, footprint_of(other, ours=False)).verdict
+            same_row = any(
+                some.rows & other.touched[id].rows for id, some in one.touched.items() if id in other.touched
             )
-            found.append(contradict(one, other))
-            assert found[-1] == contradict(other, one) == (group_of(one).contradiction(other) is not None)
-        assert 100 < sum(found) < 400
-        assert contradict(deleting({}, removed=[1]), deleting({1: [3]}))
-        assert contradict(deleting({1: [3]}), deleting({}, removed=[1]))
-        assert contradict(deleting({}, removed=[1]), deleting({}, removed=[1]))
-        assert not contradict(updating(7), deleting({1: [3]}))
-        assert not contradict(deleting({}, removed=[2]), deleting({1: [3]}))
+            assert found[-1] == (verdict >= Verdict.RETRYABLE or bool(same_row))
+            group = group_of(other)
+            if group.takes(one):
+                assert found[-1] == (group.contradiction(one) is not None)
+        assert 600 < sum(found) < 2400
+
+    def test_conflicts_with_what_removes_the_same_fragment(self) -> None:
+        assert conflict(deleting({}, removed=[1]), deleting({1: [3]}))
+        assert conflict(deleting({1: [3]}), deleting({}, removed=[1]))
+        assert conflict(deleting({}, removed=[1]), deleting({}, removed=[1]))
+        assert not conflict(updating(7), deleting({1: [3]}))
+        assert not conflict(deleting({}, removed=[2]), deleting({1: [3]}))
+
+    def test_conflicts_with_what_may_have_brought_one_of_its_keys(self) -> None:
+        by_key = replace(updating(7), is_by_key=True)
+        plain = deleting({1: [3]}, kind=Kind.UPDATE)
+        assert conflict(by_key, plain)
+        assert not conflict(plain, by_key)
+        assert not conflict(by_key, replace(plain, changes=frozenset({1})))
+        assert conflict(by_key, replace(plain, changes=frozenset({0}))), "it changes the key column"
+        assert conflict(updating(7), replace(plain, changes=frozenset({1}))), "it may depend on rows with other keys"
 
     def test_what_it_contends_for_counts_all_its_memory(self) -> None:
         assert deleting({1: [3, 4], 2: [5]}).contended().bytes > deleting({1: [3, 4]}).contended().bytes > 100
@@ -377,6 +429,20 @@ class TestTransaction:
         group = group_of(change_of(staged))
         made = group.transaction([staged], group.recorded(READ, {}, latest_version=5, file_ids=count()))
         assert not made.update.HasField("inserted_rows")
+
+    def test_says_that_it_inserts_no_row_if_all_members_do(self) -> None:
+        staged = [update(fragment(at, deleted=1)) for at in (0, 2)]
+        for one, changes in zip(staged, ("1,3", "2,3"), strict=True):
+            one.transaction_properties[CHANGES] = changes
+        silent = update(fragment(1, deleted=3))
+        for members, expected in (
+            ([*staged, delete(removed=(1,))], {CHANGES: "1,2,3"}),
+            ([*staged, silent], {}),
+            ([delete(removed=(1,)), delete(fragment(0, deleted=1))], {}),
+        ):
+            group = group_of(*map(change_of, members))
+            made = group.transaction(members, group.recorded(READ, {}, latest_version=5, file_ids=count()))
+            assert dict(made.transaction_properties) == expected
 
     def test_of_one_member_is_its_own(self) -> None:
         for staged in (delete(fragment(0, deleted=1), removed=(1,)), update(fragment(0, deleted=1))):

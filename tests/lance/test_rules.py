@@ -11,7 +11,7 @@ from committerd.lance.conflicts.key_filter import encoded_keys
 from committerd.lance.format.kind import Kind
 from committerd.lance.transactions.transaction import footprint_of_ours, footprint_of_theirs
 from committerd_common.messages import Transaction
-from committerd_common.own_properties import BY_KEY, KEYS, MERGE
+from committerd_common.own_properties import BY_KEY, CHANGES, KEYS, MERGE
 from tests.lance import samples
 from tests.lance.operations import (
     DELETES_OF_0,
@@ -93,6 +93,27 @@ class TestInsertedKeys:
 
     def test_over_an_update_without_filter(self) -> None:
         assert verdict(self.inserting(1), update(fragment(1, deleted=1))) is R
+
+    def test_over_an_update_that_inserts_no_row(self) -> None:
+        def changing(fields: str) -> Transaction:
+            made = update(fragment(1, deleted=1))
+            made.transaction_properties[CHANGES] = fields
+            return made
+
+        by_key = self.inserting(1, 2)
+        by_key.transaction_properties[MERGE] = BY_KEY
+        assert verdict(by_key, changing("1,2")) is C
+        assert verdict(by_key, changing("")) is C
+        assert verdict(by_key, changing("0,1")) is R, "it may have given a row one of the keys"
+        assert verdict(by_key, changing("of another writer")) is R
+        assert verdict(self.inserting(1, 2), changing("1,2")) is R, "it may depend on rows with other keys"
+        named = self.inserting(2, 3)
+        named.transaction_properties[CHANGES] = ""
+        assert verdict(by_key, named) is R, "the keys that it names count"
+        on_the_same_row = update(fragment(0, deleted=1))
+        on_the_same_row.transaction_properties[CHANGES] = "1"
+        by_key.update.removed_fragment_ids.append(0)
+        assert verdict(by_key, on_the_same_row) is R
 
     def test_an_update_without_filter_over_one_with(self) -> None:
         assert verdict(update(fragment(1, deleted=1)), self.inserting(1)) is C

@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
-from committerd.lance.conflicts.key_filter import KEYS_MAX, encoded_keys
+from committerd.lance.conflicts.key_filter import CHANGED_FIELDS_MAX, KEYS_MAX, encoded_keys
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
@@ -30,7 +30,7 @@ from committerd_common.messages import (
     MergedGeneration,
     Transaction,
 )
-from committerd_common.own_properties import BY_KEY, EMPTIED, IN_ORDER, KEYS, MERGE, ROWS
+from committerd_common.own_properties import BY_KEY, CHANGES, EMPTIED, IN_ORDER, KEYS, MERGE, ROWS
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, replacement, rewrite, update
 from tests.lance.samples import fragment, index, transaction, updates
@@ -149,6 +149,11 @@ def keys_of(count: int) -> Transaction.KeyExistenceFilter:
         naming(encoded_keys(keys_of(KEYS_MAX + 1))),
         transaction(rewrite=Transaction.Rewrite(), transaction_properties={EMPTIED: "1"}),
         transaction(update=Transaction.Update(), transaction_properties={MERGE: ""}),
+        *(
+            transaction(update=Transaction.Update(), transaction_properties={CHANGES: text})
+            for text in ("-1", "1,", "1, 2", "x", "1234567890", "\u0661", ",".join(["1"] * (CHANGED_FIELDS_MAX + 1)))
+        ),
+        transaction(delete=Transaction.Delete(), transaction_properties={CHANGES: ""}),
         config(config_updates=updates({"committerd.x": None})),
         config(table_metadata_updates=updates({"committerd.position": "{}"})),
         config(schema_metadata_updates=updates({"committerd.x": "1"})),
@@ -163,6 +168,8 @@ def test_keys_of_the_queue_are_reserved(staged: Transaction) -> None:
     [
         transaction(rewrite=Transaction.Rewrite(), transaction_properties={ROWS: IN_ORDER}),
         transaction(update=Transaction.Update(), transaction_properties={MERGE: BY_KEY}),
+        transaction(update=Transaction.Update(), transaction_properties={CHANGES: ""}),
+        transaction(update=Transaction.Update(), transaction_properties={CHANGES: "0,123456789"}),
         naming(encoded_keys(keys_of(KEYS_MAX))),
     ],
 )

@@ -17,8 +17,10 @@ from lance.fragment import write_fragments
 from committerd.lance.conflicts.key_filter import key_filter
 from committerd.queue.outcomes import Status
 from committerd_client import Staged, staging
+from committerd_client.headers import StagedChange
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.keys import KeyHashes
+from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 from tests.producers import staging_oracle
 from tests.producers.direct_commit import commit
 
@@ -247,6 +249,44 @@ async def test_an_upsert_passes_an_append_of_other_keys_that_names_them(uri: str
     assert (await commit(uri, passing)).status is Status.COMMITTED
     assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2, 3, 7, 8, 9]
     assert lance.dataset(uri).count_rows("id = 1 and text = 'new'") == 1
+
+
+def changing(*ids: int) -> Callable[[lance.LanceDataset], StagedChange]:
+    return lambda base: staging.merge_insert(base, rows(*ids, text="x"), on="id", when_not_matched_insert_all=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "passes"),
+    [
+        (lambda base: staging.update(base, {"text": "'x'"}, "id < 3"), True),
+        (lambda base: staging.update(base, {"id": "id + 6", "text": "'x'"}, "id < 3"), False),
+        (lambda base: staging.update(base, {"text": "'x'"}, "id = 3"), False),
+        (changing(1, 2), True),
+        (changing(3), False),
+    ],
+    ids=["update", "update of keys", "update of the same row", "merge", "merge of the same row"],
+)
+async def test_an_upsert_passes_changes_of_other_rows_that_bring_no_key(
+    uri: str, change: Callable[[lance.LanceDataset], StagedChange], passes: bool
+) -> None:
+    base = lance.dataset(uri)
+    upsert = staging.merge_insert(base, rows(3, 7), on="id")
+    by_source = staging.merge_insert(base, rows(7), on="id", when_not_matched_by_source_delete="text = 'x'")
+    assert (await commit(uri, change(base))).status is Status.COMMITTED
+    assert (await commit(uri, by_source)).status is Status.RETRYABLE
+    assert ((await commit(uri, upsert)).status is Status.COMMITTED) is passes
+    if passes:
+        found = lance.dataset(uri).to_table().to_pylist()
+        assert sorted((one["id"], one["text"]) for one in found) == [(1, "x"), (2, "x"), (3, "new"), (7, "new")]
+
+
+def test_what_changes_a_struct_names_all_its_fields(tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "s": [{"a": 1, "b": {"c": 2}}], "z": [3]})
+    base = lance.write_dataset(table, tmp_path)
+    staged = staging.update(base, {"z": "z + 1"})
+    assert staged.transaction.transaction_properties == {CHANGES: "5"}
+    merge = staging.merge_insert(base, table, on="id", when_not_matched_insert_all=False)
+    assert merge.transaction.transaction_properties == {CHANGES: "1,2,3,4,5", MERGE: BY_KEY}
 
 
 def test_keys_of_parts_are_joined(uri: str) -> None:

@@ -22,12 +22,22 @@ from committerd.queue.precedence import (
 )
 
 
-def change(rows: Mapping[int, Sequence[int]] | None = None, *, keys: Sequence[int] = ()) -> Contended:
-    """What an upsert contends for that changes these rows, by fragment, and inserts keys with these hashes."""
+def change(
+    rows: Mapping[int, Sequence[int]] | None = None,
+    *,
+    keys: Sequence[int] = (),
+    changes: frozenset[int] | None = frozenset({1}),
+) -> Contended:
+    """What an upsert contends for that changes these rows, by fragment, and inserts keys with these hashes.
+
+    `changes`: the fields that an Update without keys changes; None = it may insert rows.
+    """
     return RowChange(
         kind=Kind.UPDATE,
         touched={id: Touched(rows=BitMap(some)) for id, some in (rows or {}).items()},
         keys=KeyFilter(field_ids=(0,), exact=frozenset(keys)) if keys else None,
+        is_by_key=bool(keys),
+        changes=None if keys else changes,
     ).contended()
 
 
@@ -54,6 +64,19 @@ def test_the_first_one_is_told_at_once_and_goes_before_all_that_contradict_it() 
     assert precedence.settled(["another", "a"]) == 1
     assert precedence.contradicted(ROW) is None
     assert precedence.seconds_until(10.5) is None
+
+
+def test_an_update_that_may_insert_any_key_waits_for_an_upsert_and_not_the_other_way_round() -> None:
+    upsert, other = change({0: [7]}, keys=[5]), change({1: [9]}, changes=None)
+    precedence = Precedence(2.0)
+    assert not refuse(precedence, "upsert", upsert)
+    assert precedence.contradicted(other) == upsert
+    assert precedence.contradicted(change({1: [9]})) is None, "it inserts no row"
+    assert refuse(precedence, "other", other), "executed again at once, it could be committed before the upsert"
+    precedence = Precedence(2.0)
+    assert not refuse(precedence, "other", other)
+    assert precedence.contradicted(upsert) is None
+    assert refuse(precedence, "upsert", upsert), "the other one may be committed while it is executed"
 
 
 def test_those_that_contradict_each_other_are_told_one_after_the_other() -> None:
@@ -175,13 +198,13 @@ def test_a_turn_in_which_nobody_has_left_compares_nothing(monkeypatch: pytest.Mo
         refuse(precedence, f"later {number}", change({0: [1], 100 + number: [1], 101 + number: [1]}))
     compared = 0
 
-    def contradicts(self: Contended, other: Contended) -> bool:
+    def conflicts_with(self: Contended, other: Contended) -> bool:
         nonlocal compared
         compared += 1
         return real(self, other)
 
-    real = Contended.contradicts
-    monkeypatch.setattr(Contended, "contradicts", contradicts)
+    real = Contended.conflicts_with
+    monkeypatch.setattr(Contended, "conflicts_with", conflicts_with)
     assert precedence.due(10.0) == []
     assert compared == 0
     assert precedence.settled(["first 0"]) == 1
@@ -217,7 +240,7 @@ def test_each_is_told_once_and_is_executed_twice_at_most(seed: int) -> None:
         for one in sorted((one for one in under_way if one[0] <= now), key=lambda one: one[0]):
             under_way.remove(one)
             _, began, uuid, what, attempt, retry_of = one
-            lost = any(at > began and version.contradicts(what) for at, version in versions)
+            lost = any(at > began and what.conflicts_with(version) for at, version in versions)
             lost = lost or (not retry_of and precedence.contradicted(what) is not None)
             precedence.settled([retry_of])
             if not lost:

@@ -93,8 +93,8 @@ class History:
         """By id, the version that last inserted, updated or deleted the row."""
         self.moved: dict[int, int] = {}
         """By fragment, the version that rewrote it."""
-        self.updated = 0
-        """The last version that may have inserted any key."""
+        self.unnamed = 0
+        """The last version that inserted rows without naming their keys."""
         self.index_made = 0
         """The version that last made an index."""
         self.misread: set[str] = set()
@@ -272,7 +272,7 @@ class History:
         since = (*map(self.changed.get, waiting.touched), *map(self.moved.get, waiting.fragments))
         if waiting.name == "compact" and self.index_made > waiting.read:
             return True  # it may cover what is compacted
-        if waiting.name == "upsert" and self.updated > waiting.read:
+        if waiting.name == "upsert" and self.unnamed > waiting.read:
             return True
         return any(version is not None and version > waiting.read for version in since)
 
@@ -295,8 +295,8 @@ class History:
         self.moved |= dict.fromkeys(waiting.fragments, version)
         if waiting.name == "index":
             self.index_made = version
-        if waiting.name in ("update", "append without keys"):
-            self.updated = version
+        if waiting.name == "append without keys":
+            self.unnamed = version
 
 
 def _difference(found: dict[int, Row], wanted: dict[int, Row]) -> str:

@@ -107,6 +107,8 @@ class Footprint:
     """The keys that an Update may insert, or those of the rows of an Append; None if they are not known."""
     is_by_key: bool = False
     """Whether it is an Update that depends on no other rows than those with the keys of `key_filter`."""
+    changed_fields: frozenset[int] | None = None
+    """The fields whose values an Update changes that inserts no row; None if it may insert one, or does not say."""
     bases: tuple[BaseFootprint, ...] = ()
 
     @property
@@ -141,6 +143,7 @@ def size_of(touched: Footprint) -> int:
         + len(touched.schema_fields)
         + len(touched.rewritten_indices)
         + len(touched.metadata_fields)
+        + len(touched.changed_fields or ())
         + sum(map(len, touched.groups))
         + sum(map(len, touched.replaced.values()))
         + sum(len(index.fields) + len(index.fragments or ()) for index in touched.new_indices)

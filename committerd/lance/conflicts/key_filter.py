@@ -6,12 +6,14 @@ negatives.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import DecodeError, Transaction
-from committerd_common.own_properties import KEYS
+from committerd_common.own_properties import CHANGES, KEYS
 
 # Lance: transaction.proto, BloomFilter: the defaults of unset numbers.
 NUMBER_OF_ITEMS_DEFAULT = 8192
@@ -20,6 +22,10 @@ _SAME_PROBABILITY = 2.220446049250313e-16
 
 KEYS_MAX = 100_000
 """Most hashes in the exact filter of several transactions: about 1 MB in the version that they make."""
+
+CHANGED_FIELDS_MAX = 10_000
+"""Most fields that an Update may say that it changes."""
+_FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +129,52 @@ def appended_keys(transaction: Transaction) -> KeyFilter | None:
 def encoded_keys(message: Transaction.KeyExistenceFilter) -> str:
     """A value of the property `committerd.keys`."""
     return b64encode(message.SerializeToString(deterministic=True)).decode()
+
+
+def changed_fields(transaction: Transaction) -> frozenset[int] | None:
+    """The fields whose values an Update changes, if it says so (property `committerd.changes`), and with it that it
+    inserts no row; None if it does not say.
+
+    Raises `MalformedError` if the property holds anything but at most `CHANGED_FIELDS_MAX` numbers.
+    """
+    text = transaction.transaction_properties.get(CHANGES)
+    if text is None:
+        return None
+    if text.count(",") >= CHANGED_FIELDS_MAX or not _FIELD_IDS.fullmatch(text):
+        raise MalformedError(f"it must be at most {CHANGED_FIELDS_MAX} field ids, separated by commas")
+    return frozenset(map(int, filter(None, text.split(","))))
+
+
+def changes_together(updates: Iterable[Transaction]) -> str | None:
+    """The property `committerd.changes` of several Updates as one; None if one of them may insert a row."""
+    together = set[int]()
+    for one in updates:
+        fields = changed_fields(one)
+        if fields is None:
+            return None
+        together |= fields
+    return encoded_changes(together) if len(together) <= CHANGED_FIELDS_MAX else None
+
+
+def encoded_changes(fields: Iterable[int]) -> str:
+    """A value of the property `committerd.changes`."""
+    return ",".join(map(str, sorted(fields)))
+
+
+def may_bring_a_key(
+    keys: KeyFilter | None, *, is_by_key: bool, other: KeyFilter | None, changes: frozenset[int] | None
+) -> bool:
+    """Whether another Update may have inserted one of the keys that an Update inserts.
+
+    `is_by_key`: whether the Update depends on no other rows than those with its keys. `other`, `changes`: the keys that
+    the other one inserts, and the fields that it changes if it inserts no row; None = it does not say. One that inserts
+    no row and leaves the key columns as they are brings no key.
+    """
+    if keys is None:
+        return False
+    if other is not None:
+        return keys.may_share_a_key(other)
+    return changes is None or not is_by_key or not changes.isdisjoint(keys.field_ids)
 
 
 def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from pyroaring import FrozenBitMap
 
 from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
+from committerd.lance.conflicts.key_filter import may_bring_a_key
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from committerd.lance.format.kind import Kind
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, covers_any
@@ -121,11 +122,14 @@ def row(ours: Footprint, theirs: Footprint) -> Verdict:
 def upd(ours: Footprint, theirs: Footprint) -> Verdict:
     """Update over Update: retry when both may have inserted the same key; otherwise the worse of `wal` and `row`.
 
-    Lance: conflict_resolver.rs, check_update_txn. Lance applies `wal` to an UpdateMemWalState only; that two Updates
-    must not merge the same MemWAL generation is committerd's own rule.
+    One that names no keys may have inserted any, unless it says that it inserts no row (property `committerd.changes`),
+    changes no key column, and ours depends on the rows with its own keys alone (`committerd.merge`). The properties are
+    committerd's own; without them this is the rule of Lance: conflict_resolver.rs, check_update_txn. Lance applies
+    `wal` to an UpdateMemWalState only; that two Updates must not merge the same MemWAL generation is committerd's own
+    rule.
     """
-    if ours.key_filter is not None and (
-        theirs.key_filter is None or ours.key_filter.may_share_a_key(theirs.key_filter)
+    if may_bring_a_key(
+        ours.key_filter, is_by_key=ours.is_by_key, other=theirs.key_filter, changes=theirs.changed_fields
     ):
         return Verdict.RETRYABLE
     return max(wal(ours, theirs), row(ours, theirs))

@@ -11,7 +11,7 @@ from itertools import islice
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import require_property
 from committerd.lance.conflicts.footprint import Footprint
-from committerd.lance.conflicts.key_filter import key_filter
+from committerd.lance.conflicts.key_filter import changed_fields, key_filter
 from committerd.lance.format.fragment_list import NO_FRAGMENTS
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -47,8 +47,9 @@ from committerd.lance.versions.lineage import (
     updated_offsets,
 )
 from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
+from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
-from committerd_common.own_properties import BY_KEY, MERGE
+from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -70,6 +71,8 @@ def _named_fragments(transaction: Transaction) -> list[int]:
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
     update = transaction.update
     require_property(transaction, MERGE, {BY_KEY})
+    with blamed(f"property {CHANGES}", code="reserved_key", staged=True):
+        changed_fields(transaction)
     require_regions(update.merged_generations)
     probability = update.inserted_rows.bloom.probability
     if not 0 <= probability <= 1:
@@ -98,7 +101,15 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
         generations=touched_generations(update.merged_generations),
         key_filter=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
         is_by_key=transaction.transaction_properties.get(MERGE) == BY_KEY,
+        changed_fields=_changed_fields(transaction),
     )
+
+
+def _changed_fields(transaction: Transaction) -> frozenset[int] | None:
+    try:
+        return changed_fields(transaction)
+    except MalformedError:
+        return None  # another writer's: what it says is not understood
 
 
 def _footprint_of_ours(
@@ -186,7 +197,7 @@ UPDATE = Operation(
     staged_files=_staged_files,
     new_files=_new_files,
     named_fragments=_named_fragments,
-    own_properties=frozenset({MERGE}),
+    own_properties=frozenset({CHANGES, MERGE}),
     validate=_validate,
     validate_on=_validate_on,
     excerpt=_excerpt,

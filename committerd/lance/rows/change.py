@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
-from committerd.lance.conflicts.key_filter import KeyFilter, key_filter
+from committerd.lance.conflicts.key_filter import KeyFilter, changed_fields, key_filter, may_bring_a_key
 from committerd.lance.format.kind import Kind
 from committerd.lance.versions.fragments import file_identity
 from committerd.lance.versions.lineage import require_moved_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
+from committerd_common.own_properties import BY_KEY, MERGE
 
 _ROW_BYTES = 2
 """Memory of a row in a bitmap, at most on average: in a run, or in a dense bitmap, it takes less."""
@@ -44,6 +45,10 @@ class RowChange:
     """The ids of the fragments that it removes, because it deletes all their rows."""
     keys: KeyFilter | None = None
     """The keys that it inserts; None = it does not say."""
+    is_by_key: bool = False
+    """Whether it depends on no other rows than those with its keys."""
+    changes: frozenset[int] | None = None
+    """The fields whose values an Update changes that inserts no row; None if it may insert one, or does not say."""
     keeps_coverage: frozenset[int] | None = None
     """The fields whose indices do not cover the rows that it moves (`fields_for_preserving_frag_bitmap`); None for a
     Delete.
@@ -72,7 +77,15 @@ class RowChange:
         size = self.bytes + _FRAGMENT_BYTES * (len(rows) + len(self.removed))
         if self.keys is not None:
             size += len(self.keys.bloom) + _HASH_BYTES * len(self.keys.exact or ())
-        return Contended(kind=self.kind, rows=rows, removed=frozenset(self.removed), keys=self.keys, bytes=size)
+        return Contended(
+            kind=self.kind,
+            rows=rows,
+            removed=frozenset(self.removed),
+            keys=self.keys,
+            is_by_key=self.is_by_key,
+            changes=self.changes,
+            bytes=size + _HASH_BYTES * len(self.changes or ()),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +98,21 @@ class Contended:
     removed: frozenset[int]
     """The ids of the fragments that it removes."""
     keys: KeyFilter | None
+    """As in `RowChange`, as the next two."""
+    is_by_key: bool
+    changes: frozenset[int] | None
     bytes: int
     """The estimated memory of all this."""
 
-    def contradicts(self, other: Contended) -> bool:
-        """Whether both delete the same row, or may insert the same key, so that one has to be executed again.
+    def conflicts_with(self, other: Contended) -> bool:
+        """Whether this transaction has to be executed again if the other one is committed before it.
 
-        Rows are compared by where they were at each one's read version: a row that a Rewrite moved in between is taken
-        for another one.
+        This is what the conflict grid says of two Deletes or row-rewriting Updates, but for rows: these are compared by
+        where they were at each one's read version, so a row that a Rewrite moved in between is taken for another one.
         """
-        if self.keys is not None and other.keys is not None and self.keys.may_share_a_key(other.keys):
+        if other.kind is Kind.UPDATE and may_bring_a_key(
+            self.keys, is_by_key=self.is_by_key, other=other.keys, changes=other.changes
+        ):
             return True
         one, many = sorted((self, other), key=lambda some: len(some.rows) + len(some.removed))
         if any(id in many.removed or id in many.rows for id in one.removed):
@@ -125,6 +143,8 @@ def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | N
             kind=Kind.UPDATE,
             removed=tuple(update.removed_fragment_ids),
             keys=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
+            is_by_key=transaction.transaction_properties.get(MERGE) == BY_KEY,
+            changes=changed_fields(transaction),
             keeps_coverage=frozenset(update.fields_for_preserving_frag_bitmap),
             moved=len(update.new_fragments),
         )

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
-from committerd.lance.conflicts.key_filter import KeyUnion
+from committerd.lance.conflicts.key_filter import KeyUnion, changes_together
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowChange, Touched
 from committerd.lance.rows.deletions import clash, without_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
+from committerd_common.own_properties import CHANGES
 
 PREDICATE_CHARS_MAX = 10_000
 """Most characters of the predicates that a Delete of several members records."""
@@ -191,6 +192,9 @@ class RowGroup:
         update.fields_for_preserving_frag_bitmap.extend(sorted(self._update.keeps_coverage or ()))
         if self._keys is not None:
             update.inserted_rows.CopyFrom(self._keys.message())
+        changes = changes_together([one for one in members if one.HasField("update")])
+        if changes is not None:
+            made.transaction_properties[CHANGES] = changes
         return made
 
 

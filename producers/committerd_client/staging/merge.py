@@ -20,7 +20,7 @@ from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import Transaction
-from committerd_common.own_properties import BY_KEY, MERGE
+from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 
 if TYPE_CHECKING:
     import lance
@@ -81,7 +81,8 @@ def merge_insert(
 
     A merge that may insert names its keys (`keys.py`). Of two merges that insert the same key, the second is RETRYABLE;
     so is a merge after an Append. But a merge that has no clause for rows that are not in the source passes an Append
-    that names its keys (`append(keys=...)`), if they are others. A merge with more than `keys_max` keys conflicts with
+    that names its keys (`append(keys=...)`), if they are others, and an `update` or a merge that inserts nothing, if it
+    changes other rows and no key column. A merge with more than `keys_max` keys conflicts with
     every other merge that may insert.
 
     `again`: the argument of a `reexecute` callback. If rows were appended since the same merge was executed, its
@@ -123,6 +124,9 @@ def merge_insert(
     transaction = table.transaction(uuid, properties)
     if not when_not_matched_by_source_delete:
         transaction.transaction_properties[MERGE] = BY_KEY
+    if not when_not_matched_insert_all:
+        changed = set(source.schema.names).difference(names) if when_matched_update_all else ()
+        transaction.transaction_properties[CHANGES] = ",".join(map(str, table.ids_of(changed)))
     staged = _found_before(merge, dataset, transaction, again)
     if staged is None:
         searched = dataset if cache is None else cache.narrowed(dataset, table, _searched_keys(merge))

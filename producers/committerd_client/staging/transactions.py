@@ -105,6 +105,14 @@ class ReadTable:
                 return one
         raise self.no_column(name)
 
+    def ids_of(self, names: Collection[str]) -> list[int]:
+        """The ids of these top-level columns, and of all fields nested in them, ascending."""
+        ids = {one.id for one in self.top_fields if one.name in names}
+        for one in self.manifest.fields:  # each after its parent
+            if one.parent_id in ids:
+                ids.add(one.id)
+        return sorted(ids)
+
     def no_column(self, name: str) -> StagingError:
         """The error for a column that the table does not have."""
         has = [one.name for one in self.top_fields]
