@@ -17,5 +17,7 @@ BY_KEY = "by-key"
 """Value of `MERGE`: on nothing of the table but the rows with the keys of its source."""
 CHANGES = "committerd.changes"
 """On an Update that inserts no row: the ids of the fields whose values it changes, separated by commas."""
+CHANGES_MAX = 10_000
+"""Most fields that `CHANGES` may name."""
 EMPTIED = "committerd.emptied"
 """Set by the committer on a Rewrite: ids of old fragments, separated by commas, that lost all rows before it."""

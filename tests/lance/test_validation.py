@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
-from committerd.lance.conflicts.key_filter import CHANGED_FIELDS_MAX, KEYS_MAX, encoded_keys
+from committerd.lance.conflicts.key_filter import KEYS_MAX, encoded_keys
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
@@ -30,7 +30,7 @@ from committerd_common.messages import (
     MergedGeneration,
     Transaction,
 )
-from committerd_common.own_properties import BY_KEY, CHANGES, EMPTIED, IN_ORDER, KEYS, MERGE, ROWS
+from committerd_common.own_properties import BY_KEY, CHANGES, CHANGES_MAX, EMPTIED, IN_ORDER, KEYS, MERGE, ROWS
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, replacement, rewrite, update
 from tests.lance.samples import fragment, index, transaction, updates
@@ -151,7 +151,7 @@ def keys_of(count: int) -> Transaction.KeyExistenceFilter:
         transaction(update=Transaction.Update(), transaction_properties={MERGE: ""}),
         *(
             transaction(update=Transaction.Update(), transaction_properties={CHANGES: text})
-            for text in ("-1", "1,", "1, 2", "x", "1234567890", "\u0661", ",".join(["1"] * (CHANGED_FIELDS_MAX + 1)))
+            for text in ("-1", "1,", "1, 2", "x", "1234567890", "\u0661", ",".join(["1"] * (CHANGES_MAX + 1)))
         ),
         transaction(delete=Transaction.Delete(), transaction_properties={CHANGES: ""}),
         config(config_updates=updates({"committerd.x": None})),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import DecodeError, Transaction
-from committerd_common.own_properties import CHANGES, KEYS
+from committerd_common.own_properties import CHANGES, CHANGES_MAX, KEYS
 
 # Lance: transaction.proto, BloomFilter: the defaults of unset numbers.
 NUMBER_OF_ITEMS_DEFAULT = 8192
@@ -23,8 +23,6 @@ _SAME_PROBABILITY = 2.220446049250313e-16
 KEYS_MAX = 100_000
 """Most hashes in the exact filter of several transactions: about 1 MB in the version that they make."""
 
-CHANGED_FIELDS_MAX = 10_000
-"""Most fields that an Update may say that it changes."""
 _FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 
 
@@ -135,13 +133,13 @@ def changed_fields(transaction: Transaction) -> frozenset[int] | None:
     """The fields whose values an Update changes, if it says so (property `committerd.changes`), and with it that it
     inserts no row; None if it does not say.
 
-    Raises `MalformedError` if the property holds anything but at most `CHANGED_FIELDS_MAX` numbers.
+    Raises `MalformedError` if the property holds anything but at most `CHANGES_MAX` numbers.
     """
     text = transaction.transaction_properties.get(CHANGES)
     if text is None:
         return None
-    if text.count(",") >= CHANGED_FIELDS_MAX or not _FIELD_IDS.fullmatch(text):
-        raise MalformedError(f"it must be at most {CHANGED_FIELDS_MAX} field ids, separated by commas")
+    if text.count(",") >= CHANGES_MAX or not _FIELD_IDS.fullmatch(text):
+        raise MalformedError(f"it must be at most {CHANGES_MAX} field ids, separated by commas")
     return frozenset(map(int, filter(None, text.split(","))))
 
 
@@ -153,7 +151,7 @@ def changes_together(updates: Iterable[Transaction]) -> str | None:
         if fields is None:
             return None
         together |= fields
-    return encoded_changes(together) if len(together) <= CHANGED_FIELDS_MAX else None
+    return encoded_changes(together) if len(together) <= CHANGES_MAX else None
 
 
 def encoded_changes(fields: Iterable[int]) -> str:

@@ -20,7 +20,7 @@ from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import Transaction
-from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
+from committerd_common.own_properties import BY_KEY, MERGE
 
 if TYPE_CHECKING:
     import lance
@@ -125,8 +125,8 @@ def merge_insert(
     if not when_not_matched_by_source_delete:
         transaction.transaction_properties[MERGE] = BY_KEY
     if not when_not_matched_insert_all:
-        changed = set(source.schema.names).difference(names) if when_matched_update_all else ()
-        transaction.transaction_properties[CHANGES] = ",".join(map(str, table.ids_of(changed)))
+        changed = set(source.schema.names).difference(names) if when_matched_update_all else set[str]()
+        table.note_changes(transaction, changed)
     staged = _found_before(merge, dataset, transaction, again)
     if staged is None:
         searched = dataset if cache is None else cache.narrowed(dataset, table, _searched_keys(merge))

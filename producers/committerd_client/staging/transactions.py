@@ -13,6 +13,7 @@ from committerd_client import arguments
 from committerd_client.headers import Staged, StagedChange
 from committerd_client.staging.errors import StagingError
 from committerd_common.messages import DataFragment, Field, Manifest, PackedManifest, Transaction
+from committerd_common.own_properties import CHANGES, CHANGES_MAX
 from committerd_common.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:
@@ -105,13 +106,14 @@ class ReadTable:
                 return one
         raise self.no_column(name)
 
-    def ids_of(self, names: Collection[str]) -> list[int]:
-        """The ids of these top-level columns, and of all fields nested in them, ascending."""
+    def note_changes(self, transaction: Transaction, names: Collection[str]) -> None:
+        """Note in an Update that it inserts no row, and changes the values of these top-level columns alone."""
         ids = {one.id for one in self.top_fields if one.name in names}
         for one in self.manifest.fields:  # each after its parent
             if one.parent_id in ids:
                 ids.add(one.id)
-        return sorted(ids)
+        if len(ids) <= CHANGES_MAX:
+            transaction.transaction_properties[CHANGES] = ",".join(map(str, sorted(ids)))
 
     def no_column(self, name: str) -> StagingError:
         """The error for a column that the table does not have."""

@@ -19,7 +19,6 @@ from committerd_client.staging.key_cache import KeyCache
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import DataFragment, Transaction
-from committerd_common.own_properties import CHANGES
 from committerd_common.row_ids import RowIds, encode_row_ids
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def update(
     if where is not None:
         arguments.predicate(where, "update")
     transaction = table.transaction(uuid, properties)
-    transaction.transaction_properties[CHANGES] = ",".join(map(str, table.ids_of(updates.keys())))
+    table.note_changes(transaction, updates.keys())
     changed_fields = sorted(table.column(name).id for name in updates)
     read = _Read()
     searched = dataset
