@@ -36,6 +36,7 @@ from committerd.maintenance import report
 from committerd.maintenance.files import File, Why, why
 from committerd.maintenance.lists import Going, Lists
 from committerd.maintenance.report import Report
+from committerd.maintenance.staged import StagedReader
 from committerd.maintenance.survey import (
     Survey,
     detached_manifests,
@@ -88,6 +89,8 @@ class Policy:
     reclaim_ms: int
     republish_max: int
     """Most outcomes that a committer publishes again when its group has no offset."""
+    transaction_bytes_max: int
+    """Most bytes of a staged transaction that a committer takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +180,7 @@ class Cleaning:
         self._store = table.store
         self._topic = topic
         self._policy = policy
+        self._reader = StagedReader(store=table.store, bytes_max=policy.transaction_bytes_max)
         self._wall_clock = wall_clock
         self._note = note
         self._progress = progress
@@ -205,7 +209,7 @@ class Cleaning:
         lately_ms = now_ms - self._policy.reclaim_ms
         read = partial(survey, self._table, manifests, lists, now_ms=now_ms, refused_after_ms=lately_ms)
         found = await read()
-        wanted, self._read_to = await waiting(self._topic, self._table.store, found.position, lists.keep)
+        wanted, self._read_to = await waiting(self._topic, self._reader, found.position, lists.keep)
         try:
             facts = await require_start(self._topic, found.position, published)
         except RefusedToRun as error:
@@ -221,8 +225,8 @@ class Cleaning:
         for key in [*(self._manifest(one) for one in choice.kept if one <= above), *detached]:
             lists.keep(await named_by_version(self._table, key))
         if found.refused:
-            await keep_named_at(self._topic, self._table.store, found.refused, lists.keep)
-        await keep_named_in_letters(self._topic, self._table.store, lately_ms, lists.keep)
+            await keep_named_at(self._topic, self._reader, found.refused, lists.keep)
+        await keep_named_in_letters(self._topic, self._reader, lately_ms, lists.keep)
         await self._read_promises()
         await to_thread.run_sync(partial(lists.decide, partial(why, before_ms=lately_ms), removable, above=above))
         return Found(
@@ -246,7 +250,7 @@ class Cleaning:
             await require_start(self._topic, position, published)
         except RefusedToRun:
             position = None  # it may not be about this topic
-        return (await waiting(self._topic, self._table.store, position, lambda _: None))[0].indices
+        return (await waiting(self._topic, self._reader, position, lambda _: None))[0].indices
 
     async def clean(
         self,
@@ -350,7 +354,9 @@ class Cleaning:
         """Let stay what newer records, tags, branches and versions need."""
         store, lists = self._table.store, self._lists
         assert self._identity is not None
-        staged, self._read_to = await staged_since(self._topic, store, self._read_to, self._identity, keep=lists.keep)
+        staged, self._read_to = await staged_since(
+            self._topic, self._reader, self._read_to, self._identity, keep=lists.keep
+        )
         names = await references(store)
         stay = {*map(self._manifest, names.tagged | names.branched)} & since.going.keys()
         if staged.read_at is not None and staged.read_at < since.read_at:

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from committerd.concurrency import for_each
-from committerd.errors import InvalidRequest, RefusedToRun, UnsupportedRequest
+from committerd.errors import RefusedToRun
 from committerd.maintenance.names import named_by
+from committerd.maintenance.staged import StagedReader
 from committerd.queue.dead_letter import Letter
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
-from committerd.stores.port import ObjectStore
 from committerd_common.messages import Outcome, Transaction
-from committerd_common.paths import transaction_key
-from committerd_common.request import decode_envelope, decode_transaction
 
-_BYTES_MAX = 2**31 - 1
 LETTERS_MAX = 100_000
 _CLAIMS_AT_ONCE = 4
 _APART_MAX = 1000
@@ -96,7 +93,7 @@ class ReadTo:
 
 
 async def waiting(
-    topic: StagedTopic, store: ObjectStore, position: Position | None, keep: Keep
+    topic: StagedTopic, reader: StagedReader, position: Position | None, keep: Keep
 ) -> tuple[Wanted, ReadTo]:
     """What the records need that the position has not passed, and how far the topic was read.
 
@@ -106,7 +103,7 @@ async def waiting(
     start, end = await topic.bounds()
     wanted = Wanted(keep)
     first = start if position is None else max(position.next_offset, start)
-    last = await _read(topic, store, wanted, (first, end), position=position)
+    last = await _read(topic, reader, wanted, (first, end), position=position)
     if last is not None:
         return wanted, ReadTo(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
     if position is not None and position.next_offset == end:
@@ -137,7 +134,7 @@ async def require_start(topic: StagedTopic, position: Position | None, published
 
 
 async def staged_since(
-    topic: StagedTopic, store: ObjectStore, read_to: ReadTo, identity: TopicIdentity, *, keep: Keep
+    topic: StagedTopic, reader: StagedReader, read_to: ReadTo, identity: TopicIdentity, *, keep: Keep
 ) -> tuple[Wanted, ReadTo]:
     """What the records need that were staged since, and how far the topic was read now.
 
@@ -153,27 +150,27 @@ async def staged_since(
         return wanted, read_to
     if start <= read_to.last_offset:
         await _require_same(topic, read_to)
-    last = await _read(topic, store, wanted, (max(read_to.end, start), end))
+    last = await _read(topic, reader, wanted, (max(read_to.end, start), end))
     await _require_identity(topic, identity)
     if last is None:
         return wanted, replace(read_to, end=end)
     return wanted, ReadTo(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
 
 
-async def keep_named_at(topic: StagedTopic, store: ObjectStore, offsets: Iterable[int], keep: Keep) -> None:
+async def keep_named_at(topic: StagedTopic, reader: StagedReader, offsets: Iterable[int], keep: Keep) -> None:
     """Keep the files that the records at these ascending offsets name, as far as the topic still has them."""
     wanted = Wanted(keep)
     start, end = await topic.bounds()
     for first, last in _spans(one for one in offsets if start <= one < end):
-        await _read(topic, store, wanted, (first, last + 1))
+        await _read(topic, reader, wanted, (first, last + 1))
 
 
-async def keep_named_in_letters(topic: StagedTopic, store: ObjectStore, since_ms: int, keep: Keep) -> None:
+async def keep_named_in_letters(topic: StagedTopic, reader: StagedReader, since_ms: int, keep: Keep) -> None:
     """Keep the files that dead letters from this time on name: `committerd dead replay` may stage them again."""
     wanted = Wanted(keep)
 
     async def add(letter: Letter) -> None:
-        await _add(store, wanted, letter.as_staged())
+        await _add(reader, wanted, letter.as_staged())
 
     async for batch in topic.letters(since_ms):
         await for_each((one for one in batch if one.can_be_replayed), add, at_once=_CLAIMS_AT_ONCE)
@@ -197,7 +194,7 @@ def _changed(what: str, code: str) -> RefusedToRun:
 
 async def _read(
     topic: StagedTopic,
-    store: ObjectStore,
+    reader: StagedReader,
     wanted: Wanted,
     offsets: tuple[int, int],
     *,
@@ -211,22 +208,16 @@ async def _read(
         for last in batch:
             if position is None or not position.passes(last.offset):
                 wanted.records += 1
-                await _add(store, wanted, last)
+                await _add(reader, wanted, last)
     return last
 
 
-async def _add(store: ObjectStore, wanted: Wanted, record: Record) -> None:
-    try:
-        envelope = decode_envelope(record.headers)
-        body: bytes | None = record.value
-        if envelope.claim is not None:
-            key = transaction_key(envelope.claim.name)
-            wanted.keep([key])
-            body = await store.get(key)
-        if body is not None:
-            wanted.add(decode_transaction(body, bytes_max=_BYTES_MAX))
-    except (InvalidRequest, UnsupportedRequest):
-        return  # the committer refuses it, whatever it names
+async def _add(reader: StagedReader, wanted: Wanted, record: Record) -> None:
+    transaction, claimed = await reader.transaction(record)
+    if claimed is not None:
+        wanted.keep([claimed])
+    if transaction is not None:
+        wanted.add(transaction)
 
 
 def _spans(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

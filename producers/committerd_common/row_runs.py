@@ -202,8 +202,8 @@ def _inside(runs: Runs, ids: Numbers) -> tuple[NDArray[np.intp], NDArray[np.intp
     count = np.searchsorted(ids, runs.stops[run]) - low
     ends = np.cumsum(count)
     if len(ends) and ends[-1] > len(ids):  # runs overlap: enough of them to find an id twice
-        some = int(np.searchsorted(ends, len(ids), "right")) + 1
-        run, low, count, ends = run[:some], low[:some], count[:some], ends[:some]
+        most = int(np.searchsorted(ends, len(ids), "right")) + 1
+        run, low, count, ends = run[:most], low[:most], count[:most], ends[:most]
     at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(low - (ends - count), count)
     return at, np.repeat(run, count)
 

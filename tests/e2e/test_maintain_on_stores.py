@@ -87,7 +87,13 @@ async def cleaning_of(
         cleaning = Cleaning(
             Table(store),
             OperatorsTopic(operator),
-            Policy(keep_ms=HOUR_MS, keep_versions=1, reclaim_ms=24 * HOUR_MS, republish_max=0),
+            Policy(
+                keep_ms=HOUR_MS,
+                keep_versions=1,
+                reclaim_ms=24 * HOUR_MS,
+                republish_max=0,
+                transaction_bytes_max=8 << 20,
+            ),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=hours),
         )
         try:

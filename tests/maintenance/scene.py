@@ -95,7 +95,13 @@ class Scene:
         return Cleaning(
             Table(store),
             self.topic,
-            Policy(keep_ms=HOUR_MS, keep_versions=keep_versions, reclaim_ms=24 * HOUR_MS, republish_max=republish_max),
+            Policy(
+                keep_ms=HOUR_MS,
+                keep_versions=keep_versions,
+                reclaim_ms=24 * HOUR_MS,
+                republish_max=republish_max,
+                transaction_bytes_max=8 << 20,
+            ),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=self.hours),
             note=lambda line: self.deleted.append(dict(line)),
             **given,

@@ -102,7 +102,7 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             configured.maintain,
             shown,
             exists=partial(_exists, table),
-            waiting=WaitingRewrites(operator, table).fragments,
+            waiting=WaitingRewrites(operator, table, bytes_max=configured.commit.transaction_bytes_max).fragments,
             telemetry=MaintenanceTelemetry(registry),
             wall_clock=wall_clock,
             stop=stop,
@@ -129,6 +129,7 @@ def policy_of(settings: Settings, *, hour_ms: int) -> Policy:
         keep_versions=settings.maintain.keep_versions,
         reclaim_ms=int(settings.maintain.reclaim_hours * hour_ms),
         republish_max=settings.commit.republish_max,
+        transaction_bytes_max=settings.commit.transaction_bytes_max,
     )
 
 

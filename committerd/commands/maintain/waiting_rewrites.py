@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.kafka.operator import TopicOperator
+from committerd.maintenance.staged import StagedReader
 from committerd.queue.port import Record
 from committerd.queue.position import decode_position
-from committerd.stores.port import ObjectStore
 from committerd.table.versions import Table
-from committerd_common.paths import transaction_key
-from committerd_common.request import decode_envelope, decode_transaction
-
-_BYTES_MAX = 2**31 - 1
 
 
 class WaitingRewrites:
     """The Rewrites that wait for the committer of one table, of this process and of others."""
 
-    def __init__(self, operator: TopicOperator, table: Table) -> None:
+    def __init__(self, operator: TopicOperator, table: Table, *, bytes_max: int) -> None:
+        """`bytes_max`: setting commit.transaction_bytes_max."""
         self._operator, self._table = operator, table
+        self._reader = StagedReader(store=table.store, bytes_max=bytes_max)
 
     async def fragments(self) -> frozenset[int]:
         """The ids of the fragments that they replace.
@@ -40,20 +37,11 @@ class WaitingRewrites:
                 async for batch in batches:
                     for _, record in batch:
                         if position is None or not position.passes(record.offset):
-                            found |= await _replaced(record, self._table.store)
+                            found |= await self._replaced(record)
         return frozenset(found)
 
-
-async def _replaced(record: Record, store: ObjectStore) -> set[int]:
-    """The ids of the fragments that the record's transaction replaces if it is a Rewrite."""
-    try:
-        envelope = decode_envelope(record.headers)
-        body: bytes | None = record.value
-        if envelope.claim is not None:
-            body = await store.get(transaction_key(envelope.claim.name))
-        if body is None:
-            return set()
-        rewrite = decode_transaction(body, bytes_max=_BYTES_MAX).rewrite
-    except (InvalidRequest, UnsupportedRequest):
-        return set()  # the committer refuses it
-    return {one.id for group in rewrite.groups for one in group.old_fragments}
+    async def _replaced(self, record: Record) -> set[int]:
+        """The ids of the fragments that the record's transaction replaces if it is a Rewrite."""
+        transaction, _ = await self._reader.transaction(record)
+        groups = () if transaction is None else transaction.rewrite.groups
+        return {one.id for group in groups for one in group.old_fragments}
