@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -139,3 +141,12 @@ def test_an_outcome_may_lose_what_is_said_for_people() -> None:
     assert (smaller.key, smaller.headers) == (b"u", [("topic", b"t")])
     assert smaller_outcome(smaller) is None
     assert smaller_outcome(Publication(key=b"u", value=b"\xff")) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "can"), [({}, True), ({"dropped_bytes": 9}, False), ({"cut": True}, False), ({"value": b""}, True)]
+)
+def test_a_letter_that_lacks_a_part_of_its_record_cannot_be_replayed(change: dict[str, Any], can: bool) -> None:
+    letter = decode_letter(_record(b"bytes", *_REASONS))
+    assert letter is not None
+    assert replace(letter, **change).can_be_replayed is can
