@@ -238,24 +238,25 @@ def end(
     `checked` checks the rows. `timeout`: seconds for one command.
     """
 
-    def command(*words: str) -> str:
+    def command(word: str, *options: str) -> str:
+        program = short_hours(targets) if word == "maintain" else (sys.executable, "-m", "committerd", word)
         done = subprocess.run(
-            words,
+            [*program, *options],
             env=maintainer.environment,
             capture_output=True,
             text=True,
             check=False,
             timeout=timeout,
         )
-        assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{word} {options}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
     problems = checked()
     time.sleep(targets.hour_seconds * _RECLAIM_HOURS)
-    command(*short_hours(targets), "--once")
+    command("maintain", "--once")
     time.sleep(targets.hour_seconds)
-    command(*short_hours(targets), "--once")
-    command(sys.executable, "-m", "committerd", "audit")
+    command("maintain", "--once")
+    command("audit")
     problems += checked()
     problems += checks.check_places(scene, tagged, branches)
     left = checks.needless(scene)
