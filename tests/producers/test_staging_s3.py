@@ -19,7 +19,8 @@ from committerd.stores.s3 import S3Store, s3_client, s3_place
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import PrepareOptions, World
 from committerd.table.versions import Table
-from committerd_client import Staged, staging
+from committerd_client import CommitTimeout, Staged, staging
+from committerd_client.leftovers import Leftovers, data_keys, index_keys
 from harness.s3 import S3Endpoint
 
 pytestmark = [pytest.mark.pylance, pytest.mark.s3]
@@ -85,3 +86,35 @@ async def commit(table: Table, staged: Staged) -> None:
         backoff=Backoff(rng),
     )
     assert answer.status is Status.COMMITTED, answer
+
+
+async def test_files_that_no_version_will_name_are_removed_there(table: tuple[str, Table], s3: S3Endpoint) -> None:
+    uri, queue = table
+
+    def opened() -> lance.LanceDataset:
+        return lance.dataset(uri, storage_options=s3.storage_options())
+
+    async def keys() -> set[str]:
+        return {*await queue.store.list("data/"), *await queue.store.list(folder)}
+
+    await commit(queue, staging.create_index(opened(), "id", "BTREE"))
+    other = staging.create_index(opened(), "text", "BTREE")
+    done = staging.compact_files(opened(), target_rows_per_fragment=20)
+    leftovers = Leftovers()
+    indices = index_keys(other.transaction, opened())
+    leftovers.wrote(indices)
+    (folder,) = indices
+    new = {key for group in done.groups for key in data_keys(group.new)}
+    leftovers.wrote(new)
+    written = await keys()
+    of_index = {one for one in written if one.startswith(folder)}
+    assert len(of_index) > 1
+    assert len(new) == 2
+    leftovers.sends(indices)
+    leftovers.ended(CommitTimeout("no outcome"))
+    leftovers.remove(opened())
+    assert await keys() == written - new
+    leftovers.refused()
+    leftovers.remove(opened())
+    assert await keys() == written - new - of_index
+    assert opened().to_table(filter="id = 7").num_rows == 1
