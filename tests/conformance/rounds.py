@@ -14,7 +14,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,7 @@ from committerd.table.prepare import ANYTHING, Rejected, World
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd.telemetry import Telemetry
-from committerd_common.messages import Transaction
+from committerd_common.messages import Member, Refusal, Transaction
 from tests.conformance.commit import commit_alone, open_store
 from tests.conformance.facts import latest_facts, manifests
 from tests.conformance.histories import Pylance, Pylances, comparable, outcome_of, pylances, stage
@@ -139,13 +139,39 @@ def _with_staged_files(root: Path, folder: Path, name: str) -> Path:
 
 async def by_round(root: Path, staged: Sequence[Transaction]) -> tuple[list[str], int]:
     """Commit these as the committer does; return the status of each, and the most members of one version."""
+    status, shared = dict[int, str](), 0
+    async for version in committed_by_round(root, staged):
+        status |= {at: status_of(one).value for at, one in version.entries.items()}
+        shared = max(shared, len(version.members))
+    return [status[at] for at in range(len(staged))], shared
+
+
+@dataclass(frozen=True, slots=True)
+class InRound:
+    """A version that the committer has made of some records of a round."""
+
+    version: int
+    members: Mapping[int, Member]
+    """Those that it commits, in order, by their place in what was staged."""
+    refusals: Mapping[int, Refusal]
+
+    @property
+    def entries(self) -> Mapping[int, Member | Refusal]:
+        """Members and refusals."""
+        return {**self.members, **self.refusals}
+
+
+async def committed_by_round(
+    root: Path, staged: Sequence[Transaction], *, rng: random.Random | None = None
+) -> AsyncIterator[InRound]:
+    """Commit these as the committer does that finds all of them waiting; yields each version when it is there."""
     table, telemetry = Table(open_store(str(root))), Telemetry(CollectorRegistry())
     former = Former(
         options=FormingOptions(allowed=ANYTHING),
         decoder=Decoder(),
         world=World(
             wall_clock=lambda: datetime.now(UTC),
-            random=random.Random(0),
+            random=rng or random.Random(0),
             new_uuid=uuid.uuid4,
             open_store=open_store,
         ),
@@ -154,6 +180,9 @@ async def by_round(root: Path, staged: Sequence[Transaction]) -> tuple[list[str]
         precedence=Precedence(0.0),
         file_check_timing="together",
     )
+    loaded = await load(table, Loading(monotonic=anyio.current_time))
+    position = loaded.position or start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
+    first = position.next_offset
     intake = Intake(cast(Queue, None))
     intake._take(
         [
@@ -165,21 +194,22 @@ async def by_round(root: Path, staged: Sequence[Transaction]) -> tuple[list[str]
                 value=one.SerializeToString(),
                 headers=(),
             )
-            for offset, one in enumerate(staged)
+            for offset, one in enumerate(staged, start=first)
         ]
     )
-    loaded = await load(table, Loading(monotonic=anyio.current_time))
-    head = loaded.head(start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0))
-    status, shared, round_end = dict[int, str](), 0, None
+    head, round_end = loaded.head(position), None
     while True:
         draft = await former.form(head, intake, round_end=round_end)
         if draft is None:
-            return [status[offset] for offset in range(len(staged))], shared
+            return
         await write_files(table, draft.prepared)
         assert isinstance(await put(table, draft.prepared), Created)
         head, round_end = draft.after.created(), draft.round_end
-        status |= {one.offset: status_of(one).value for one in draft.own.settled.entries()}
-        shared = max(shared, len(draft.group.members))
+        yield InRound(
+            draft.own.settled.version,
+            {one.offset - first: one for one in draft.group.members},
+            {one.offset - first: one for one in draft.group.refusals},
+        )
 
 
 async def _alone(root: Path, staged: Transaction) -> str:

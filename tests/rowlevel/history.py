@@ -1,8 +1,9 @@
 """Random histories of changes that meet in the same rows while compactions move these.
 
-pylance stages each transaction on a random recent version; they are committed in random order. After each commit the
-table must be what the same changes make when they are executed one after the other: rows, values, stable row ids, row
-versions. In the end both versions of pylance read it, through each index and without, and change it further.
+pylance stages each transaction on a random recent version. They are committed in random order, one by one, or in
+rounds, as the committer does with records that wait together. After each version the table must be what the same
+changes make when they are executed one after the other: rows, values, stable row ids, row versions. In the end both
+versions of pylance read it, through each index and without, and change it further.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,22 +20,28 @@ from typing import Any
 import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
+from pyroaring import BitMap
 
 from committerd.committer import direct
 from committerd.committer.direct import DirectOutcome
-from committerd.queue.outcomes import Status
+from committerd.queue.outcomes import Status, status_of
 from committerd.stores.local import LocalStore
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import ANYTHING, PrepareOptions
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
+from committerd_common.messages import DeletionFile, Transaction
+from committerd_common.paths import deletion_key
 from tests.conformance.histories import Pylances
+from tests.conformance.rounds import committed_by_round
 from tests.table.scene import world
 
 SCALAR_KINDS = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
 _MISREAD = ("ZONEMAP", "BLOOMFILTER", "IVF_FLAT")
 _FILE_VERSIONS = ("2.0", "2.1", "2.2")
 _ROWS = 60
+_NEW = range(_ROWS, _ROWS + 12)
+"""Ids that Appends and upserts share."""
 _VERSIONS = ["_row_created_at_version", "_row_last_updated_at_version"]
 
 
@@ -64,6 +71,10 @@ class Waiting:
     """Those of `written` that it found in the table."""
     fragments: frozenset[int] = frozenset()
     """The fragments that it moves."""
+    renamed: dict[int, int] = field(default_factory=dict)
+    """By new id, the row that gets it."""
+    is_wrong: bool = False
+    """Whether it says what is not true, so that it must not be committed."""
 
     @property
     def touched(self) -> frozenset[int]:
@@ -76,6 +87,8 @@ class Told:
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     followed: int = 0
+    together: int = 0
+    """Versions in which rows of several members were followed."""
 
 
 class History:
@@ -87,14 +100,16 @@ class History:
         self.stable = self.rng.random() < 0.5
         self.values = iter(range(1000, 10**9))
         self.ids = iter(range(1000, 10**9))
-        """Of rows that are appended; an upsert inserts others."""
+        """Of rows that are appended; upserts insert few of the others."""
+        self.in_rounds = self.rng.random() < 0.4
+        """Whether it is committed in rounds."""
         self.rows: dict[int, Row] = {}
         self.changed: dict[int, int] = {}
         """By id, the version that last inserted, updated or deleted the row."""
         self.moved: dict[int, int] = {}
         """By fragment, the version that rewrote it."""
         self.unnamed = 0
-        """The last version that inserted rows without naming their keys."""
+        """The last version that brought keys without naming them."""
         self.index_made = 0
         """The version that last made an index."""
         self.misread: set[str] = set()
@@ -171,8 +186,11 @@ class History:
         dataset = lance.dataset(str(self.root), version=read)
         there = dataset.to_table(columns=["id"]).column("id").to_pylist()
         kinds: list[Callable[[lance.LanceDataset, list[int]], Awaitable[Waiting | None]]] = [
-            self._append, self._delete, self._update, self._upsert, self._compact, self._compact, self._create_index,
+            self._append, self._delete, self._update, self._rename, self._upsert,
+            self._compact, self._compact, self._create_index,
         ]  # fmt: skip
+        if self.in_rounds:
+            kinds += [self._delete, self._update, self._upsert]
         for kind in self.rng.sample(kinds, len(kinds)):
             waiting = await kind(dataset, there)
             if waiting is not None:
@@ -186,7 +204,9 @@ class History:
         return self.rng.sample(there, min(len(there), self.rng.randint(1, 6)))
 
     async def _append(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
-        written = {next(self.ids): next(self.values) for _ in range(self.rng.randint(1, 9))}
+        ids = [next(self.ids) for _ in range(self.rng.randint(1, 9))]
+        ids += [one for one in self.rng.sample(_NEW, self.rng.randint(0, 4)) if one not in there]
+        written = {id: next(self.values) for id in ids}
         rows, names_keys = self._table(written), self.rng.random() < 0.7
         keys = staging.keys_of(dataset, "id", rows) if names_keys else None
         staged = staging.append(write_fragments(rows, dataset, mode="append"), dataset=dataset, keys=keys)
@@ -207,18 +227,60 @@ class History:
         staged = staging.update(dataset, set_to, where=_is_one_of(some))
         return Waiting("update", staged, dataset.version, written=dict.fromkeys(some, value), updates=frozenset(some))
 
+    async def _rename(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+        """Give a row another id, which an upsert may insert."""
+        free = sorted(set(_NEW).difference(there))
+        if not (there and free):
+            return None
+        old, new = self.rng.choice(there), self.rng.choice(free)
+        (value,) = dataset.to_table(columns=["v"], filter=f"id = {old}").column("v").to_pylist()
+        vector = pa.scalar([float(new), float(new % 3)], pa.list_(pa.float32(), 2))
+        staged = staging.update(dataset, {"id": str(new), "vector": vector}, where=f"id = {old}")
+        return Waiting("rename", staged, dataset.version, frozenset({old}), written={new: value}, renamed={new: old})
+
     async def _upsert(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
         if not there:
             return None
         known = self._some(there)
-        new = [one for one in self.rng.sample(range(_ROWS + 40), self.rng.randint(0, 3)) if one not in there]
-        written = {id: next(self.values) for id in [*known, *new]}
+        new = {*self.rng.sample(range(_ROWS), self.rng.randint(0, 2)), *self.rng.sample(_NEW, self.rng.randint(0, 5))}
+        written = {id: next(self.values) for id in [*known, *sorted(new.difference(there))]}
         staged = staging.merge_insert(dataset, self._table(written), on="id")
         return Waiting("upsert", staged, dataset.version, written=written, updates=frozenset(known))
 
-    async def _compact(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
+    async def upsert_while_rows_are_appended(self) -> None:
+        """Stage an upsert, and Appends and changed ids that may share a key with it and are committed before it."""
+        dataset = lance.dataset(str(self.root))
+        there = dataset.to_table(columns=["id"]).column("id").to_pylist()
+        upsert = await self._upsert(dataset, there)
+        append, rename = self._append, self._rename
+        for stage in self.rng.choice(([append], [append, append], [append, rename], [rename])):
+            other = await stage(dataset, there)
+            await self.commit([other] if other is not None else [])
+        await self.commit([upsert] if upsert is not None else [])
+
+    async def index_while_new_rows_are_compacted(self) -> None:
+        """Build an index, while rows are appended and compacted together with rows that it covers."""
+        dataset = lance.dataset(str(self.root))
+        there = dataset.to_table(columns=["id"]).column("id").to_pylist()
+        index, rows = await self._create_index(dataset, there), await self._append(dataset, there)
+        assert rows is not None
+        await self.commit([rows])
+        dataset = lance.dataset(str(self.root))
+        ids = [one.fragment_id for one in dataset.get_fragments()]
+        some = ids if self.rng.random() < 0.4 else ids[-self.rng.randint(2, 3) :]
+        compaction = await self._compact(dataset, there, groups=[some])
+        await self.commit([one for one in (compaction, index) if one is not None])
+
+    async def _compact(
+        self, dataset: lance.LanceDataset, there: list[int], *, groups: list[list[int]] | None = None
+    ) -> Waiting | None:
+        if groups is None and self.rng.random() < 0.4:
+            ids = [one.fragment_id for one in dataset.get_fragments()]
+            start = self.rng.randrange(max(len(ids) - 1, 1))
+            groups = [ids[start : start + self.rng.randint(2, 3)]]
         done = staging.compact_files(
             dataset,
+            groups=groups,
             target_rows_per_fragment=self.rng.choice((25, 40, 1000)),
             max_rows_per_group=self.rng.choice((8, 1024)),
             materialize_deletions_threshold=0.0,
@@ -227,11 +289,28 @@ class History:
             return None
         reservation = staging.reserve_fragments(lance.dataset(str(self.root)), done.ids_needed)
         reserved = (await self._committed(reservation)).reserved
-        ids = range(reserved[0], reserved[0] + reserved[1])
+        new = range(reserved[0], reserved[0] + reserved[1])
         if self.rng.random() < 0.5:
-            done = staging.with_remapped_indices(lance.dataset(str(self.root), version=dataset.version), done, ids)
+            done = staging.with_remapped_indices(lance.dataset(str(self.root), version=dataset.version), done, new)
         old = frozenset(one.id for group in done.groups for one in group.old)
-        return Waiting("compact", done.rewrite(ids), dataset.version, fragments=old)
+        staged = done.rewrite(new)
+        if self.rng.random() < 0.15 and self._lies(staged.transaction):
+            return Waiting("wrong compact", staged, dataset.version, fragments=old, is_wrong=True)
+        return Waiting("compact", staged, dataset.version, fragments=old)
+
+    def _lies(self, transaction: Transaction) -> bool:
+        """Let a Rewrite say that other rows were deleted when it copied a fragment; returns whether it can."""
+        for old in (one for group in transaction.rewrite.groups for one in group.old_fragments):
+            count = old.deletion_file.num_deleted_rows
+            if 0 < count < old.physical_rows:
+                rows = BitMap(self.rng.sample(range(old.physical_rows), count))
+                named = DeletionFile(file_type=DeletionFile.BITMAP, id=self.rng.getrandbits(60), num_deleted_rows=count)
+                old.deletion_file.CopyFrom(named)
+                path = self.root / deletion_key(old.id, named, staged=True)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(rows.serialize())
+                return True
+        return False
 
     async def _create_index(self, dataset: lance.LanceDataset, there: list[int]) -> Waiting | None:
         if not there:
@@ -250,27 +329,71 @@ class History:
             backoff=Backoff(self.rng),
         )
 
-    async def commit(self, waiting: Waiting) -> None:
-        """Commit it, and check the table; or check that there is a reason to refuse it."""
-        done = await self._committed(waiting.staged)
-        self.told.outcomes[waiting.name, done.status.value.lower()] += 1
-        if done.status is Status.COMMITTED and waiting.name != "index" and done.message:
-            self.told.followed += int(done.message.partition(" row")[0])
-        if done.status is not Status.COMMITTED:
-            assert done.status is Status.RETRYABLE, f"{waiting.name}: {done.status} {done.message}"
-            assert self._may_be_refused(waiting), f"{waiting.name} was refused without a reason: {done.message}"
+    async def commit(self, batch: Sequence[Waiting]) -> None:
+        """Commit these, one by one or in rounds, and check each version."""
+        if not self.in_rounds:
+            for one in batch:
+                if self._keeps_ids_unique(one, ()):
+                    done = await self._committed(one.staged)
+                    self._settled(one, done.status, done.message)
+                    if done.status is Status.COMMITTED:
+                        self._made([one], done.version)
             return
-        late = [id for id in waiting.touched if self.changed.get(id, 0) > waiting.read]
-        assert not late, f"{waiting.name} has changed rows {late} over a change that it had not read"
-        self._execute(waiting, done.version)
+        staged = [one for one in batch if self._keeps_ids_unique(one, batch)]
+        transactions = [one.staged.transaction for one in staged]
+        async for version in committed_by_round(self.root, transactions, rng=self.rng):
+            for at, member in version.members.items():
+                self._settled(staged[at], Status.COMMITTED, member.note)
+            self._made([staged[at] for at in version.members], version.version)
+            for at, refusal in version.refusals.items():
+                self._settled(staged[at], status_of(refusal), refusal.message)
+            self.told.together += sum(" followed" in one.note for one in version.members.values()) > 1
+
+    def _keeps_ids_unique(self, waiting: Waiting, others: Sequence[Waiting]) -> bool:
+        """Whether no row has the id of one that it appends or renames: it would be committed all the same."""
+        taken = set(self.rows).union(*(one.written for one in others if one is not waiting))
+        brings_keys = waiting.name.startswith("append") or bool(waiting.renamed)
+        return not brings_keys or taken.isdisjoint(waiting.written)
+
+    def _settled(self, waiting: Waiting, status: Status, message: str) -> None:
+        """Check that there is a reason to refuse it, if it is refused."""
+        self.told.outcomes[waiting.name, status.value.lower()] += 1
+        if status is not Status.COMMITTED:
+            if waiting.is_wrong and status is Status.INVALID:
+                return
+            assert status is Status.RETRYABLE, f"{waiting.name}: {status} {message}"
+            assert self._may_be_refused(waiting), f"{waiting.name} was refused without a reason: {message}"
+            return
+        assert not waiting.is_wrong, f"{waiting.name} was committed"
+        if waiting.name != "index" and message:
+            self.told.followed += int(message.partition(" row")[0])
+
+    def _made(self, members: Sequence[Waiting], version: int) -> None:
+        """Check the version that commits these."""
+        for one in members:
+            late = [id for id in one.touched if self.changed.get(id, 0) > one.read]
+            assert not late, f"{one.name} has changed rows {late} over a change that it had not read"
+            self._execute(one, version)
         found = self._read()
-        assert found == self.rows, f"{waiting.name}: {_difference(found, self.rows)}"
+        assert found == self.rows, f"{[one.name for one in members]}: {_difference(found, self.rows)}"
+        for one in members:
+            if one.name == "index":
+                self._covers_something(one)
+
+    def _covers_something(self, waiting: Waiting) -> None:
+        """Check that compactions have left something of what an index covers."""
+        dataset = lance.dataset(str(self.root))
+        (name,) = (one.name for one in waiting.staged.transaction.create_index.new_indices)
+        segments = [one for index in dataset.describe_indices() if index.name == name for one in index.segments]
+        covered = {id for one in segments for id in one.fragment_ids}
+        moved = self.moved.keys() - {one.fragment_id for one in dataset.get_fragments()}
+        assert not covered or covered - moved, f"index {name} covers nothing that is there"
 
     def _may_be_refused(self, waiting: Waiting) -> bool:
         if waiting.name == "index":
             return True  # another index of its name, or nothing is left of what it covers
         since = (*map(self.changed.get, waiting.touched), *map(self.moved.get, waiting.fragments))
-        if waiting.name == "compact" and self.index_made > waiting.read:
+        if waiting.fragments and self.index_made > waiting.read:
             return True  # it may cover what is compacted
         if waiting.name == "upsert" and self.unnamed > waiting.read:
             return True
@@ -278,24 +401,23 @@ class History:
 
     def _execute(self, waiting: Waiting, version: int) -> None:
         """Do in `rows` what the transaction does."""
+        before = {id: self.rows.get(waiting.renamed.get(id, id)) for id in waiting.written}
         for id in waiting.removed:
             del self.rows[id]
         found = self._read() if self.stable else {}
         for id, value in waiting.written.items():
-            before = self.rows.get(id)
-            self.rows[id] = Row(value)
+            self.rows[id], old = Row(value), before[id]
             if self.stable:
                 # A merge of pylance inserts updated rows anew; an update keeps their ids.
                 row_id = found[id].row_id
-                kept = before is not None and before.row_id == row_id
-                assert kept or waiting.name != "update"
-                created = before.created if before is not None and kept else version
-                self.rows[id] = Row(value, row_id, created, version)
+                kept = old is not None and old.row_id == row_id
+                assert kept or waiting.name not in ("update", "rename")
+                self.rows[id] = Row(value, row_id, old.created if old is not None and kept else version, version)
         self.changed |= dict.fromkeys(waiting.touched, version)
         self.moved |= dict.fromkeys(waiting.fragments, version)
         if waiting.name == "index":
             self.index_made = version
-        if waiting.name == "append without keys":
+        if waiting.name in ("append without keys", "rename"):
             self.unnamed = version
 
 
@@ -355,11 +477,21 @@ async def run(seed: int, folder: Path, versions: Pylances, *, thorough: bool = T
     `thorough`: let pylance change the table further.
     """
     history = History(seed, folder)
-    for _ in range(history.rng.randint(1, 3)):
-        waiting = [await history.stage() for _ in range(history.rng.randint(2, 4))]
-        history.rng.shuffle(waiting)
-        for one in waiting:
-            await history.commit(one)
+    rng, waiting = history.rng, list[Waiting]()
+    for _ in range(rng.randint(1, 3)):
+        if rng.random() < 0.2:
+            await history.upsert_while_rows_are_appended()
+        if rng.random() < 0.2:
+            await history.index_while_new_rows_are_compacted()
+        waiting += [await history.stage() for _ in range(rng.randint(2, 6 if history.in_rounds else 4))]
+        rng.shuffle(waiting)
+        if rng.random() < 0.4:  # more changes meet fragments that have moved
+            waiting.sort(key=lambda one: not one.fragments)
+        # An index takes long to build.
+        go_on = [rng.random() < (0.5 if one.name == "index" else 0.1) for one in waiting]
+        await history.commit([one for one, goes_on in zip(waiting, go_on, strict=True) if not goes_on])
+        waiting = [one for one, goes_on in zip(waiting, go_on, strict=True) if goes_on]
+    await history.commit(waiting)
     check_readers(history, versions)
     if not thorough:
         return history.told

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.histories import Pylances, pylances
 from tests.rowlevel.history import run
+from tests.rowlevel.mutations import MUTATIONS, Mutate
 
 pytestmark = pytest.mark.pylance
 
@@ -23,7 +25,7 @@ def versions() -> Iterator[Pylances]:
 
 async def test_random_histories_are_what_serial_execution_makes(tmp_path: Path, versions: Pylances) -> None:
     committed: Counter[str] = Counter()
-    followed = 0
+    followed = together = 0
     for seed in range(100):
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -33,5 +35,23 @@ async def test_random_histories_are_what_serial_execution_makes(tmp_path: Path, 
             raise AssertionError(f"seed {seed}: {error}") from error
         committed.update(name for (name, outcome), times in told.outcomes.items() if outcome == "committed")
         followed += told.followed
-    assert min(committed[name] for name in ("append", "compact", "delete", "index", "update", "upsert")) > 20
+        together += told.together
+    names = ("append", "compact", "delete", "index", "rename", "update", "upsert")
+    assert min(committed[name] for name in names) > 20
     assert followed > 200
+    assert together > 0
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+async def test_a_committer_that_lacks_a_rule_is_found_out(
+    mutate: Mutate, tmp_path: Path, versions: Pylances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    for seed in range(100):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            await run(seed, folder, replace(versions, old=None), thorough=False)
+        except AssertionError:
+            return
+    pytest.fail("no history notices it")
