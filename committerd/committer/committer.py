@@ -262,7 +262,7 @@ class Committer:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
             # shorter if one of them gets precedence: its producer waits for it.
-            least = 0.0 if self._holding.is_awaited(run[0].contended.values()) else self._pace.refusal_interval
+            least = 0.0 if self._holding.is_awaited(run[0].rows_and_keys.values()) else self._pace.refusal_interval
             wait = self._last_refusals + max(least, self._refusal_interval) - anyio.current_time()
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
@@ -305,8 +305,8 @@ class Committer:
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
         settled = {entry.offset for _, entry in entries}
         self._holding.note_retries([p.retry_of for p in parts.intake.waiting_retries() if p.offset in settled])
-        contended = {offset: some for made in settlement.made for offset, some in made.contended.items()}
-        later = self._holding.to_hold_back(refusals, parts.intake.pending, contended)
+        rows_and_keys = {offset: some for made in settlement.made for offset, some in made.rows_and_keys.items()}
+        later = self._holding.to_hold_back(refusals, parts.intake.pending, rows_and_keys)
 
         def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
             batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)

@@ -23,7 +23,7 @@ from committerd.committer.putting import FormedVersion
 from committerd.committer.verdicts import Verdicts
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.format.kind import Kind
-from committerd.lance.rows.change import Contended
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
@@ -43,12 +43,12 @@ from committerd.queue.grouping import (
 from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
-from committerd.queue.precedence import BYTES_MAX as CONTENDED_BYTES_MAX
+from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
 from committerd.queue.precedence import Precedence
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import goes_ahead
-from committerd.table.judge import contradicted, goes_later, places_of
+from committerd.table.judge import can_not_follow, goes_later, places_of
 from committerd.table.prepare import (
     Allowed,
     Judged,
@@ -75,7 +75,7 @@ _AT_ONCE = 64
 """Records to judge between two checkpoints of the event loop: some milliseconds of work."""
 _CULPRITS_MAX = 4
 """Most records that one attempt to form a version may refuse because a group with them can't be built."""
-_CONTENDED_MAX = 100
+_ROWS_AND_KEYS_MAX = 100
 """Most refusals of a version that may lead to precedence: about as many as can have it, or wait for it."""
 _TURNS = 4
 """Iterations of the event loop to wait for the file checker to begin with a record that has just arrived."""
@@ -122,8 +122,8 @@ class _Forming:
     refusals: list[Refusal] = field(default_factory=list)
     refused: dict[str, list[Refusal]] = field(default_factory=dict)
     """The refusals by uuid."""
-    contended: dict[int, Contended] = field(default_factory=dict)
-    """As `FormedVersion.contended`."""
+    rows_and_keys: dict[int, RowsAndKeys] = field(default_factory=dict)
+    """As `FormedVersion.rows_and_keys`."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
@@ -334,16 +334,16 @@ class Former:
             if full or not joins(request, forming.weight, self.options.limits):
                 break
             try:
-                tells = part is Part.ROWS and self._tells_contended(request)
+                tells = part is Part.ROWS and self._tells_rows_and_keys(request)
                 decision = unbuildable.get(pending.offset) or await self._judge(
-                    request, pending, forming, head, as_member=part is Part.ROWS, tells_contended=tells
+                    request, pending, forming, head, as_member=part is Part.ROWS, tells_rows_and_keys=tells
                 )
                 if part is Part.ROWS and not isinstance(decision, Refused):
                     if not _records_alike(decision, forming):
                         break
-                    decision = _after_members(decision, forming, version=head.version + 1, tells_contended=tells)
+                    decision = _after_members(decision, forming, version=head.version + 1, tells_rows_and_keys=tells)
                     if isinstance(decision, Judged) and pending.retry_of is None:
-                        decision = self._after_first(decision, tells_contended=tells)
+                        decision = self._after_first(decision, tells_rows_and_keys=tells)
                 if not isinstance(decision, Refused) and pending.offset not in held:
                     self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
@@ -433,11 +433,11 @@ class Former:
         head: Head,
         *,
         as_member: bool = False,
-        tells_contended: bool = False,
+        tells_rows_and_keys: bool = False,
     ) -> Judged | Refused:
         """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict.
 
-        `as_member`, `tells_contended`: as in `PrepareOptions`.
+        `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
         """
         envelope, version = request.envelope, head.version + 1
         candidate = Candidate(
@@ -468,20 +468,24 @@ class Former:
             head.manifest,
             request.transaction,
             options=self._prepare_options(
-                request, pending, forming.now_ms, as_member=as_member, tells_contended=tells_contended
+                request, pending, forming.now_ms, as_member=as_member, tells_rows_and_keys=tells_rows_and_keys
             ),
             world=self.world,
         )
 
-    def _after_first(self, judged: Judged, *, tells_contended: bool) -> Judged | Rejected:
+    def _after_first(self, judged: Judged, *, tells_rows_and_keys: bool) -> Judged | Rejected:
         """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
         if judged.change is None or self.precedence.is_idle:
             return judged
-        contended = judged.change.contended()
-        first = self.precedence.contradicted(contended)
-        return judged if first is None else goes_later(first, judged, contended=contended if tells_contended else None)
+        rows_and_keys = judged.change.rows_and_keys()
+        first = self.precedence.conflicting(rows_and_keys)
+        return (
+            judged
+            if first is None
+            else goes_later(first, judged, rows_and_keys=rows_and_keys if tells_rows_and_keys else None)
+        )
 
-    def _tells_contended(self, request: Request) -> bool:
+    def _tells_rows_and_keys(self, request: Request) -> bool:
         """Whether a refusal of this request may lead to precedence. One with a deadline can't wait in line."""
         envelope = request.envelope
         if not envelope.will_retry or envelope.deadline_ms is not None:
@@ -489,7 +493,7 @@ class Former:
         return self.precedence.takes(attempt=envelope.attempt, now=anyio.current_time())
 
     def _prepare_options(
-        self, request: Request, pending: Pending, now_ms: int, *, as_member: bool, tells_contended: bool
+        self, request: Request, pending: Pending, now_ms: int, *, as_member: bool, tells_rows_and_keys: bool
     ) -> PrepareOptions:
         options, envelope = self.options, request.envelope
         if pending.checked_files is not None and anyio.current_time() - pending.checked_files.at > _CHECKED_SECONDS_MAX:
@@ -504,7 +508,7 @@ class Former:
             create_only=envelope.create_only,
             trusts_rewrites=options.trusts_rewrites,
             as_member=as_member,
-            tells_contended=tells_contended,
+            tells_rows_and_keys=tells_rows_and_keys,
         )
 
     async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
@@ -560,9 +564,13 @@ class Former:
         forming.refusals.append(refusal)
         if request is not None and isinstance(refused, Rejected):
             forming.verdicts.add(request.operation, refused)
-        contended = refused.contended if isinstance(refused, Rejected) else None
-        if contended is not None and contended.bytes <= CONTENDED_BYTES_MAX and len(forming.contended) < _CONTENDED_MAX:
-            forming.contended[pending.offset] = contended
+        rows_and_keys = refused.rows_and_keys if isinstance(refused, Rejected) else None
+        if (
+            rows_and_keys is not None
+            and rows_and_keys.bytes <= ROWS_AND_KEYS_BYTES_MAX
+            and len(forming.rows_and_keys) < _ROWS_AND_KEYS_MAX
+        ):
+            forming.rows_and_keys[pending.offset] = rows_and_keys
         forming.refused.setdefault(refusal.uuid, []).append(refusal)
 
     async def _build(self, forming: _Forming, head: Head, waiting: Sequence[Pending]) -> FormedVersion:
@@ -611,7 +619,7 @@ class Former:
             after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
             newest=forming.newest,
             round_end=forming.round_end,
-            contended=forming.contended,
+            rows_and_keys=forming.rows_and_keys,
             verdicts=forming.verdicts,
             dropped_marks=dropped_marks(forming.marks, marks),
         )
@@ -680,10 +688,12 @@ def _records_alike(judged: Judged, forming: _Forming) -> bool:
     return forming.rows.takes(judged.change)
 
 
-def _after_members(judged: Judged, forming: _Forming, *, version: int, tells_contended: bool) -> Judged | Rejected:
-    """Judge a Delete or Update against the members of the version: it must not contradict those before it."""
-    found = forming.rows.contradiction(judged.change) if judged.change is not None else None
-    return judged if found is None else contradicted(found, judged, version=version, tells_contended=tells_contended)
+def _after_members(judged: Judged, forming: _Forming, *, version: int, tells_rows_and_keys: bool) -> Judged | Rejected:
+    """Judge a Delete or Update against the members of the version: it must not conflict with those before it."""
+    found = forming.rows.conflict(judged.change) if judged.change is not None else None
+    if found is None:
+        return judged
+    return can_not_follow(found, judged, version=version, tells_rows_and_keys=tells_rows_and_keys)
 
 
 def _read_at(request: Request) -> int:

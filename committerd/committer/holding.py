@@ -13,7 +13,7 @@ import anyio
 
 from committerd.committer.intake import Pending
 from committerd.committer.publisher import OutcomeBatch
-from committerd.lance.rows.change import Contended
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.precedence import Precedence
@@ -73,11 +73,11 @@ class Holding:
             self._telemetry.precedences.add(arrived, ended=HoldEnding.ARRIVED.value)
 
     def to_hold_back(
-        self, refusals: Iterable[Refusal], pending: Iterable[Pending], contended: Mapping[int, Contended]
+        self, refusals: Iterable[Refusal], pending: Iterable[Pending], rows_and_keys: Mapping[int, RowsAndKeys]
     ) -> set[int]:
         """Return the offsets of those refused records whose outcomes are to be held back.
 
-        `contended`: as `FormedVersion.contended`.
+        `rows_and_keys`: as `FormedVersion.rows_and_keys`.
         """
         refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
         if not refused:
@@ -87,17 +87,17 @@ class Holding:
             for one in pending
             if one.offset in refused
             and isinstance(one.decoded, Request)
-            and self._waits(one.decoded, contended.get(one.offset))
+            and self._waits(one.decoded, rows_and_keys.get(one.offset))
         }
 
-    def is_awaited(self, contended: Iterable[Contended]) -> bool:
+    def is_awaited(self, rows_and_keys: Iterable[RowsAndKeys]) -> bool:
         """Whether one of these refused transactions gets precedence at once, so that its producer waits for it."""
-        return any(self._precedence.may_be_first(one) for one in contended)
+        return any(self._precedence.may_be_first(one) for one in rows_and_keys)
 
-    def _waits(self, request: Request, contended: Contended | None) -> bool:
+    def _waits(self, request: Request, rows_and_keys: RowsAndKeys | None) -> bool:
         envelope, now = request.envelope, anyio.current_time()
-        if contended is not None and self._precedence.takes(attempt=envelope.attempt, now=now):
-            return self._precedence.refused(request.uuid, contended, retry_of=envelope.retry_of, now=now)
+        if rows_and_keys is not None and self._precedence.takes(attempt=envelope.attempt, now=now):
+            return self._precedence.refused(request.uuid, rows_and_keys, retry_of=envelope.retry_of, now=now)
         return self._turns.refused(request.uuid, operation=request.operation, attempt=envelope.attempt)
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:

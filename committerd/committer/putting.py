@@ -24,7 +24,7 @@ from committerd.committer.view import View
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.lance.format.manifest_file import TAIL_BYTES
-from committerd.lance.rows.change import Contended
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.grouping import Group
 from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.race import Found, Race, race
@@ -67,8 +67,8 @@ class FormedVersion:
     """Numbers of application marks that it drops: unused for 30 days, and beyond `commit.app_marks_max`."""
     round_end: int | None = None
     """The last offset of the version's round, if records of it still wait; None = the round is over."""
-    contended: Mapping[int, Contended] = field(default_factory=dict)
-    """By offset, what those of its refused Deletes and Updates contend for that may get precedence."""
+    rows_and_keys: Mapping[int, RowsAndKeys] = field(default_factory=dict)
+    """The rows and keys of each refused Delete or Update that may get precedence, by the record's offset."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     """How its members and refusals were judged."""
     identity: TopicIdentity | None = None

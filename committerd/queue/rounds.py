@@ -2,7 +2,7 @@
 
 A round is the longest run of waiting Appends, Deletes, row-rewriting Updates, and UpdateConfigs that only set or remove
 keys. Each of its parts becomes one version: first the rows that are deleted and updated, then the Appends, then the
-configuration. So an upsert comes before the Appends that wait with it, and does not contradict them. Any other
+configuration. So an upsert comes before the Appends that wait with it, and does not conflict with them. Any other
 operation ends the run, and is a version of its own where it stands.
 
 An offset that is settled before a lower one is noted in the position as settled ahead. A round ends before more of them

@@ -46,8 +46,8 @@ from committerd.lance.operations.rebase import (
     RowConflict,
     Wanted,
 )
-from committerd.lance.rows.change import Contended, RowChange, Touched, require_rows_moved, row_change
-from committerd.lance.rows.group import Contradiction
+from committerd.lance.rows.change import RowChange, RowsAndKeys, Touched, require_rows_moved, row_change
+from committerd.lance.rows.group import MemberConflict
 from committerd.lance.transactions.fit import require_fits
 from committerd.lance.transactions.transaction import excerpt, footprint_of_ours, normalised, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
@@ -85,8 +85,8 @@ from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
 
-_CONTENDED_FRAGMENTS_MAX = 64
-"""Most fragments whose deletion files are read to find out what a refused transaction contends for."""
+_ROWS_AND_KEYS_FRAGMENTS_MAX = 64
+"""Most fragments whose deletion files are read to find the rows of a refused transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,8 @@ class PrepareOptions:
     """Whether a deep Clone copies the files; if not, they must exist."""
     trusts_rewrites: bool = False
     """Whether the Rewrites of all writers count as in order."""
-    tells_contended: bool = False
-    """Whether the refusal of a Delete or Update says what it contends for (`Rejected.contended`)."""
+    tells_rows_and_keys: bool = False
+    """Whether the refusal of a Delete or Update says which rows and keys it has (`Rejected.rows_and_keys`)."""
     as_member: bool = False
     """Whether a Delete or Update that only deletes and adds rows is judged as a member of a version of several."""
 
@@ -455,7 +455,7 @@ async def _as_member(
     """Judge a Delete or Update as a member of a version of several; None if it must be a version of its own."""
     deciding = since.found.deciding if since is not None else None
     if since is not None and deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
-        return replace(_conflict(case, since, deciding), contended=await _contended(case, transaction, since))
+        return replace(_conflict(case, since, deciding), rows_and_keys=await _rows_and_keys(case, transaction, since))
     if since is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
         return await _as_followed_member(case, latest, transaction, since)
     judged = Judged(transaction=transaction, found=since.found if since is not None else NOTHING_FOUND)
@@ -470,25 +470,27 @@ async def _as_member(
     known, conflict = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
     if conflict is not None:
         refused = _row_conflict(conflict, since.found if since is not None else NOTHING_FOUND, latest.version)
-        return replace(refused, contended=known.contended() if known and case.options.tells_contended else None)
+        return replace(
+            refused, rows_and_keys=known.rows_and_keys() if known and case.options.tells_rows_and_keys else None
+        )
     return replace(judged, change=known)
 
 
-async def _contended(case: _Case, transaction: Transaction, since: _Since) -> Contended | None:
-    """What a refused Delete or Update contends for with a committed one; None if that is not known or not asked for."""
+async def _rows_and_keys(case: _Case, transaction: Transaction, since: _Since) -> RowsAndKeys | None:
+    """The rows and keys of a Delete or Update that a committed one refuses; None if unknown or not requested."""
     deciding, latest = since.found.deciding, case.latest
-    if not case.options.tells_contended or deciding is None or latest is None:
+    if not case.options.tells_rows_and_keys or deciding is None or latest is None:
         return None
     if deciding.verdict is not Verdict.RETRYABLE or deciding.theirs not in (Kind.DELETE, Kind.UPDATE):
         return None
     try:
         change = await case.do(lambda: row_change(transaction, since.then))
-        if change is None or len(change.touched) > _CONTENDED_FRAGMENTS_MAX:
+        if change is None or len(change.touched) > _ROWS_AND_KEYS_FRAGMENTS_MAX:
             return None
         known, _ = await with_rows(change, Manifest(), case.places(latest), limits=case.options.file_limits)
     except (CommitterError, MalformedError):  # it is refused anyway
         return None
-    return known.contended() if known is not None else None
+    return known.rows_and_keys() if known is not None else None
 
 
 async def _as_followed_member(
@@ -510,46 +512,49 @@ async def _as_followed_member(
     known, conflict = await with_rows(change, now, places, limits=case.options.file_limits)
     if conflict is not None:
         refused = _row_conflict(conflict, since.found, latest.version)
-        return replace(refused, contended=known.contended() if known and case.options.tells_contended else None)
+        return replace(
+            refused, rows_and_keys=known.rows_and_keys() if known and case.options.tells_rows_and_keys else None
+        )
     assert known is not None
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
     touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
     return replace(judged, files={}, change=replace(known, touched=touched))
 
 
-def contradicted(contradiction: Contradiction, judged: Judged, *, version: int, tells_contended: bool) -> Rejected:
+def can_not_follow(conflict: MemberConflict, judged: Judged, *, version: int, tells_rows_and_keys: bool) -> Rejected:
     """The refusal of a transaction that can't follow another one in the same `version`.
 
-    `tells_contended`: as in `PrepareOptions`.
+    `tells_rows_and_keys`: as in `PrepareOptions`.
     """
-    change = judged.change if tells_contended else None
+    change = judged.change if tells_rows_and_keys else None
     return Rejected(
         status=Status.RETRYABLE,
-        reason="row_conflict" if contradiction.rule == "row" else "conflict",
-        message=f"this transaction can't follow the {contradiction.kind} that is committed in version {version}: "
-        f"{contradiction.message}. Read version {version} and do the work again",
+        reason="row_conflict" if conflict.rule == "row" else "conflict",
+        message=f"this transaction can't follow the {conflict.kind} that is committed in version {version}: "
+        f"{conflict.message}. Read version {version} and do the work again",
         conflicting_version=version,
-        conflicting_operation=contradiction.kind,
-        rule=contradiction.rule,
+        conflicting_operation=conflict.kind,
+        rule=conflict.rule,
         found=judged.found,
-        contended=change.contended() if change is not None else None,
+        rows_and_keys=change.rows_and_keys() if change is not None else None,
     )
 
 
-def goes_later(first: Contended, judged: Judged, *, contended: Contended | None) -> Rejected:
-    """The refusal of a transaction that contradicts one that was refused before and has precedence.
+def goes_later(first: RowsAndKeys, judged: Judged, *, rows_and_keys: RowsAndKeys | None) -> Rejected:
+    """The refusal of a transaction that conflicts with one that was refused before and has precedence.
 
-    `contended`: as in `Rejected`.
+    `rows_and_keys`: as in `Rejected`.
     """
     return Rejected(
         status=Status.RETRYABLE,
         reason="row_conflict",
-        message=f"this transaction and an earlier {first.kind} change the same row or insert the same key. The earlier "
-        "one was refused and is being executed again, and it goes first. Do the work again on the latest version",
+        message=f"this transaction and an earlier {first.kind} change the same row or may insert the same key. The "
+        "earlier one was refused and is being executed again, and it goes first. Do the work again on the latest "
+        "version",
         conflicting_operation=first.kind,
         rule="row",
         found=judged.found,
-        contended=contended,
+        rows_and_keys=rows_and_keys,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from committerd.errors import CommitterError, OutdatedRequest, RequestError, UnsupportedRequest
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
-from committerd.lance.rows.change import Contended
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS
@@ -22,8 +22,10 @@ class Rejected(Refused):
     rule: str = ""
     """Name of the conflict rule that refuses it; empty = no conflict rule does."""
     found: Comparison = NOTHING_FOUND
-    contended: Contended | None = None
-    """What a Delete or Update contends for that contradicts another one; None if that is not known or not asked for."""
+    rows_and_keys: RowsAndKeys | None = None
+    """The rows and keys of a Delete or Update that was refused because of another one; None if unknown or not
+    requested.
+    """
 
 
 INTERNAL_ERROR = "internal_error"

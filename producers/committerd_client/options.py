@@ -46,7 +46,7 @@ class CommitOptions(TypedDict, total=False):
     retry_of: str | None
     """The uuid of the refused transaction. `reexecute` sets it."""
     will_retry: bool
-    """Whether the producer executes the transaction again if it is refused RETRYABLE: then others that contradict it
+    """Whether the producer executes the transaction again if it is refused RETRYABLE: then others that conflict with it
     wait for that. `reexecute` sets it.
     """
     traceparent: str | None

@@ -40,7 +40,7 @@ class Load:
     names_keys: bool = False
     """Whether the Appends name their keys, so that the upserts pass them."""
     shares_row: bool = False
-    """Whether each upsert also changes the row with key `SHARED`, so that any two of them contradict each other."""
+    """Whether each upsert also changes the row with key `SHARED`, so that any two of them conflict."""
     keys_each: int = 5
     attempts_max: int = 20
     timeout: float = 120.0

@@ -67,7 +67,7 @@ def bloom(*bits: int, size: int = 32, items: int = 8192) -> Transaction.KeyExist
 
 
 def conflict(one: RowChange, other: RowChange) -> bool:
-    return one.contended().conflicts_with(other.contended())
+    return one.rows_and_keys().conflicts_with(other.rows_and_keys())
 
 
 def random_change(rng: random.Random) -> RowChange:
@@ -107,7 +107,7 @@ def group_of(*members: RowChange, keeps_apart: bool = False) -> RowGroup:
     group = RowGroup(keeps_apart=keeps_apart)
     for one in members:
         assert group.takes(one)
-        assert group.contradiction(one) is None
+        assert group.conflict(one) is None
         group.add(one)
     return group
 
@@ -157,7 +157,7 @@ class TestChange:
             assert found[-1] == (verdict >= Verdict.RETRYABLE or bool(same_row))
             group = group_of(other)
             if group.takes(one):
-                assert found[-1] == (group.contradiction(one) is not None)
+                assert found[-1] == (group.conflict(one) is not None)
         assert 600 < sum(found) < 2400
 
     def test_conflicts_with_what_removes_the_same_fragment(self) -> None:
@@ -176,12 +176,12 @@ class TestChange:
         assert conflict(by_key, replace(plain, changes=frozenset({0}))), "it changes the key column"
         assert conflict(updating(7), replace(plain, changes=frozenset({1}))), "it may depend on rows with other keys"
 
-    def test_what_it_contends_for_counts_all_its_memory(self) -> None:
-        assert deleting({1: [3, 4], 2: [5]}).contended().bytes > deleting({1: [3, 4]}).contended().bytes > 100
-        assert deleting({}, removed=range(1000)).contended().bytes > 100_000
+    def test_its_rows_and_keys_count_all_their_memory(self) -> None:
+        assert deleting({1: [3, 4], 2: [5]}).rows_and_keys().bytes > deleting({1: [3, 4]}).rows_and_keys().bytes > 100
+        assert deleting({}, removed=range(1000)).rows_and_keys().bytes > 100_000
         bits = replace(updating(), keys=key_filter(bloom(5, size=4096)))
-        assert bits.contended().bytes >= 4096
-        assert updating(*range(1000)).contended().bytes > 30_000
+        assert bits.rows_and_keys().bytes >= 4096
+        assert updating(*range(1000)).rows_and_keys().bytes > 30_000
 
     @pytest.mark.parametrize(
         "staged",
@@ -317,29 +317,29 @@ class TestTakes:
         assert not group_of(updating(1), keeps_apart=True).takes(deleting({0: [1]}))
 
 
-class TestContradiction:
+class TestConflict:
     def test_of_the_same_key(self) -> None:
-        found = group_of(updating(1, 2)).contradiction(updating(2))
+        found = group_of(updating(1, 2)).conflict(updating(2))
         assert found is not None
         assert (found.kind, found.rule) == (Kind.UPDATE, "upd")
 
     def test_of_a_fragment_that_one_of_them_removes(self) -> None:
-        found = group_of(deleting({}, removed=[0], kind=Kind.UPDATE)).contradiction(deleting({0: [1]}))
+        found = group_of(deleting({}, removed=[0], kind=Kind.UPDATE)).conflict(deleting({0: [1]}))
         assert found is not None
         assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "row", "the other one removed fragment 0")
-        found = group_of(deleting({}, removed=[0])).contradiction(deleting({}, removed=[0]))
+        found = group_of(deleting({}, removed=[0])).conflict(deleting({}, removed=[0]))
         assert found is not None
         assert "removes fragment 0" in found.message
-        found = group_of(deleting({0: [1]})).contradiction(deleting({}, removed=[1, 0]))
+        found = group_of(deleting({0: [1]})).conflict(deleting({}, removed=[1, 0]))
         assert found is not None
         assert "removes fragment 0" in found.message
 
     def test_of_the_same_row(self) -> None:
         group = group_of(deleting({0: [1], 1: [1]}), deleting({0: [2]}, kind=Kind.UPDATE))
-        found = group.contradiction(deleting({0: [2, 3], 1: [2]}))
+        found = group.conflict(deleting({0: [2, 3], 1: [2]}))
         assert found is not None
         assert (found.kind, found.message) == (Kind.UPDATE, "both modified rows at addresses [2]")
-        assert group.contradiction(deleting({0: [3], 2: [1]}, removed=[4])) is None
+        assert group.conflict(deleting({0: [3], 2: [1]}, removed=[4])) is None
 
 
 class TestRecorded:
@@ -489,7 +489,7 @@ def test_rows_are_those_of_serial_execution(seed: int) -> None:
         # In the group: against those since its read version by the rules, then against those before it.
         ours = change.with_rows({id: rows for id, rows in mine.items() if id in change.touched})
         passes = not any(late[id] and (id in gone or mine[id] & late[id]) for id in mine)
-        passes = passes and group.takes(ours) and group.contradiction(ours) is None
+        passes = passes and group.takes(ours) and group.conflict(ours) is None
         got.append(passes)
         if passes:
             group.add(ours)

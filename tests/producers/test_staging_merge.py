@@ -208,7 +208,7 @@ async def test_upserts_of_different_keys_both_commit(uri: str) -> None:
     assert lance.dataset(uri).count_rows() == 5
 
 
-async def test_an_upsert_contradicts_one_that_pylance_commits_itself(tmp_path: Path) -> None:
+async def test_an_upsert_conflicts_with_one_that_pylance_commits_itself(tmp_path: Path) -> None:
     """Its filter is a Bloom filter, which is never compared with an exact one."""
     key = pa.field("id", pa.int64(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"})
     table = pa.table({"id": [1]}, schema=pa.schema([key]))
@@ -219,7 +219,7 @@ async def test_an_upsert_contradicts_one_that_pylance_commits_itself(tmp_path: P
     assert (await commit(tmp_path, staged)).status is Status.RETRYABLE
 
 
-async def test_an_upsert_contradicts_an_append_and_a_merge_that_inserts_nothing_does_not(uri: str) -> None:
+async def test_an_upsert_conflicts_with_an_append_and_a_merge_that_inserts_nothing_does_not(uri: str) -> None:
     base = lance.dataset(uri)
     upsert = staging.merge_insert(base, rows(7), on="id")
     deletion = staging.merge_insert(

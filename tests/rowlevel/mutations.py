@@ -40,7 +40,7 @@ def believes_what_a_rewrite_says_of_its_fragments(patch: pytest.MonkeyPatch) -> 
 
 
 def does_not_judge_members_against_each_other(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RowGroup, "contradiction", lambda self, change: None)
+    patch.setattr(RowGroup, "conflict", lambda self, change: None)
 
 
 def forgets_the_rows_of_all_members_but_the_last(patch: pytest.MonkeyPatch) -> None:

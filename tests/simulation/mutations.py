@@ -487,7 +487,7 @@ def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_judge_members_against_each_other(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RowGroup, "contradiction", lambda self, change: None)
+    patch.setattr(RowGroup, "conflict", lambda self, change: None)
 
 
 def compares_only_the_rows_of_members(patch: pytest.MonkeyPatch) -> None:

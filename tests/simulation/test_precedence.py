@@ -7,7 +7,7 @@ from collections.abc import Container
 
 import pytest
 
-from committerd.lance.rows.change import Contended
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.precedence import Precedence
 from committerd_common.messages import RETRYABLE
 from tests.simulation.chaos import Chaos
@@ -62,15 +62,15 @@ def run(seed: int) -> Report:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts what precedence does."""
     counter: Counter[str] = Counter()
-    due, contradicted, settled, expire = Precedence.due, Precedence.contradicted, Precedence.settled, Precedence.expire
+    due, conflicting, settled, expire = Precedence.due, Precedence.conflicting, Precedence.settled, Precedence.expire
 
     def counted_due(self: Precedence, now: float) -> list[str]:
         uuids = due(self, now)
         counter["waited"] += len(uuids)
         return uuids
 
-    def counted_contradicted(self: Precedence, contended: Contended) -> Contended | None:
-        first = contradicted(self, contended)
+    def counted_conflicting(self: Precedence, rows_and_keys: RowsAndKeys) -> RowsAndKeys | None:
+        first = conflicting(self, rows_and_keys)
         counter["refused early"] += first is not None
         return first
 
@@ -85,7 +85,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return count
 
     monkeypatch.setattr(Precedence, "due", counted_due)
-    monkeypatch.setattr(Precedence, "contradicted", counted_contradicted)
+    monkeypatch.setattr(Precedence, "conflicting", counted_conflicting)
     monkeypatch.setattr(Precedence, "settled", counted_settled)
     monkeypatch.setattr(Precedence, "expire", counted_expire)
     return counter

@@ -1,6 +1,6 @@
 """The rows that transactions delete: which ones, whether two delete the same, and what several do together.
 
 A Delete, and an Update that rewrites rows, touch existing fragments only in that they delete rows of them. Two of them
-contradict each other only where they delete the same row, so several can share a version. Rows are offsets in their
+conflict only where they delete the same row, so several can share a version. Rows are offsets in their
 fragment, as in a deletion file. Nothing here reads a file: the caller passes what deletion files hold.
 """

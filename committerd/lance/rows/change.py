@@ -71,13 +71,13 @@ class RowChange:
         """The estimated memory of the rows."""
         return sum(_ROW_BYTES * len(one.rows) for one in self.touched.values())
 
-    def contended(self) -> Contended:
-        """What others may contradict of it."""
+    def rows_and_keys(self) -> RowsAndKeys:
+        """The rows and keys over which another transaction can conflict with this one."""
         rows = {id: one.rows for id, one in self.touched.items()}
         size = self.bytes + _FRAGMENT_BYTES * (len(rows) + len(self.removed))
         if self.keys is not None:
             size += len(self.keys.bloom) + _HASH_BYTES * len(self.keys.exact or ())
-        return Contended(
+        return RowsAndKeys(
             kind=self.kind,
             rows=rows,
             removed=frozenset(self.removed),
@@ -89,8 +89,8 @@ class RowChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contended:
-    """The rows that a transaction deletes, and the keys that it inserts: what two transactions may contend for."""
+class RowsAndKeys:
+    """The rows that a transaction deletes, and the keys that it inserts: what it can conflict over with another one."""
 
     kind: Kind
     rows: Mapping[int, BitMap]
@@ -104,7 +104,7 @@ class Contended:
     bytes: int
     """The estimated memory of all this."""
 
-    def conflicts_with(self, other: Contended) -> bool:
+    def conflicts_with(self, other: RowsAndKeys) -> bool:
         """Whether this transaction has to be executed again if the other one is committed before it.
 
         This is what the conflict grid says of two Deletes or row-rewriting Updates, but for rows: these are compared by

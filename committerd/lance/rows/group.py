@@ -23,7 +23,7 @@ PREDICATE_CHARS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contradiction:
+class MemberConflict:
     """A member can't be committed after one before it."""
 
     kind: Kind
@@ -59,7 +59,7 @@ class _InFragment:
 
 @dataclass(slots=True, kw_only=True)
 class RowGroup:
-    """The members of one version. Its caller adds a member only if the group `takes` it and has no `contradiction`."""
+    """The members of one version. Its caller adds a member only if the group `takes` it and it has no `conflict`."""
 
     keeps_apart: bool = False
     """Whether Deletes and Updates may not share a version, because the table has a MemWAL index: for an
@@ -85,14 +85,16 @@ class RowGroup:
             return False
         return self._keys is None or change.keys is None or self._keys.takes(change.keys)
 
-    def contradiction(self, change: RowChange) -> Contradiction | None:
+    def conflict(self, change: RowChange) -> MemberConflict | None:
         """Why this member can't follow those before it; None if it can."""
         if self._keys is not None and change.keys is not None and self._keys.may_have_one_of(change.keys):
-            return Contradiction(kind=Kind.UPDATE, rule="upd", message="both may have inserted the same key")
+            return MemberConflict(kind=Kind.UPDATE, rule="upd", message="both may have inserted the same key")
         both, last = dict[int, BitMap](), Kind.DELETE
         for id, one in change.touched.items():
             if id in self._removed:
-                return Contradiction(kind=self._removed[id], rule="row", message=f"the other one removed fragment {id}")
+                return MemberConflict(
+                    kind=self._removed[id], rule="row", message=f"the other one removed fragment {id}"
+                )
             here = self._touched.get(id)
             if here is not None and here.rows.intersect(one.rows):
                 both[id], last = here.rows & one.rows, here.kind
@@ -100,12 +102,12 @@ class RowGroup:
             kind = self._removed.get(id) or (self._touched[id].kind if id in self._touched else None)
             if kind is not None:
                 text = f"this one removes fragment {id}, from which the other one deleted rows"
-                return Contradiction(kind=kind, rule="row", message=text)
+                return MemberConflict(kind=kind, rule="row", message=text)
         found = clash(both)
-        return None if found is None else Contradiction(kind=last, rule="row", message=found.message)
+        return None if found is None else MemberConflict(kind=last, rule="row", message=found.message)
 
     def add(self, change: RowChange) -> None:
-        """Add one more member, which contradicts none of those before it."""
+        """Add one more member, which conflicts with none of those before it."""
         for id, one in change.touched.items():
             here = self._touched.get(id)
             if here is None:
