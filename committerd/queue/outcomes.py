@@ -31,6 +31,7 @@ from committerd_common.messages import (
     TransactionLabel,
 )
 from committerd_common.messages import Status as StatusNumber
+from committerd_common.own_properties import OF_ANY_COMMIT
 
 MEMBERS_KEY = "committerd.members"
 REFUSED_KEY = "committerd.refused"
@@ -104,13 +105,14 @@ def encode_settled(members: Sequence[Member], refusals: Sequence[Refusal], *, to
 def decode_settled(transaction: Transaction | TransactionLabel | None, *, version: int) -> Settled:
     """The records that a version settles, from its transaction. None (a transaction that can't be read) is foreign.
 
-    Raises `CorruptTable` for `committerd.` properties that can't be read.
+    So is one whose properties are all of the kind that a commit without the queue has, too (`OF_ANY_COMMIT`).
+    Raises `CorruptTable` for properties of the queue that can't be read.
     """
     if transaction is None:
         return Settled(version=version, uuid="", operation="", ours=False)
     properties = transaction.transaction_properties
     operation = transaction.WhichOneof("operation") or ""
-    if not any(key.startswith(KEY_PREFIX) for key in properties):
+    if not any(key.startswith(KEY_PREFIX) for key in properties.keys() - OF_ANY_COMMIT):
         return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
     try:
         members = Members.FromString(_decode(properties.get(MEMBERS_KEY, "")))

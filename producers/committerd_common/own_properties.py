@@ -21,3 +21,5 @@ CHANGES_MAX = 10_000
 """Most fields that `CHANGES` may name."""
 EMPTIED = "committerd.emptied"
 """Set by the committer on a Rewrite: ids of old fragments, separated by commas, that lost all rows before it."""
+OF_ANY_COMMIT = frozenset({ROWS, KEYS, MERGE, CHANGES, EMPTIED})
+"""Those that a version has whether it was committed from a queue or not."""

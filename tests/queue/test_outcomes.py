@@ -31,6 +31,7 @@ from committerd_common.messages import (
     Refusal,
     Transaction,
 )
+from committerd_common.own_properties import CHANGES, EMPTIED, KEYS, MERGE, ROWS
 
 POSITION = start_of(TopicIdentity(cluster_id="c", topic="t.staged", topic_id="i"), 0)
 MEMBER = Member(offset=4, uuid="a", producer="p", read_version=2, reserved_first=8, reserved_count=2)
@@ -70,6 +71,13 @@ def test_a_version_without_our_properties_is_foreign_and_still_has_a_uuid() -> N
 
 def test_a_version_whose_transaction_is_lost_is_foreign() -> None:
     assert not decode_settled(None, version=7).ours
+
+
+@pytest.mark.parametrize("key", [ROWS, KEYS, MERGE, CHANGES, EMPTIED])
+def test_what_a_producer_says_makes_no_version_ours(key: str) -> None:
+    """Such a transaction may be committed without the queue; its position may be an older one."""
+    assert not decode_settled(version(**{key: ""}), version=7).ours
+    assert decode_settled(version(**{key: ""}, **encode_settled([], [], topic_id="i")), version=7).ours
 
 
 def test_any_property_of_ours_makes_a_version_ours() -> None:

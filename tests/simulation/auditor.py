@@ -7,6 +7,7 @@ committer does.
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from committerd.queue.position import AppMark, Position, decode_marks, decode_po
 from committerd.table.refusals import INTERNAL_ERROR
 from committerd_common.messages import DataFragment, Member, Outcome, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
+from committerd_common.own_properties import CHANGES, KEYS, MERGE
 from committerd_common.paths import DATA, VERSIONS, data_key, deletion_key, parse_manifest_name, transaction_key
 from committerd_common.request import AppUnit, Envelope, decode_envelope, decode_transaction
 from tests.simulation.queue import FakeBroker
@@ -100,6 +102,10 @@ class Auditor:
     """Where Rewrites have moved rows."""
     _keys: dict[int, int] = field(default_factory=dict)
     """The version that last inserted each key."""
+    _unnamed: int = 0
+    """The version that last may have inserted any key."""
+    _brought: int = 0
+    """The version that last added rows other than an upsert's."""
     _uuids: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, tuple[int, Refusal]] = field(default_factory=dict)
     _there: set[int] = field(default_factory=set)
@@ -325,9 +331,43 @@ class Auditor:
             rows = [(one.id, row) for one in group.old_fragments for row in range(one.physical_rows)]
             self._moved |= dict(zip(rows, places, strict=False))
 
+    def _appended(self, seen: Seen) -> None:
+        """Note the keys of the rows that a version appends."""
+        self._brought = seen.settled.version
+        members = [self.asked.get((seen.settled.topic_id, one.offset)) for one in seen.settled.members]
+        for asked in members or [None]:
+            transaction = asked.transaction if asked is not None else None
+            named = transaction.transaction_properties.get(KEYS) if transaction is not None else None
+            if named is None:
+                self._unnamed = seen.settled.version
+                continue
+            keys = Transaction.KeyExistenceFilter.FromString(b64decode(named)).exact.key_hashes
+            self._keys |= dict.fromkeys(keys, seen.settled.version)
+
+    def _inserted(self, transaction: Transaction, read: int, version: int) -> None:
+        """Check that nobody has inserted one of the keys that an Update inserts, since it was read."""
+        if not transaction.HasField("update"):
+            return
+        properties = transaction.transaction_properties
+        if not transaction.update.HasField("inserted_rows"):
+            changes = properties.get(CHANGES)
+            if changes is None or "0" in changes.split(","):
+                self._unnamed = version
+            self._brought = version
+            return
+        others = self._unnamed if MERGE in properties else max(self._unnamed, self._brought)
+        if others > read:
+            self.fail(f"version {version}: {transaction.uuid} inserts keys that version {others} may have inserted")
+        for key in transaction.update.inserted_rows.exact.key_hashes:
+            if self._keys.get(key, 0) > read:
+                self.fail(f"version {version}: {transaction.uuid} inserts key {key}, as version {self._keys[key]} did")
+            self._keys[key] = version
+
     def _changed_rows(self, seen: Seen) -> None:
         """Check a Delete or Update: its members delete live rows, no two the same, and nothing else is deleted."""
         version, before = seen.settled.version, self.versions.get(seen.settled.version - 1)
+        if seen.settled.operation == "append":
+            self._appended(seen)
         if before is None or seen.settled.operation not in ("delete", "update") or not self.verifies_files:
             return
         live, gone = self._live(before.file), set[Row]()
@@ -343,10 +383,7 @@ class Auditor:
             if mine & gone or not mine <= live:
                 self.fail(f"version {version}: {member.uuid} deletes rows {sorted(mine & gone or mine - live)} again")
             gone |= mine
-            for key in update.inserted_rows.exact.key_hashes:
-                if self._keys.get(key, 0) > member.read_version:
-                    self.fail(f"version {version}: {member.uuid} inserts key {key}, as version {self._keys[key]} did")
-                self._keys[key] = version
+            self._inserted(asked.transaction, member.read_version, version)
         # What it adds is checked with the content.
         there = {one.id for one in before.file.fragments}
         left = {(id, row) for id, row in self._live(seen.file) if id in there}

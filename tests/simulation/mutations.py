@@ -35,7 +35,10 @@ from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import PutUnknown
 from committerd.kafka.held_back import HeldBack
-from committerd.lance.conflicts.key_filter import KeyFilter, KeyUnion
+from committerd.lance.conflicts import key_filter
+from committerd.lance.conflicts.key_filter import KeyFilter, KeyUnion, appended_keys
+from committerd.lance.operations import append, update
+from committerd.lance.rows import group
 from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup
 from committerd.queue import grouping, ledger, position
@@ -52,6 +55,7 @@ from committerd.table import staged_files, writing
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Table, VersionState
 from committerd.table.writing import put_in_turn
+from committerd_common.messages import Transaction
 from tests.simulation.queue import FakeBroker
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
@@ -503,6 +507,29 @@ def records_the_keys_of_the_first_member(patch: pytest.MonkeyPatch) -> None:
             add(self, keys)
 
     patch.setattr(KeyUnion, "add", only_once)
+
+
+def passes_every_append_that_names_keys(patch: pytest.MonkeyPatch) -> None:
+    def none_of_them(transaction: Transaction) -> KeyFilter | None:
+        keys = appended_keys(transaction)
+        return keys and replace(keys, exact=frozenset())
+
+    patch.setattr(append, "appended_keys", none_of_them)
+
+
+def forgets_the_keys_of_appends_that_share_a_version(patch: pytest.MonkeyPatch) -> None:
+    """The version names those of the last Append."""
+    together = grouping._keys_together
+    patch.setattr(grouping, "_keys_together", lambda transactions: together(transactions[-1:]))
+
+
+def takes_every_update_for_one_that_keeps_the_keys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(update, "_changed_fields", lambda transaction: frozenset())
+
+
+def notes_of_several_updates_what_the_last_one_changes(patch: pytest.MonkeyPatch) -> None:
+    together = key_filter.changes_together
+    patch.setattr(group, "changes_together", lambda updates: together(list(updates)[-1:]))
 
 
 def writes_the_rows_of_the_last_member(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from committerd.queue.port import Record
 from committerd_common.messages import COMMITTED, INVALID, RETRYABLE, DataFragment, DeletionFile, Transaction
+from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 from committerd_common.paths import data_key, deletion_key
 from tests.simulation import staging
 from tests.simulation.process import EPOCH
@@ -38,6 +39,7 @@ class Producers:
         self._retrying = random.Random(f"{world.seed} will-retry")
         self.will_retry: float = self._retrying.choice((0.0, 0.5, 1.0))
         """The share of changes of rows whose producers say that they execute them again; some do, and some do not."""
+        self._naming = random.Random(f"{world.seed} keys")
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -102,7 +104,10 @@ class Producers:
 
     def _append(self) -> Staged:
         paths = self._paths(self.rng.randint(1, 3))
-        return self._staged(staging.append(self._uuid(), paths, read_version=self._read_version(stale=True)), paths)
+        transaction = staging.append(self._uuid(), paths, read_version=self._read_version(stale=True))
+        if self._naming.random() < 0.8:
+            staging.name_keys(transaction, self._naming.sample(range(40), self._naming.randint(0, 3)))
+        return self._staged(transaction, paths)
 
     def _again(self) -> Staged:
         """The same bytes as before: a producer that missed the outcome."""
@@ -224,6 +229,13 @@ class Producers:
         if self.rng.random() < 0.5 if upsert is None else upsert:
             paths, keys = self._paths(1), self.rng.sample(range(40), 2)
             transaction = staging.upsert(uuid, changed, paths, keys, read_version=version)
+            fate = self._naming.random()
+            if fate < 0.7:
+                transaction.transaction_properties[MERGE] = BY_KEY
+            elif fate < 0.9:  # an Update that may insert any key, one that inserts no row, or one that changes the keys
+                transaction.update.ClearField("inserted_rows")
+                if self._naming.random() < 0.7:
+                    transaction.transaction_properties[CHANGES] = self._naming.choice(("", "7", "0,7"))
         else:
             transaction = staging.delete_rows(uuid, changed, read_version=version)
         self.world.auditor.rows_of[str(uuid)] = {(fragment.id, row) for row in gone}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from committerd_common.messages import DataFragment, Field, Transaction
-from committerd_common.own_properties import IN_ORDER, ROWS
+from committerd_common.own_properties import IN_ORDER, KEYS, ROWS
 
 Header = tuple[str, bytes]
 
@@ -52,6 +53,14 @@ def append(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transa
     transaction = Transaction(uuid=str(uuid), read_version=read_version)
     transaction.append.fragments.extend(fragments(paths))
     return transaction
+
+
+def name_keys(transaction: Transaction, hashes: Sequence[int]) -> None:
+    """Let an Append say which keys its rows have."""
+    keys = Transaction.KeyExistenceFilter(field_ids=[0])
+    keys.exact.SetInParent()
+    keys.exact.key_hashes.extend(hashes)
+    transaction.transaction_properties[KEYS] = b64encode(keys.SerializeToString()).decode()
 
 
 def overwrite(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transaction:
