@@ -29,6 +29,7 @@ _NAMES = (
     "mixed",
     "bursts",
     "upserts",
+    "turns",
     "staging",
     "start",
     "idle",

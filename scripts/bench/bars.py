@@ -24,9 +24,11 @@ from scripts.bench.scenarios import (
     s3,
     staging,
     start,
+    turns,
     upserts,
     writers,
 )
+from scripts.turns.verdict import ATTEMPTS_P99_MAX_SHARED, WAITED_P99_MAX
 
 Verdict = Literal["met", "NOT MET", "not measured", "FAILED"]
 
@@ -270,6 +272,26 @@ def _upserts(share: float, times: float) -> Callable[[_Values, Plan], tuple[str,
     return judge
 
 
+def _turns(value: _Values, plan: Plan) -> tuple[str, bool]:
+    case = turns.case(False)
+    most, p99 = value.most("committerd", case, "attempts_max"), value.most("committerd", case, "p99")
+    told, lost = _lost(value, case, plan)
+    return f"at most {most:.0f} attempts, p99 {_ms(p99)}{told}", most == 1 and p99 <= WAITED_P99_MAX and not lost
+
+
+def _turns_shared(value: _Values, plan: Plan) -> tuple[str, bool]:
+    case = turns.case(True)
+    p99 = value.most("committerd", case, "attempts_p99")
+    told, lost = _lost(value, case, plan)
+    return f"p99 {p99:.0f} attempts{told}", p99 <= ATTEMPTS_P99_MAX_SHARED and not lost
+
+
+def _lost(value: _Values, case: str, plan: Plan) -> tuple[str, bool]:
+    failed, slow = value.most("committerd", case, "failed"), value("committerd", case, "appends")
+    told = f"; {slow:.0f} appends/s" + (f"; {failed:.0f} failed" if failed else "")
+    return told, bool(failed) or slow < 0.9 * plan.turns_appends
+
+
 def _staging(size: int, indexed: bool) -> Callable[[_Values, Plan], tuple[str, bool]]:
     def judge(value: _Values, _: Plan) -> tuple[str, bool]:
         from scripts.bench.staging_side import PAIRS  # imports pylance
@@ -346,6 +368,13 @@ _BARS = (
         )
         for share, times in ((0.0, 1), (0.3, 1), (1.0, 0.5))
     ),
+    _Bar(
+        "turns",
+        "100 upserts of new and old keys under 500 appends/s of other keys, with keys",
+        f"first attempt, all of them; p99 <= {WAITED_P99_MAX:g} s from staging to outcome",
+        _turns,
+    ),
+    _Bar("turns", "the same with one row shared", f"p99 <= {ATTEMPTS_P99_MAX_SHARED} attempts", _turns_shared),
     *(
         _Bar(
             "staging",

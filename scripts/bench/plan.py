@@ -48,6 +48,12 @@ class Plan:
     upserts_each: int = 15
     upsert_rows: int = 20
 
+    turns_upserts: int = 100
+    turns_appends: int = 500
+    """Appends per second beside them."""
+    turns_ahead: int = 20_000
+    """Appends whose files are written in advance."""
+
     staging: Mapping[int, int] = field(default_factory=lambda: {300: 9, 3000: 5, 30_000: 2})
     """Fragments in the table -> how often each helper is called."""
 
@@ -115,6 +121,9 @@ def quick(runs: int | None) -> Plan:
         burst_behind=1,
         upsert_clients=2,
         upserts_each=3,
+        turns_upserts=6,
+        turns_appends=50,
+        turns_ahead=200,
         staging={300: 2},
         start_versions=300,
         start_members=100,
@@ -154,6 +163,7 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         + start
         + plan.burst_behind * 10,
         "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20),
+        "turns": 2 * runs * (start + plan.turns_ahead / 1000 + plan.turns_upserts / 8),
         "staging": 30 + sum(20 + 0.01 * size * min(times, 3) for size, times in plan.staging.items()) * 2,
         "start": 60 + plan.start_versions * plan.start_members * 1.2e-5 + runs * 60,
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),

@@ -21,6 +21,7 @@ from scripts.bench.scenarios import (
     s3,
     staging,
     start,
+    turns,
     upserts,
     writers,
 )
@@ -33,6 +34,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], None]] = {
     "mixed": mixed.run,
     "bursts": bursts.run,
     "upserts": upserts.run,
+    "turns": turns.run,
     "staging": staging.run,
     "start": start.run,
     "idle": idle.run,
