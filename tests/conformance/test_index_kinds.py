@@ -1,7 +1,7 @@
 """Indices of every kind that pylance 14.0.2 builds, beside compactions: queries through them find what a scan finds.
 
 An index passes the compaction of a part of what it was built on; a Delete passes a compaction that leaves indices to be
-remapped. Then pylance deletes rows and optimizes the index. 14.0.2 offers MINHASHLSH too, and builds it on no column.
+remapped. Then pylance deletes rows and optimizes the index.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
-from lance.query import MatchQuery
+from lance.query import MatchQuery, MinHashQuery
 
 from committerd.committer import direct
 from committerd.committer.direct import DirectOutcome
@@ -43,6 +43,7 @@ SCALAR = {
     "NGRAM": "text",
     "INVERTED": "text",
     "RTREE": "point",
+    "MINHASHLSH": "text",
 }
 VECTOR = ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
 KINDS = (*SCALAR, *VECTOR)
@@ -120,6 +121,14 @@ def check(root: Path, kind: str) -> None:
             query = MatchQuery(f"row{number}", "text")
             found = dataset.scanner(full_text_query=query, columns=["id", "_score"], limit=1000).to_table()
             assert found.column("id").to_pylist() == [number] * (number in there)
+    elif kind == "MINHASHLSH":
+        for number in LOOKED_UP:
+            scanner = dataset.scanner(nearest=MinHashQuery(f"word{number % 5} row{number}", "text"), limit=1000)
+            assert "MinHashSearch" in scanner.explain_plan()
+            found = scanner.to_table().column("id").to_pylist()
+            assert len(found) == len(set(found))
+            assert set(found) <= set(there)
+            assert found[:1] == [number] or number not in there
     elif kind in SCALAR:
         for one in (one for number in LOOKED_UP for one in filters(kind, number)):
             scanner = dataset.scanner(filter=one, columns=["id"])
