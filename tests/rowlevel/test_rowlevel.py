@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.histories import Pylances, pylances
 from tests.rowlevel.history import run
-from tests.rowlevel.mutations import MUTATIONS, Mutate
 
 pytestmark = pytest.mark.pylance
 
@@ -40,18 +38,3 @@ async def test_random_histories_are_what_serial_execution_makes(tmp_path: Path, 
     assert min(committed[name] for name in names) > 20
     assert followed > 200
     assert together > 0
-
-
-@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
-async def test_a_committer_that_lacks_a_rule_is_found_out(
-    mutate: Mutate, tmp_path: Path, versions: Pylances, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mutate(monkeypatch)
-    for seed in range(100):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        try:
-            await run(seed, folder, replace(versions, old=None), thorough=False)
-        except AssertionError:
-            return
-    pytest.fail("no history notices it")
