@@ -89,6 +89,13 @@ def _rows(world: World) -> None:
     producers.only_rows = True
 
 
+def _updates(world: World) -> None:
+    """The same, but mostly Updates, of which half name no keys."""
+    _rows(world)
+    world.producers.upserts = 0.9
+    world.producers.by_key = world.producers.without_keys = 0.5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
     """The runs that have to notice that a rule is missing."""
@@ -323,6 +330,7 @@ ROUNDS = Hunt(
     ),
     prepare=_rows,
 )
+UPDATES = Hunt(scenario=ROUNDS.scenario, prepare=_updates)
 
 HUNTS: Mapping[Mutate, Hunt] = {
     m.does_not_judge_members_against_each_other: ROUNDS,
@@ -331,8 +339,8 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.writes_the_rows_of_the_last_member: ROUNDS,
     m.passes_every_append_that_names_keys: ROUNDS,
     m.forgets_the_keys_of_appends_that_share_a_version: ROUNDS,
-    m.takes_every_update_for_one_that_keeps_the_keys: ROUNDS,
-    m.notes_of_several_updates_what_the_last_one_changes: ROUNDS,
+    m.takes_every_update_for_one_that_keeps_the_keys: UPDATES,
+    m.notes_of_several_updates_what_the_last_one_changes: UPDATES,
     m.lets_units_of_one_application_overtake_each_other: ROUNDS,
     m.believes_that_a_taken_number_is_foreign: ANYWHERE,
     m.takes_a_lost_answer_for_a_good_one: ANYWHERE,

@@ -38,6 +38,10 @@ class Producers:
         """Whether most of the random ones delete rows of fragments."""
         self._retrying = random.Random(f"{world.seed} will-retry")
         self.will_retry: float = self._retrying.choice((0.0, 0.5, 1.0))
+        self.upserts = 0.5
+        """The share of changes of rows that are upserts; the others are Deletes."""
+        self.by_key, self.without_keys = 0.7, 0.2
+        """The shares of the upserts that depend on rows with their keys alone, and that do not name their keys."""
         """The share of changes of rows whose producers say that they execute them again; some do, and some do not."""
         self._naming = random.Random(f"{world.seed} keys")
         self._made = 0
@@ -226,13 +230,15 @@ class Producers:
             )
         )
         uuid, paths, keys = self._uuid(), list[str](), list[int]()
-        if self.rng.random() < 0.5 if upsert is None else upsert:
+        if self.rng.random() < self.upserts if upsert is None else upsert:
             paths, keys = self._paths(1), self.rng.sample(range(40), 2)
             transaction = staging.upsert(uuid, changed, paths, keys, read_version=version)
             fate = self._naming.random()
-            if fate < 0.7:
+            if fate < self.by_key:
                 transaction.transaction_properties[MERGE] = BY_KEY
-            elif fate < 0.9:  # an Update that may insert any key, one that inserts no row, or one that changes the keys
+            elif (
+                fate < self.by_key + self.without_keys
+            ):  # an Update that may insert any key, one that inserts no row, or one that changes the keys
                 transaction.update.ClearField("inserted_rows")
                 if self._naming.random() < 0.7:
                     transaction.transaction_properties[CHANGES] = self._naming.choice(("", "7", "0,7"))
