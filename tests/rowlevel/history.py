@@ -80,6 +80,14 @@ class Waiting:
     def touched(self) -> frozenset[int]:
         return self.removed | self.written.keys()
 
+    @property
+    def must_know(self) -> frozenset[int]:
+        """The ids of the rows that nobody may have changed since it was planned.
+
+        A row with an id that an Append or a rename brings may have come and gone meanwhile. An upsert must know of it.
+        """
+        return self.touched if self.name == "upsert" else self.removed | self.updates
+
 
 @dataclass(slots=True)
 class Told:
@@ -371,9 +379,7 @@ class History:
     def _made(self, members: Sequence[Waiting], version: int) -> None:
         """Check the version that commits these."""
         for one in members:
-            # An Append changes no row: those that had its ids may have come and gone since it was staged.
-            changes = () if one.name.startswith("append") else one.touched
-            late = [id for id in changes if self.changed.get(id, 0) > one.read]
+            late = [id for id in one.must_know if self.changed.get(id, 0) > one.read]
             assert not late, f"{one.name} has changed rows {late} over a change that it had not read"
             self._execute(one, version)
         found = self._read()
