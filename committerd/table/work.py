@@ -36,9 +36,9 @@ That is about 10,000 fragments, fewer with stable row ids.
 LIGHT_FOLLOWED_MAX = 50_000
 """Most rows, times the Rewrites that moved them, that are followed for a light transaction: 50 ms by their row ids."""
 _ROWS_PER_FRAGMENT = 50
-"""Following a row of a fragment takes as long as following so many more rows of the same fragment."""
+"""Following a row of a fragment takes as long as following this many more rows of the same fragment."""
 _ROW_ID_BYTES_PER_ROW = 10
-"""Decoding so many bytes of row ids takes as long as following a row."""
+"""Decoding this many bytes of row ids takes as long as following a row."""
 
 
 class Work(Protocol):

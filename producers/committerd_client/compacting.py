@@ -139,8 +139,8 @@ async def optimize_index(
 ) -> CommitResult | None:
     """Commit what `optimize` makes of the latest version; None if there is nothing left to do.
 
-    `optimize`: writes files of indices, and returns their transaction. `patience`: re-executions may take so many times
-    as long as the first execution took, beyond `timeout`, which must be a number or None then.
+    `optimize`: writes files of indices, and returns their transaction. `patience`: re-executions may take this many
+    times as long as the first execution took, beyond `timeout`, which must be a number or None then.
 
     Raises the errors of `CommitClient.commit`, and those of `optimize`.
     """

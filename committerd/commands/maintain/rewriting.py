@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _COMMIT_SECONDS = 120.0
 """How long a commit may wait for its outcome, without re-executions."""
 _PATIENCE = 3.0
-"""Re-executions of a commit may take so many times as long as the first execution."""
+"""Re-executions of a commit may take this many times as long as the first execution."""
 
 
 def targets_of(settings: MaintainSettings) -> Targets:

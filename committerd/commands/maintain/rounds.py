@@ -207,7 +207,7 @@ class Rounds:
         return plan
 
     async def _leave(self) -> Collection[int]:
-        """The fragments that a Rewrite replaces which waits, as after a commit that had no outcome in time."""
+        """The fragments that waiting Rewrites replace, such as one whose commit had no outcome in time."""
         if not self._may_wait:
             return ()
         found = await self._waiting()
@@ -215,7 +215,7 @@ class Rounds:
         return found
 
     def _pause(self, found: int, left: int) -> float:
-        """Seconds until the next look at a table that has so many small fragments; `left`: once the plan is done.
+        """Seconds until the next look. `found`: small fragments that can be merged now; `left`: once the plan is done.
 
         If they arrive as fast as since the last look, they must not be too many by then, but enough to be rewritten
         together. The first two looks show how fast that is.

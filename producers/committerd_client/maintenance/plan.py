@@ -17,11 +17,11 @@ from enum import Enum
 from committerd_client.maintenance.table import FragmentState, IndexState, TableState
 
 GROUP_MIN = 8
-"""Fragments that are rewritten together are at least so many, unless they fill a fragment, or are too many in all."""
+"""At least this many fragments are rewritten together, unless they fill a fragment, or are too many in all."""
 _GROWTH_MIN = 1.5
-"""The rows of fragments that are rewritten together are at least so many times those of the largest, unless they fill a
+"""Fragments that are rewritten together have at least this many times the rows of the largest, unless they fill a
 fragment. So a row is rewritten a few times until its fragment is full, whatever the sizes of the fragments that come.
-Eight fragments of one size class always have so many.
+Eight fragments of one size class always have enough.
 """
 _FRAGMENTS_IN_A_GROUP_MAX = 10_000
 """pylance opens all files of a group."""
