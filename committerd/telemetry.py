@@ -208,6 +208,10 @@ class MaintenanceTelemetry:
             MAINTENANCE_SECONDS,
             step=MAINTENANCE_STEPS,
         )
+        self.committer_seconds = metrics.count(
+            "committerd_maintenance_committer_seconds_total",
+            "Time that the committer has spent on the commits of maintenance (maintain.committer_share).",
+        )
         self.failures = metrics.count(
             "committerd_maintenance_failures_total", "Steps that failed; they are tried again.", step=MAINTENANCE_STEPS
         )

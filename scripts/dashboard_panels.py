@@ -537,6 +537,13 @@ MAINTENANCE = Row(
             unit="s",
         ),
         Panel(
+            title="Share of the committer's time",
+            queries=[Query(expr=rate("committerd_maintenance_committer_seconds_total"))],
+            unit="percentunit",
+            description="How much of the time the committer spends on the commits of maintenance "
+            "(maintain.committer_share).",
+        ),
+        Panel(
             title="Steps that failed", queries=[by_label("committerd_maintenance_failures_total", "step")], unit="ops"
         ),
         Panel(

@@ -63,6 +63,13 @@ class MaintainSettings(SettingsGroup):
         le=64,
         description="Most tasks at once. Their fragments are replaced in one commit.",
     )
+    committer_share: float = Field(
+        default=0.25,
+        gt=0,
+        le=1,
+        description="Largest share of the time that the committer may spend on the commits of maintenance; 1 = no "
+        "limit. After commits that took long, the next task waits. Cleanups make no commits.",
+    )
     hours: str = Field(
         default="",
         description="Hours of the day, in UTC, in which work begins, such as 22-6; empty: all of them. --once obeys "

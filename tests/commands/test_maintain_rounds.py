@@ -126,6 +126,13 @@ class World:
         """The fragments that waiting Rewrites replace, one set for each time that the queue is read."""
         self.queue_reads = 0
         self.hours = iter([12] * 1000)
+        self.busy_until = 0.0
+        """Until then, maintenance has had its share of the committer's time."""
+
+    @property
+    def seconds_left(self) -> float:
+        """As `CommitterShare`."""
+        return max(self.busy_until - anyio.current_time(), 0.0)
 
     async def exists(self) -> bool:
         return self.there
@@ -151,6 +158,7 @@ def rounds_of(
     cleaning: Any = Cleanups(steps, fails=fails)
     world = world or World()
     shown: Any = world.shown
+    share: Any = world
     return Rounds(
         rewriting,
         cleaning,
@@ -158,6 +166,7 @@ def rounds_of(
         shown,
         exists=world.exists,
         waiting=world.waits,
+        share=share,
         telemetry=MaintenanceTelemetry(world.registry),
         wall_clock=lambda: datetime(2026, 1, 1, next(world.hours), tzinfo=UTC),
         stop=stop,
@@ -367,3 +376,45 @@ async def test_indices_in_the_making_are_read_before_each_index_and_one_that_fai
     assert not await rounds_of(steps, Stop(), world=world).once()
     assert steps.indexed == ["a", "b", "d"]
     assert world.failures("index") == 1
+
+
+async def test_tasks_wait_while_maintenance_has_had_its_share_of_the_committers_time_and_cleanups_do_not() -> None:
+    steps, stop, world = Steps(), Stop(), World()
+    steps.clean.set()
+    started = anyio.current_time()
+    world.busy_until = started + 0.4
+    async with anyio.create_task_group() as tasks:
+        running = rounds_of(steps, stop, world=world, cleanup_seconds=0.01)
+        tasks.start_soon(running.forever)
+        await steps.has_cleaned.wait()
+        assert (steps.rewritten, steps.looks) == (0, []), "a plan would be old by the time that the task begins"
+        await steps.has_rewritten.wait()
+        assert steps.looks[0] - started >= 0.399
+        stop.set()
+
+
+async def test_once_waits_for_its_share_before_each_task_and_index_and_ends_at_once_when_it_is_told_to() -> None:
+    steps, world = Steps(), World()
+    steps.groups, steps.indices = (GROUP,) * 2, (IndexState(name="a", segments=1, unindexed_rows=9),)
+    steps.clean.set()
+    begun: list[float] = []
+
+    class Busy(World):
+        @property
+        def seconds_left(self) -> float:
+            begun.append(anyio.current_time())
+            return 0.05
+
+    assert await rounds_of(steps, Stop(), world=Busy(), tasks_max=1).once()
+    assert (steps.rewritten, steps.indexed) == (2, ["a"])
+    assert len(begun) == 5, "the look, two tasks, the step, its index"
+
+    steps, stop, world = Steps(), Stop(), World()
+    steps.clean.set()
+    world.busy_until = anyio.current_time() + 60
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rounds_of(steps, stop, world=world).forever)
+            await anyio.sleep(0.1)
+            stop.set()
+    assert steps.rewritten == 0

@@ -15,6 +15,7 @@ import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.lance_options import storage_options
+from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.commands.maintain.shown import Shown
@@ -85,7 +86,8 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
                 "correct dataset.uri"
             )
         operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
-        client = _client(configured)
+        client, telemetry = _client(configured), MaintenanceTelemetry(registry)
+        share = CommitterShare(client, configured.maintain.committer_share, telemetry)
         stop = await stack.enter_async_context(_stopping())
         cleaning = Cleaning(
             table,
@@ -97,13 +99,14 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
         )
         stack.callback(cleaning.close)
         rounds = Rounds(
-            Rewriting(client, configured.dataset.uri, storage_options(configured), configured.maintain),
+            Rewriting(share, configured.dataset.uri, storage_options(configured), configured.maintain),
             cleaning,
             configured.maintain,
             shown,
             exists=partial(_exists, table),
             waiting=WaitingRewrites(operator, table, bytes_max=configured.commit.transaction_bytes_max).fragments,
-            telemetry=MaintenanceTelemetry(registry),
+            share=share,
+            telemetry=telemetry,
             wall_clock=wall_clock,
             stop=stop,
         )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from committerd.settings.maintain import MaintainSettings
-from committerd_client import CommitClient, Staged, staging
-from committerd_client.compacting import compact, optimize_index, require_committer
+from committerd_client import Staged, staging
+from committerd_client.compacting import Commits, compact, optimize_index, require_committer
 from committerd_client.maintenance.plan import Group, Limits, Pace, Plan, Targets, plan
 from committerd_client.maintenance.table import IndexState, TableState, read_state
 from committerd_client.staging.indices import index_names
@@ -61,9 +61,7 @@ class Rewritten:
 class Rewriting:
     """The work on one table. Opens the table anew for each plan and each execution."""
 
-    def __init__(
-        self, client: CommitClient, uri: str, storage_options: dict[str, str], settings: MaintainSettings
-    ) -> None:
+    def __init__(self, client: Commits, uri: str, storage_options: dict[str, str], settings: MaintainSettings) -> None:
         self._client = client
         self._uri = uri
         self._options = storage_options

@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 
+from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.shown import Shown
 from committerd.maintenance.cleaning import Cleaning
@@ -82,6 +83,7 @@ class Rounds:
         *,
         exists: Callable[[], Awaitable[bool]],
         waiting: Waiting,
+        share: CommitterShare,
         telemetry: MaintenanceTelemetry,
         wall_clock: Callable[[], datetime],
         stop: Stop,
@@ -93,6 +95,7 @@ class Rounds:
         self._shown = shown
         self._exists = exists
         self._waiting = waiting
+        self._share = share
         self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._stop = stop
@@ -230,8 +233,17 @@ class Rounds:
         room = max(self._settings.fragments_max / 2 - left, GROUP_MIN)
         return min(self._settings.interval_seconds, max(room / a_second, _LOOK_SECONDS_MIN))
 
+    async def _leave_committer(self) -> None:
+        """Leave the committer to others until the next task may begin, or until the process is to end."""
+        seconds = self._share.seconds_left
+        if seconds:
+            self.doing = f"it leaves the committer to others for {seconds:.0f} s (maintain.committer_share)"
+            await self._stop.wait(seconds)
+
     async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Whether the step succeeded, or was left out because the process is to end."""
+        if step != "cleanup":
+            await self._leave_committer()
         if self._stop.wanted:
             return True
         self.doing = f"step {step}"
@@ -284,6 +296,7 @@ class Rounds:
         _, plan = await self._rewriting.look(tasks=1)
         failed: Exception | None = None
         for index in plan.indices:
+            await self._leave_committer()
             # Anew for each one, since each may take hours.
             if self._stop.wanted or index.name in await self._cleaning.indices_in_the_making():
                 continue
