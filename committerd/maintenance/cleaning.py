@@ -39,7 +39,6 @@ from committerd.maintenance.report import Report
 from committerd.maintenance.staged import StagedReader
 from committerd.maintenance.survey import (
     Survey,
-    detached_manifests,
     named_by_version,
     references,
     survey,
@@ -59,7 +58,7 @@ from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Position, decode_position
 from committerd.queue.start import QueueFacts, owed_from
 from committerd.stores.port import Walkable
-from committerd.table.versions import Table
+from committerd.table.versions import Table, detached_manifests
 from committerd_common.paths import (
     DATA,
     DELETIONS,
@@ -241,8 +240,8 @@ class Cleaning:
             detached=frozenset(detached),
         )
 
-    async def indices_in_the_making(self) -> set[str]:
-        """The names of the indices that waiting records create or replace."""
+    async def waiting_records(self) -> Wanted:
+        """What waiting records create, replace and need. Raises `QueueUnavailable` and `StoreUnavailable`."""
         published = await self._topic.published()
         latest = await self._table.latest()
         position = decode_position(latest.outline.table_metadata) if latest is not None else None
@@ -250,7 +249,7 @@ class Cleaning:
             await require_start(self._topic, position, published)
         except RefusedToRun:
             position = None  # it may not be about this topic
-        return (await waiting(self._topic, self._reader, position, lambda _: None))[0].indices
+        return (await waiting(self._topic, self._reader, position, lambda _: None))[0]
 
     async def clean(
         self,

@@ -7,7 +7,7 @@ the order of the table, and fragments that a version shares with the one above i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -26,7 +26,7 @@ from committerd.queue.outcomes import settled_by
 from committerd.queue.position import Position, decode_position, highest
 from committerd.stores.port import ObjectStore
 from committerd.table.versions import Table
-from committerd_common.paths import VERSIONS, NamingScheme, manifest_key
+from committerd_common.paths import NamingScheme, manifest_key
 
 _AT_ONCE = 8
 _BYTES_AT_ONCE = 16 * 1024 * 1024
@@ -209,12 +209,6 @@ async def _read_reference(store: ObjectStore, key: str) -> dict[str, Any] | None
     if not isinstance(found, dict):
         raise CorruptTable(f"{key} is no JSON object, so the version that it keeps is not known")
     return found
-
-
-def detached_manifests(keys: Iterable[str]) -> list[str]:
-    """The keys of the manifests of detached versions, which have names like `d9223372036854775809.manifest`."""
-    names = (key.removeprefix(VERSIONS) for key in keys if key.startswith(f"{VERSIONS}d"))
-    return [f"{VERSIONS}{name}" for name in names if name.endswith(".manifest")]
 
 
 def _key(table: Table, version: int) -> str:

@@ -1,4 +1,4 @@
-"""Reads the staged topic for what its records need: files, and the versions at which they were read."""
+"""Reads the staged topic for what its records need, and for what they replace."""
 
 from __future__ import annotations
 
@@ -71,12 +71,15 @@ class Wanted:
     """The lowest version that they were read at, or that a Restore brings back; None = none."""
     indices: set[str] = field(default_factory=set)
     """The names of the indices that they create or replace."""
+    replaced: set[int] = field(default_factory=set)
+    """The ids of the fragments that the Rewrites among them replace."""
     records: int = 0
 
     def add(self, transaction: Transaction) -> None:
         """Add what one transaction needs."""
         self.keep(named_by(transaction))
         self.indices.update(one.name for one in transaction.create_index.new_indices)
+        self.replaced.update(one.id for group in transaction.rewrite.groups for one in group.old_fragments)
         for version in (transaction.read_version, transaction.restore.version):
             if version and (self.read_at is None or version < self.read_at):
                 self.read_at = version

@@ -469,10 +469,8 @@ async def _as_member(
     now = excerpt(latest, judged.transaction)
     known, conflict = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
     if conflict is not None:
-        refused = _row_conflict(conflict, since.found if since is not None else NOTHING_FOUND, latest.version)
-        return replace(
-            refused, rows_and_keys=known.rows_and_keys() if known and case.options.tells_rows_and_keys else None
-        )
+        found = since.found if since is not None else NOTHING_FOUND
+        return _member_conflict(case, conflict, found, latest.version, known)
     return replace(judged, change=known)
 
 
@@ -511,10 +509,7 @@ async def _as_followed_member(
     places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
     known, conflict = await with_rows(change, now, places, limits=case.options.file_limits)
     if conflict is not None:
-        refused = _row_conflict(conflict, since.found, latest.version)
-        return replace(
-            refused, rows_and_keys=known.rows_and_keys() if known and case.options.tells_rows_and_keys else None
-        )
+        return _member_conflict(case, conflict, since.found, latest.version, known)
     assert known is not None
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
     touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
@@ -609,6 +604,16 @@ def _row_conflict(conflict: RowConflict, found: Comparison, latest_version: int)
         rule=conflict.rule,
         found=found,
     )
+
+
+def _member_conflict(
+    case: _Case, conflict: RowConflict, found: Comparison, latest_version: int, known: RowChange | None
+) -> Rejected:
+    """As `_row_conflict`, for a member of a version of several. `known`: its rows and keys; None if not known."""
+    rejected = _row_conflict(conflict, found, latest_version)
+    if known is None or not case.options.tells_rows_and_keys:
+        return rejected
+    return replace(rejected, rows_and_keys=known.rows_and_keys())
 
 
 async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content | None:

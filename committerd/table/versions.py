@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -206,8 +206,7 @@ class Table:
 
     async def detached_manifests(self) -> list[str]:
         """Return the keys of the manifests of detached versions, such as `_versions/d9223372036854775809.manifest`."""
-        keys = await self.store.list(VERSIONS, start_after=_BEFORE_DETACHED)
-        return [key for key in keys if key.startswith(_BEFORE_DETACHED) and key.endswith(".manifest")]
+        return detached_manifests(await self.store.list(VERSIONS, start_after=_BEFORE_DETACHED))
 
     def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
         schemes = {name.scheme for name in names}
@@ -552,6 +551,11 @@ class Table:
         dropped = self._committed.pop(version, None)
         if dropped is not None:
             self._footprint_bytes -= _bytes_of(dropped)
+
+
+def detached_manifests(keys: Iterable[str]) -> list[str]:
+    """Of these keys, those of the manifests of detached versions."""
+    return [key for key in keys if key.startswith(_BEFORE_DETACHED) and key.endswith(".manifest")]
 
 
 def _end(tail: Tail) -> bytes:

@@ -79,8 +79,8 @@ class Steps:
 class Cleanups:
     """As `Cleaning`; the table has nothing to delete."""
 
-    def __init__(self, steps: Steps, *, fails: bool = False) -> None:
-        self._steps, self._fails = steps, fails
+    def __init__(self, steps: Steps, world: World, *, fails: bool = False) -> None:
+        self._steps, self._world, self._fails = steps, world, fails
 
     async def look(self) -> Any:
         self._steps.cleanups += 1
@@ -92,8 +92,10 @@ class Cleanups:
             choice=SimpleNamespace(kept={}), bytes_in_all=0, unneeded_bytes=0, oldest_read_version=None, latest=1
         )
 
-    async def indices_in_the_making(self) -> set[str]:
-        return self._steps.in_the_making
+    async def waiting_records(self) -> Any:
+        self._world.queue_reads += 1
+        replaced = self._world.waiting.pop(0) if self._world.waiting else set()
+        return SimpleNamespace(indices=self._steps.in_the_making, replaced=replaced)
 
     async def clean(self, *_: Any, summary: Any, **_given: Any) -> Any:
         self._steps.summaries.append(dict(summary))
@@ -137,10 +139,6 @@ class World:
     async def exists(self) -> bool:
         return self.there
 
-    async def waits(self) -> set[int]:
-        self.queue_reads += 1
-        return self.waiting.pop(0) if self.waiting else set()
-
     def failures(self, step: str) -> float:
         return self.registry.get_sample_value("committerd_maintenance_failures_total", {"step": step}) or 0.0
 
@@ -155,8 +153,8 @@ def rounds_of(
     **settings: Any,
 ) -> Rounds:
     rewriting: Any = steps
-    cleaning: Any = Cleanups(steps, fails=fails)
     world = world or World()
+    cleaning: Any = Cleanups(steps, world, fails=fails)
     shown: Any = world.shown
     share: Any = world
     return Rounds(
@@ -165,7 +163,6 @@ def rounds_of(
         MaintainSettings(interval_seconds=interval_seconds, **settings),
         shown,
         exists=world.exists,
-        waiting=world.waits,
         share=share,
         telemetry=MaintenanceTelemetry(world.registry),
         wall_clock=lambda: datetime(2026, 1, 1, next(world.hours), tzinfo=UTC),

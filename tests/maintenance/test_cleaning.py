@@ -604,7 +604,7 @@ async def test_indices_of_all_records_are_left_alone_where_a_committer_would_ref
     change(scene)
     scene.topic.add(staging.create_index(lance.dataset(scene.uri), "id", "BTREE"))
     scene.topic.staged.insert(0, scene.topic.staged.pop())
-    assert await scene.cleaning().indices_in_the_making() == {"id_idx"}
+    assert (await scene.cleaning().waiting_records()).indices == {"id_idx"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.commands.maintain.shown import Shown
 from committerd.commands.maintain.topic import OperatorsTopic
-from committerd.commands.maintain.waiting_rewrites import WaitingRewrites
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.daemon import logs
@@ -104,7 +103,6 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             configured.maintain,
             shown,
             exists=partial(_exists, table),
-            waiting=WaitingRewrites(operator, table, bytes_max=configured.commit.transaction_bytes_max).fragments,
             share=share,
             telemetry=telemetry,
             wall_clock=wall_clock,

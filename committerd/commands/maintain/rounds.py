@@ -28,9 +28,6 @@ _LOOK_SECONDS_MIN = 1.0
 _CLEANUP_SHARE = 0.5
 """Largest share of the time that cleanups take."""
 
-Waiting = Callable[[], Awaitable[Collection[int]]]
-"""Returns the ids of the fragments that waiting Rewrites replace."""
-
 
 class Stop:
     """Set when the process is to end after the task that runs."""
@@ -82,7 +79,6 @@ class Rounds:
         shown: Shown,
         *,
         exists: Callable[[], Awaitable[bool]],
-        waiting: Waiting,
         share: CommitterShare,
         telemetry: MaintenanceTelemetry,
         wall_clock: Callable[[], datetime],
@@ -94,7 +90,6 @@ class Rounds:
         self._settings = settings
         self._shown = shown
         self._exists = exists
-        self._waiting = waiting
         self._share = share
         self._telemetry = telemetry
         self._wall_clock = wall_clock
@@ -114,7 +109,8 @@ class Rounds:
 
     async def say(self) -> bool:
         """Say what there is to do, and do nothing."""
-        state, plan = await self._rewriting.look(tasks=_GROUPS_MAX, leave=await self._waiting())
+        leave = await self._leave()
+        state, plan = await self._rewriting.look(tasks=_GROUPS_MAX, leave=leave)
         self._shown.plan(state, plan, self._settings)
         self._shown.cleanup(await self._cleaning.look())
         return True
@@ -213,7 +209,7 @@ class Rounds:
         """The fragments that waiting Rewrites replace, such as one whose commit had no outcome in time."""
         if not self._may_wait:
             return ()
-        found = await self._waiting()
+        found = (await self._cleaning.waiting_records()).replaced
         self._may_wait = bool(found)
         return found
 
@@ -298,7 +294,7 @@ class Rounds:
         for index in plan.indices:
             await self._leave_committer()
             # Anew for each one, since each may take hours.
-            if self._stop.wanted or index.name in await self._cleaning.indices_in_the_making():
+            if self._stop.wanted or index.name in (await self._cleaning.waiting_records()).indices:
                 continue
             try:
                 self._shown.indexed(index, await self._rewriting.index(index))
