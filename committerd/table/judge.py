@@ -470,7 +470,7 @@ async def _as_member(
     known, conflict = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
     if conflict is not None:
         found = since.found if since is not None else NOTHING_FOUND
-        return _member_conflict(case, conflict, found, latest.version, known)
+        return _member_conflict(case, conflict, found, latest.version, known=known)
     return replace(judged, change=known)
 
 
@@ -509,7 +509,7 @@ async def _as_followed_member(
     places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
     known, conflict = await with_rows(change, now, places, limits=case.options.file_limits)
     if conflict is not None:
-        return _member_conflict(case, conflict, since.found, latest.version, known)
+        return _member_conflict(case, conflict, since.found, latest.version, known=known)
     assert known is not None
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
     touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
@@ -607,7 +607,7 @@ def _row_conflict(conflict: RowConflict, found: Comparison, latest_version: int)
 
 
 def _member_conflict(
-    case: _Case, conflict: RowConflict, found: Comparison, latest_version: int, known: RowChange | None
+    case: _Case, conflict: RowConflict, found: Comparison, latest_version: int, *, known: RowChange | None
 ) -> Rejected:
     """As `_row_conflict`, for a member of a version of several. `known`: its rows and keys; None if not known."""
     rejected = _row_conflict(conflict, found, latest_version)
