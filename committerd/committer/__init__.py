@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from committerd.committer.committer import Committer, Parts
-from committerd.committer.state import Pace, State
+from committerd.committer.state import Intervals, State
 
-__all__ = ["Committer", "Pace", "Parts", "State"]
+__all__ = ["Committer", "Intervals", "Parts", "State"]

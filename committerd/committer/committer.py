@@ -27,7 +27,7 @@ from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import FormedVersion, Putter, Settlement
 from committerd.committer.starting import Starter
-from committerd.committer.state import Pace, State
+from committerd.committer.state import Intervals, State
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
@@ -108,15 +108,15 @@ class Parts:
 class Committer:
     """The loop. `run` runs the intake, the publisher and the file checker as tasks."""
 
-    def __init__(self, parts: Parts, pace: Pace) -> None:
+    def __init__(self, parts: Parts, intervals: Intervals) -> None:
         self._parts = parts
-        self._pace = pace
+        self._intervals = intervals
         self._stopping = False
         self._last_put = self._last_refusals = float("-inf")
         self._refusal_interval = 0.0
         """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
-        self._holding = Holding(parts.telemetry, parts.former.precedence, hold_max=pace.hold_max)
-        run_max = 1 if pace.interval_min else RUN_MAX
+        self._holding = Holding(parts.telemetry, parts.former.precedence, hold_max=intervals.hold_max)
+        run_max = 1 if intervals.interval_min else RUN_MAX
         self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, run_max=run_max)
         self._refused_code = ""
         self._waiting_since_ms: int | None = None
@@ -159,13 +159,13 @@ class Committer:
         except Unavailable as error:
             self._show("unavailable", str(error))
             _log.warning("store.unproved", extra={"code": error.code, "error": str(error)})
-            await self._parts.intake.changed(timeout=self._pace.refused_retry)
+            await self._parts.intake.changed(timeout=self._intervals.refused_retry)
             return
         self._show("standby", "waits for the partition")
         if self._parts.intake.generation is not None:  # assigned during the probe
             return
         try:
-            if self._refused_code or not await self._parts.intake.changed(timeout=self._pace.refused_retry):
+            if self._refused_code or not await self._parts.intake.changed(timeout=self._intervals.refused_retry):
                 await self._parts.queue.identity()
                 self._refused_code = ""
         except RefusedToRun as error:
@@ -238,7 +238,7 @@ class Committer:
     async def _next_run(self, view: View, generation: int) -> Run | None:
         """Form the next run when it is due; None when the caller must check its state and call again."""
         intake = self._parts.intake
-        wait = self._last_put + self._pace.interval_min - anyio.current_time()
+        wait = self._last_put + self._intervals.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
         moment, turn = intake.moment(), self._holding.turn(intake.retries())
@@ -252,8 +252,8 @@ class Committer:
             await intake.changed(since=moment, timeout=turn.seconds)
             return None
         if run is None:
-            patience = self._holding.patience(self._pace.recheck)
-            if not await intake.changed(since=moment, timeout=patience) and patience == self._pace.recheck:
+            patience = self._holding.patience(self._intervals.recheck)
+            if not await intake.changed(since=moment, timeout=patience) and patience == self._intervals.recheck:
                 await self._look_for_foreign(view)
             return None
         group = run[0].group
@@ -262,7 +262,7 @@ class Committer:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
             # shorter if one of them gets precedence: its producer waits for it.
-            least = 0.0 if self._holding.is_awaited(run[0].rows_and_keys.values()) else self._pace.refusal_interval
+            least = 0.0 if self._holding.is_awaited(run[0].rows_and_keys.values()) else self._intervals.refusal_interval
             wait = self._last_refusals + max(least, self._refusal_interval) - anyio.current_time()
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
@@ -395,7 +395,7 @@ class Committer:
                     creates.keep(create)
                 if creates.read_again():
                     raise StartAgain("there were more creates than can be kept in memory")
-                if anyio.current_time() - looked_at >= self._pace.recheck:
+                if anyio.current_time() - looked_at >= self._intervals.recheck:
                     looked_at = anyio.current_time()
                     await view.peek()
                 await parts.intake.changed(timeout=_LOOK_FOR_CREATES_SECONDS)
@@ -420,7 +420,7 @@ class Committer:
             self._refused_code = error.code
             _log.error("refused", extra={"code": error.code, "error": str(error)})
         self._show("refused", str(error), code=error.code)
-        until = anyio.current_time() + self._pace.refused_retry
+        until = anyio.current_time() + self._intervals.refused_retry
         while self._goes_on(generation) and anyio.current_time() < until:
             await self._parts.intake.changed(timeout=until - anyio.current_time())
         self._parts.telemetry.refused_to_run.set(0, cause=cause)

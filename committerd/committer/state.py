@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Intervals:
     """Intervals of a committer's loop, in seconds."""
 
     interval_min: float = 0.0

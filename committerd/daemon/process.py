@@ -22,7 +22,7 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from committerd import __version__
-from committerd.committer import Committer, Pace, Parts, State
+from committerd.committer import Committer, Intervals, Parts, State
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
@@ -240,14 +240,14 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         backoff=lambda: Backoff(around.rng),
         wall_clock=clock.now,
     )
-    pace = Pace(
+    intervals = Intervals(
         interval_min=settings.commit.interval_seconds_min,
         refusal_interval=settings.commit.refusal_interval_seconds,
         hold_max=settings.commit.hold_seconds_max,
         recheck=settings.store.recheck_seconds,
         refused_retry=settings.daemon.refused_retry_seconds,
     )
-    return Committer(parts, pace)
+    return Committer(parts, intervals)
 
 
 async def run(settings: Settings, around: Surroundings) -> None:

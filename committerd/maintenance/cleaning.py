@@ -33,7 +33,7 @@ from anyio import to_thread
 from committerd.concurrency import for_each
 from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
 from committerd.maintenance import report
-from committerd.maintenance.files import File, Why, why
+from committerd.maintenance.files import File, RemovalReason, why
 from committerd.maintenance.lists import Going, Lists
 from committerd.maintenance.report import Report
 from committerd.maintenance.staged import StagedReader
@@ -46,8 +46,8 @@ from committerd.maintenance.survey import (
 from committerd.maintenance.versions import Choice, Needs, Retention, choose
 from committerd.maintenance.waiting import (
     ReadTo,
+    RecordNeeds,
     StagedTopic,
-    Wanted,
     keep_named_at,
     keep_named_in_letters,
     require_start,
@@ -93,12 +93,12 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CleanupPlan:
     """What may be deleted, and what stays."""
 
     latest: int
     choice: Choice
-    going: Mapping[Why, tuple[int, int]]
+    going: Mapping[RemovalReason, tuple[int, int]]
     """Number and bytes of the files that may go, by reason; the manifests of `choice.removable` among them."""
     bytes_in_all: int
     unneeded_bytes: int
@@ -119,7 +119,7 @@ class Found:
     def files(self) -> int:
         return sum(count for count, _ in self.going.values())
 
-    def count(self, reason: Why) -> tuple[int, int]:
+    def count(self, reason: RemovalReason) -> tuple[int, int]:
         """Number and bytes of the files that go for this reason."""
         return self.going.get(reason, (0, 0))
 
@@ -139,7 +139,7 @@ class Cleaned:
             self.files += 1
             self.bytes += file.size
             self.by_reason[reason.value] = self.by_reason.get(reason.value, 0) + 1
-            self.versions += reason is Why.MANIFEST
+            self.versions += reason is RemovalReason.MANIFEST
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ class Cleaning:
         """Delete the temporary file in which the last look has its lists."""
         self._lists.close()
 
-    async def look(self) -> Found:
+    async def look(self) -> CleanupPlan:
         """Find out what may be deleted; deletes nothing.
 
         Raises `StoreUnavailable`, `QueueUnavailable`, `CorruptTable`, `RefusedToRun` if a committer would refuse to run
@@ -228,7 +228,7 @@ class Cleaning:
         await keep_named_in_letters(self._topic, self._reader, lately_ms, lists.keep)
         await self._read_promises()
         await to_thread.run_sync(partial(lists.decide, partial(why, before_ms=lately_ms), removable, above=above))
-        return Found(
+        return CleanupPlan(
             latest=found.latest,
             choice=choice,
             going=await to_thread.run_sync(lists.totals),
@@ -240,7 +240,7 @@ class Cleaning:
             detached=frozenset(detached),
         )
 
-    async def waiting_records(self) -> Wanted:
+    async def waiting_records(self) -> RecordNeeds:
         """What waiting records create, replace and need. Raises `QueueUnavailable` and `StoreUnavailable`."""
         published = await self._topic.published()
         latest = await self._table.latest()
@@ -253,7 +253,7 @@ class Cleaning:
 
     async def clean(
         self,
-        found: Found,
+        found: CleanupPlan,
         *,
         may_go_on: Callable[[], bool] = lambda: True,
         summary: Mapping[str, int] = MappingProxyType({}),
@@ -290,7 +290,7 @@ class Cleaning:
         return cleaned
 
     async def _write_down(self, key: str, since: _Since, page: Sequence[Going]) -> None:
-        versions = [since.going[file.key] for file, reason in page if reason is Why.MANIFEST]
+        versions = [since.going[file.key] for file, reason in page if reason is RemovalReason.MANIFEST]
         body = Report(key=key, versions=versions, files=page).encode(time_ms=self._now_ms())
         await self._table.store.put(key, body)
 
@@ -325,7 +325,7 @@ class Cleaning:
                     of_versions |= {one.key: one for one in files}
         return of_versions
 
-    async def _choose(self, found: Survey, wanted: Wanted, facts: QueueFacts, *, now_ms: int) -> Choice:
+    async def _choose(self, found: Survey, wanted: RecordNeeds, facts: QueueFacts, *, now_ms: int) -> Choice:
         names = await references(self._table.store)
         needs = Needs(
             tagged=names.tagged,
@@ -384,7 +384,7 @@ class Cleaning:
         await for_each([file.key for file, _ in files], self._table.store.delete, at_once=1 if in_order else _AT_ONCE)
         self._lists.deleted(files)
 
-    async def _finish(self, found: Found, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
+    async def _finish(self, found: CleanupPlan, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
         store, now_ms = self._table.store, await self._common_now_ms()
         keys = await store.list(report.FOLDER)
         for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left
@@ -410,7 +410,7 @@ class Cleaning:
     async def _delete_entries(self, body: bytes) -> None:
         """Delete the entries of manifests that a killed run has deleted, as its report says."""
         there = {self._manifest(version) for version in await self._table.versions()}
-        await for_each(report.promised(body, Why.MANIFEST) - there, self._table.store.delete)
+        await for_each(report.promised(body, RemovalReason.MANIFEST) - there, self._table.store.delete)
 
     def _manifest(self, version: int) -> str:
         return manifest_key(version, self._table.scheme or NamingScheme.V2)

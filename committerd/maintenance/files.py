@@ -9,7 +9,7 @@ from committerd.maintenance.names import is_temporary, owner
 from committerd_common.paths import VERSIONS, parse_manifest_name, parse_staging_name
 
 
-class Why(StrEnum):
+class RemovalReason(StrEnum):
     """Why a file goes."""
 
     MANIFEST = "manifest"
@@ -45,22 +45,22 @@ class Standing:
     """An earlier run was about to delete it with its version when it ended."""
 
 
-def why(file: File, standing: Standing, *, before_ms: int) -> Why | None:
+def why(file: File, standing: Standing, *, before_ms: int) -> RemovalReason | None:
     """Why the file goes; None if it stays. `before_ms`: an unnamed file goes only if it was last written before."""
     if file.key.startswith(VERSIONS):
         return _why_of_version(file, before_ms)
     if owner(file.key) is None or standing.kept:
         return None
     if standing.removed or standing.promised:
-        return Why.VERSION
+        return RemovalReason.VERSION
     if file.modified_ms >= before_ms:
         return None
-    return Why.TEMPORARY if is_temporary(file.key) else Why.UNNAMED
+    return RemovalReason.TEMPORARY if is_temporary(file.key) else RemovalReason.UNNAMED
 
 
-def _why_of_version(file: File, before_ms: int) -> Why | None:
+def _why_of_version(file: File, before_ms: int) -> RemovalReason | None:
     """A manifest goes with its version and never here; what is left over from writing one goes when it is old."""
     name = file.key.removeprefix(VERSIONS)
     if file.modified_ms >= before_ms or parse_manifest_name(name) is not None or "/" in name:
         return None
-    return Why.TEMPORARY if is_temporary(file.key) or parse_staging_name(name) is not None else None
+    return RemovalReason.TEMPORARY if is_temporary(file.key) or parse_staging_name(name) is not None else None

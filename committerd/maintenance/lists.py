@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from committerd.errors import CommitterError
-from committerd.maintenance.files import File, Standing, Why
+from committerd.maintenance.files import File, RemovalReason, Standing
 from committerd.maintenance.names import owner
 
 _CACHE_KIB = 4096
@@ -41,7 +41,7 @@ CREATE INDEX owners ON going (owner);
 BEGIN;
 """
 
-Going = tuple[File, Why]
+Going = tuple[File, RemovalReason]
 
 
 class Lists:
@@ -82,14 +82,16 @@ class Lists:
         """An earlier run was about to delete these files with their versions when it ended."""
         self._many("INSERT OR IGNORE INTO promised VALUES (?)", ((one,) for one in keys))
 
-    def decide(self, why: Callable[[File, Standing], Why | None], manifests: Mapping[str, int], *, above: int) -> None:
+    def decide(
+        self, why: Callable[[File, Standing], RemovalReason | None], manifests: Mapping[str, int], *, above: int
+    ) -> None:
         """Choose what goes: these manifests, keys with versions, and the files for which `why` gives a reason.
 
         A file stays if a version above `above` names it.
         """
         self._many(
             "INSERT INTO going SELECT ?, 0, key, size, modified_ms, ?, key FROM files WHERE key = ?",
-            ((version, Why.MANIFEST.value, key) for key, version in manifests.items()),
+            ((version, RemovalReason.MANIFEST.value, key) for key, version in manifests.items()),
         )
         alone = 0
         for page in self._standing():
@@ -147,12 +149,12 @@ class Lists:
     def go_with_versions(self, names: Iterable[str]) -> set[str]:
         """Those of the names whose files go because their versions go."""
         select = "SELECT 1 FROM going WHERE owner = ? AND why = ? LIMIT 1"
-        return {one for one in names if self._rows(select, (one, Why.VERSION.value))}
+        return {one for one in names if self._rows(select, (one, RemovalReason.VERSION.value))}
 
-    def totals(self) -> dict[Why, tuple[int, int]]:
+    def totals(self) -> dict[RemovalReason, tuple[int, int]]:
         """Number and bytes of what goes, by reason."""
         rows = self._rows("SELECT why, count(*), sum(size) FROM going GROUP BY why")
-        return {Why(why): (count, size) for why, count, size in rows}
+        return {RemovalReason(why): (count, size) for why, count, size in rows}
 
     def bytes_in_all(self) -> int:
         """Bytes of all files."""
@@ -199,7 +201,7 @@ class Lists:
 
 
 def _going(key: str, size: int, modified_ms: int, why: str) -> Going:
-    return File(key=key, size=size, modified_ms=modified_ms), Why(why)
+    return File(key=key, size=size, modified_ms=modified_ms), RemovalReason(why)
 
 
 def _no_room(error: sqlite3.Error) -> CommitterError:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committerd.maintenance.files import File, Why
+from committerd.maintenance.files import File, RemovalReason
 
 FOLDER = "_maintenance/"
 LATEST = f"{FOLDER}latest.json"
@@ -31,7 +31,7 @@ class Report:
 
     key: str
     versions: Sequence[int]
-    files: Sequence[tuple[File, Why]]
+    files: Sequence[tuple[File, RemovalReason]]
 
     def encode(self, *, time_ms: int) -> bytes:
         """The object's bytes."""
@@ -40,7 +40,7 @@ class Report:
         return "".join(json.dumps(one) + "\n" for one in lines).encode()
 
 
-def line(file: File, why: Why) -> dict[str, Any]:
+def line(file: File, why: RemovalReason) -> dict[str, Any]:
     """One deletion."""
     return {"key": file.key, "bytes": file.size, "modified_ms": file.modified_ms, "why": why.value}
 
@@ -79,7 +79,7 @@ def outdated(keys: Iterable[str], *, now_ms: int) -> list[str]:
     return sorted(key for key in given - open_reports - {LATEST} if _time_of(key) < now_ms - KEPT_MS)
 
 
-def promised(body: bytes, reason: Why = Why.VERSION) -> frozenset[str]:
+def promised(body: bytes, reason: RemovalReason = RemovalReason.VERSION) -> frozenset[str]:
     """The keys that a report was about to delete for this reason. A damaged line promises nothing."""
     found = set()
     for text in body.decode(errors="replace").splitlines()[1:]:

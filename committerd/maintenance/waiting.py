@@ -63,7 +63,7 @@ class StagedTopic(Protocol):
 
 
 @dataclass(slots=True)
-class Wanted:
+class RecordNeeds:
     """What some records need."""
 
     keep: Keep
@@ -97,14 +97,14 @@ class ReadTo:
 
 async def waiting(
     topic: StagedTopic, reader: StagedReader, position: Position | None, keep: Keep
-) -> tuple[Wanted, ReadTo]:
+) -> tuple[RecordNeeds, ReadTo]:
     """What the records need that the position has not passed, and how far the topic was read.
 
     `position`: None if it is not about this topic, or if there is none; all records wait then. `require_start` says
     whether it is about this topic. Ask it afterwards: the topic may be deleted and made again meanwhile.
     """
     start, end = await topic.bounds()
-    wanted = Wanted(keep)
+    wanted = RecordNeeds(keep)
     first = start if position is None else max(position.next_offset, start)
     last = await _read(topic, reader, wanted, (first, end), position=position)
     if last is not None:
@@ -138,13 +138,13 @@ async def require_start(topic: StagedTopic, position: Position | None, published
 
 async def staged_since(
     topic: StagedTopic, reader: StagedReader, read_to: ReadTo, identity: TopicIdentity, *, keep: Keep
-) -> tuple[Wanted, ReadTo]:
+) -> tuple[RecordNeeds, ReadTo]:
     """What the records need that were staged since, and how far the topic was read now.
 
     Raises `RefusedToRun` (`topic_id`, `log_rewritten`) if it is no longer the topic with this identity and log: then
     it is not known what was staged since.
     """
-    wanted = Wanted(keep)
+    wanted = RecordNeeds(keep)
     start, end = await topic.bounds()
     await _require_identity(topic, identity)
     if end < read_to.end:
@@ -162,7 +162,7 @@ async def staged_since(
 
 async def keep_named_at(topic: StagedTopic, reader: StagedReader, offsets: Iterable[int], keep: Keep) -> None:
     """Keep the files that the records at these ascending offsets name, as far as the topic still has them."""
-    wanted = Wanted(keep)
+    wanted = RecordNeeds(keep)
     start, end = await topic.bounds()
     for first, last in _spans(one for one in offsets if start <= one < end):
         await _read(topic, reader, wanted, (first, last + 1))
@@ -170,7 +170,7 @@ async def keep_named_at(topic: StagedTopic, reader: StagedReader, offsets: Itera
 
 async def keep_named_in_letters(topic: StagedTopic, reader: StagedReader, since_ms: int, keep: Keep) -> None:
     """Keep the files that dead letters from this time on name: `committerd dead replay` may stage them again."""
-    wanted = Wanted(keep)
+    wanted = RecordNeeds(keep)
 
     async def add(letter: Letter) -> None:
         await _add(reader, wanted, letter.as_staged())
@@ -198,7 +198,7 @@ def _changed(what: str, code: str) -> RefusedToRun:
 async def _read(
     topic: StagedTopic,
     reader: StagedReader,
-    wanted: Wanted,
+    wanted: RecordNeeds,
     offsets: tuple[int, int],
     *,
     position: Position | None = None,
@@ -215,7 +215,7 @@ async def _read(
     return last
 
 
-async def _add(reader: StagedReader, wanted: Wanted, record: Record) -> None:
+async def _add(reader: StagedReader, wanted: RecordNeeds, record: Record) -> None:
     transaction, claimed = await reader.transaction(record)
     if claimed is not None:
         wanted.keep([claimed])

@@ -35,7 +35,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids, require_supported
 from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Need, Operation, StagedFiles, Target
+from committerd.lance.operations.operation import AppliesTo, Need, Operation, StagedFiles
 from committerd.lance.operations.rebase import (
     Followed,
     FollowFacts,
@@ -286,13 +286,13 @@ def _existence(operation: Operation, latest: ManifestFile | None, options: Prepa
     Raises `InvalidRequest` (`no_table`) for the latter.
     """
     if latest is None:
-        if operation.target is not Target.EXISTING:
+        if operation.target is not AppliesTo.EXISTING:
             return None
         raise InvalidRequest(
             f"there is no table, and {operation.kind} does not create one; stage an Overwrite first",
             code="no_table",
         )
-    if operation.target is Target.NEW or (operation.target is Target.ANY and options.create_only):
+    if operation.target is AppliesTo.NEW or (operation.target is AppliesTo.ANY and options.create_only):
         return Rejected(
             status=Status.RETRYABLE,
             reason="table_exists",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from committerd_batch.errors import AppIdInUse, TableChanged, app_id_in_use
 from committerd_batch.gathering import Gathered, gather, stage
 from committerd_batch.target import Mode, Plan, Target, mark_of
-from committerd_batch.tasks import Place, TaskResult
+from committerd_batch.tasks import TargetTable, TaskResult
 from committerd_client import staging
 from committerd_client.errors import (
     IncompatibleConflict,
@@ -33,7 +33,7 @@ _log = logging.getLogger("committerd_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueOptions:
     """The queue of a table, and how long to wait for it."""
 
     bootstrap_servers: str | tuple[str, ...]
@@ -116,7 +116,7 @@ class BatchLog:
 class BatchCommit:
     """The commit of one batch whose tasks have ended."""
 
-    def __init__(self, client: SyncCommitClient, queue: Queue, plan: Plan, log: BatchLog) -> None:
+    def __init__(self, client: SyncCommitClient, queue: QueueOptions, plan: Plan, log: BatchLog) -> None:
         self._client, self._queue, self._plan, self._log = client, queue, plan, log
         self._written: set[str] = set()
 
@@ -205,7 +205,7 @@ def _files_of(work: Staged) -> Iterable[str]:
 def remove_files(target: Target, names: Iterable[str]) -> None:
     """Remove data files that no version names; writes the names of those that can't be removed to the log."""
     left = []
-    options = Place(uri="", storage_options=target.storage_options).options
+    options = TargetTable(uri="", storage_options=target.storage_options).options
     for name in sorted(names):
         try:
             remover(target.uri, options)(data_key(name))

@@ -14,7 +14,7 @@ from committerd_batch.casting import plain
 from committerd_batch.committing import (
     BatchCommit,
     BatchLog,
-    Queue,
+    QueueOptions,
     add_new_columns,
     before_writing,
 )
@@ -69,7 +69,7 @@ class Job:
         mode, target = Mode(options.get("mode", "append")), _target(uri, options)
         target.check(mode)
         servers = options["bootstrap_servers"]
-        self._queue = Queue(
+        self._queue = QueueOptions(
             bootstrap_servers=servers if isinstance(servers, str) else tuple(servers),
             dataset=options.get("dataset") or dataset_name(uri),
             topic_prefix=options.get("topic_prefix", ""),

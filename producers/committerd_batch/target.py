@@ -12,7 +12,7 @@ from committerd_batch.app_marks import AppMark, mark_in
 from committerd_batch.casting import check
 from committerd_batch.changes import Changes
 from committerd_batch.errors import SchemaMismatch, TableMissing
-from committerd_batch.tasks import Place, WriteTask
+from committerd_batch.tasks import TargetTable, WriteTask
 from committerd_client.arguments import count
 from committerd_client.data import schema_of
 from committerd_client.staging.fragments import lance_schema
@@ -96,7 +96,9 @@ class Target:
         import lance  # imported here: making a writer need not take the third of a second
 
         try:
-            return lance.dataset(self.uri, storage_options=Place(uri="", storage_options=self.storage_options).options)
+            return lance.dataset(
+                self.uri, storage_options=TargetTable(uri="", storage_options=self.storage_options).options
+            )
         except (ValueError, OSError) as error:
             # pylance has no error class for it.
             if "was not found" not in str(error):
@@ -190,7 +192,7 @@ class Plan:
         """What each task does with its rows."""
         target = self.target
         return WriteTask(
-            place=Place(uri=target.uri, storage_options=target.storage_options, version=self.version),
+            place=TargetTable(uri=target.uri, storage_options=target.storage_options, version=self.version),
             schema=self.schema,
             replace=self.replaces,
             data_storage_version=target.data_storage_version if self.version is None else None,

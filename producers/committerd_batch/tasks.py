@@ -27,7 +27,7 @@ _REFUSALS: dict[str, type[BatchWriteError]] = {kind.code: kind for kind in (Sche
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TargetTable:
     """The table that tasks write to."""
 
     uri: str
@@ -83,7 +83,7 @@ class TaskResult:
 class WriteTask:
     """Writes one partition; it may be pickled."""
 
-    place: Place
+    place: TargetTable
     schema: pa.Schema
     """The table's schema; `casting.check` has found that the rows' schema fits."""
     replace: bool

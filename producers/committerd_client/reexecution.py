@@ -128,7 +128,7 @@ class Attempts:
         return error
 
 
-class Rounds:
+class Executions:
     """The executions behind one try: the re-execution itself, and those that bring its work up to date.
 
     They go on while each takes at most half the time of the one before, and at most a quarter of the time that was left
@@ -162,7 +162,7 @@ async def ask(
     A coroutine function runs in the event loop, a plain one, which may take seconds, in a worker thread. `left`:
     returns the seconds until `timeout`.
     """
-    rounds = Rounds(wanted)
+    rounds = Executions(wanted)
     while rounds.wanted is not None:
         began = time.monotonic()
         made = (
@@ -177,7 +177,7 @@ async def ask(
 
 def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float | None]) -> Work | None:
     """Like `ask`, for a plain function, in the calling thread."""
-    rounds = Rounds(wanted)
+    rounds = Executions(wanted)
     while rounds.wanted is not None:
         began = time.monotonic()
         work = function(rounds.wanted)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from committerd_client import CommitClient
 from committerd_client.compacting import compact, optimize_index, require_committer
 from committerd_client.headers import Staged
-from committerd_client.maintenance.plan import Limits, Pace, Targets, plan
+from committerd_client.maintenance.plan import Limits, Targets, TaskPace, plan
 from committerd_client.maintenance.table import read_state
 from committerd_client.results import CompactionResult
 from committerd_client.staging.remapping import RewrittenIndex
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ANY_PACE = Pace(bytes_per_second=1e15, fragments_per_second=1e9)
+_ANY_PACE = TaskPace(bytes_per_second=1e15, fragments_per_second=1e9)
 """The limit of a task is its bytes: nothing is known about the executors."""
 _PATIENCE = 3.0
 """Re-executions of a commit may take so many times as long as its first execution."""

@@ -71,7 +71,7 @@ def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
     return App(checked(f"{base}.{name}" if name else base), batch.batch_id, batch.query_id)
 
 
-class Written:
+class StagedUnits:
     """The last app unit that each sink has staged; detects a second write in one execution of a batch."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from committerd_batch.app_marks import checked, unit
-from committerd_batch.committing import Queue
+from committerd_batch.committing import QueueOptions
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.headers import App
 from committerd_client.place import checked_uri
@@ -83,7 +83,7 @@ class Options:
         )
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> QueueOptions:
         """The table's queue. Raises `ValueError` for invalid options."""
         servers = self._text("bootstrap_servers") or self._prefixed("").get(_SERVERS)
         if not servers:
@@ -91,7 +91,7 @@ class Options:
         kafka = {name.replace(".", "_"): _value(text) for name, text in self._prefixed("kafka.").items()}
         kafka.pop("bootstrap_servers", None)
         timeout, attempts = self._number("timeout", float), self._number("attempts", int)
-        return Queue(
+        return QueueOptions(
             bootstrap_servers=tuple(one.strip() for one in servers.split(",")),
             dataset=self._text("dataset") or dataset_name(self.target.uri),
             topic_prefix=self._text("topic_prefix") or "",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from committerd_batch.app_marks import checked, unit
-from committerd_batch.committing import BatchCommit, BatchLog, Queue, add_new_columns, before_writing
+from committerd_batch.committing import BatchCommit, BatchLog, QueueOptions, add_new_columns, before_writing
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.arguments import names
 from committerd_client.errors import NotCommitted
@@ -23,7 +23,7 @@ from committerd_common.backports import Self
 from committerd_common.uris import dataset_name
 from committerd_spark.arrow_types import arrow_schema
 from committerd_spark.errors import ConnectUnsupported, SecondWrite, SparkWriteError, TableChanged
-from committerd_spark.micro_batch import Written, app_unit, current
+from committerd_spark.micro_batch import StagedUnits, app_unit, current
 from committerd_spark.running import check_executors, run
 
 ModeName = Literal["append", "overwrite", "upsert", "delete", "cdc"]
@@ -31,7 +31,7 @@ ModeName = Literal["append", "overwrite", "upsert", "delete", "cdc"]
 _ROWS_MAX = 2**31 - 1
 """More rows than any file has."""
 
-_written = Written()
+_written = StagedUnits()
 """The writes of all writers of this process: two of them may write to one table."""
 
 
@@ -110,7 +110,7 @@ class LanceBatchWriter:
             data_storage_version=data_storage_version,
         )
         self._target.check(self._mode)
-        self._queue = Queue(
+        self._queue = QueueOptions(
             bootstrap_servers=bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
             dataset=dataset or dataset_name(uri),
             topic_prefix=topic_prefix,

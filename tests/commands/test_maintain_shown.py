@@ -11,7 +11,7 @@ import pytest
 from committerd.commands.maintain import shown as shown_module
 from committerd.commands.maintain.shown import Shown
 from committerd.maintenance.cleaning import Cleaned
-from committerd.maintenance.files import Why
+from committerd.maintenance.files import RemovalReason
 from committerd.maintenance.versions import Choice, Kept
 
 DELETION = {"key": "data/x.lance", "bytes": 1, "modified_ms": 1, "why": "version"}
@@ -58,7 +58,9 @@ def test_the_progress_of_a_long_cleanup_is_printed_every_few_seconds(
 def test_a_dry_run_says_what_would_go(capsys: pytest.CaptureFixture[str], removable: Any, kept: Any, said: str) -> None:
     found: Any = SimpleNamespace(
         choice=Choice(removable=removable, kept=kept),
-        count=lambda why: (1, 10) if why is Why.UNNAMED else (2, 10) if why is Why.VERSION else (0, 0),
+        count=lambda why: (
+            (1, 10) if why is RemovalReason.UNNAMED else (2, 10) if why is RemovalReason.VERSION else (0, 0)
+        ),
         unneeded_bytes=0,
     )
     Shown(as_json=False, logged=False).cleanup(found)

@@ -17,7 +17,7 @@ from committerd.errors import StoreUnavailable
 from committerd.kafka.operator import open_operator
 from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleaning, Policy
-from committerd.maintenance.files import Why
+from committerd.maintenance.files import RemovalReason
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.kafka import KafkaSettings
 from committerd.settings.s3 import S3Settings
@@ -144,7 +144,7 @@ async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
                 scene.table.open(1)
         cleaned = await cleaning.clean(await cleaning.look())
         again = await cleaning.clean(await cleaning.look())
-    assert (cleaned.by_reason[Why.VERSION] > 0, again.files) == (True, 0)
+    assert (cleaned.by_reason[RemovalReason.VERSION] > 0, again.files) == (True, 0)
     assert entries(place, request) in (None, [2, latest])
     assert [one["version"] for one in scene.table.open().versions()] == [2, latest]
     assert scene.table.open(2).to_table().num_rows == 10

@@ -14,7 +14,7 @@ from lance.fragment import write_fragments
 
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import report
-from committerd.maintenance.cleaning import Cleaned, Cleaning, Found, Policy
+from committerd.maintenance.cleaning import Cleaned, Cleaning, CleanupPlan, Policy
 from committerd.maintenance.waiting import Published
 from committerd.queue.dead_letter import Letter
 from committerd.queue.outcomes import encode_settled
@@ -107,7 +107,7 @@ class Scene:
             **given,
         )
 
-    async def clean(self, *, keep_versions: int = 1) -> tuple[Found, Cleaned]:
+    async def clean(self, *, keep_versions: int = 1) -> tuple[CleanupPlan, Cleaned]:
         cleaning = self.cleaning(keep_versions=keep_versions)
         found = await cleaning.look()
         return found, await cleaning.clean(found)

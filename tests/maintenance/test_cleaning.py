@@ -20,7 +20,7 @@ from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
 from committerd.maintenance.cleaning import Cleaning
-from committerd.maintenance.files import File, Why, why
+from committerd.maintenance.files import File, RemovalReason, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.versions import Kept, choose
 from committerd.table import versions as versions_module
@@ -60,7 +60,7 @@ async def test_old_versions_go_with_all_files_that_no_other_one_names(scene: Sce
         "_transactions": 1,
     }
     assert cleaned.versions == 5
-    assert cleaned.by_reason == {Why.MANIFEST: 5, Why.VERSION: 3 + 1 + 5}
+    assert cleaned.by_reason == {RemovalReason.MANIFEST: 5, RemovalReason.VERSION: 3 + 1 + 5}
     assert cleaned.bytes == sum(one["bytes"] for one in scene.deleted) > 0
     assert (await scene.clean())[1].files == 0
 
@@ -164,7 +164,7 @@ async def test_files_that_nothing_names_go_when_they_are_old_enough(scene: Scene
     assert found.unneeded_bytes > 0
     scene.hours = 25
     _, cleaned = await scene.clean()
-    assert cleaned.by_reason == {Why.UNNAMED: 3, Why.TEMPORARY: 3}
+    assert cleaned.by_reason == {RemovalReason.UNNAMED: 3, RemovalReason.TEMPORARY: 3}
     assert scene.files("data") == {
         "notes.txt",
         *(file.path for one in lance.dataset(scene.uri).get_fragments() for file in one.data_files()),
@@ -201,11 +201,11 @@ async def test_a_file_that_is_staged_again_stays(scene: Scene) -> None:
     scene.hours = 48
     cleaning = scene.cleaning()
     found = await cleaning.look()
-    assert found.count(Why.UNNAMED)[0] == 1
+    assert found.count(RemovalReason.UNNAMED)[0] == 1
     scene.topic.add(append)  # after the look, and before anything is deleted
     cleaned = await cleaning.clean(found)
     assert append.append.fragments[0].files[0].path in scene.files("data")
-    assert Why.UNNAMED not in cleaned.by_reason
+    assert RemovalReason.UNNAMED not in cleaned.by_reason
 
 
 @pytest.mark.parametrize("step_max", [1000, 2])
@@ -252,7 +252,7 @@ async def test_a_killed_run_is_finished_by_the_next_one(scene: Scene, monkeypatc
     assert scene.read_all() == {6: 29}
     assert len(scene.files("data")) + len(scene.files("_deletions")) + len(scene.files("_transactions")) > 2
     _, cleaned = await scene.clean()
-    assert set(cleaned.by_reason) == {Why.VERSION}
+    assert set(cleaned.by_reason) == {RemovalReason.VERSION}
     assert len(scene.files("data")) + len(scene.files("_transactions")) == 2
     assert (await scene.clean())[1].files == 0
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from committerd_client.maintenance.plan import Limits, Pace, Plan, Targets, Why, plan
+from committerd_client.maintenance.plan import Limits, MaintenancePlan, RewriteReason, Targets, TaskPace, plan
 from committerd_client.maintenance.table import FragmentState, Segment, TableState, table_state
 from committerd_common.messages import DataFile, DataFragment, DeletionFile
 
@@ -19,7 +19,7 @@ TARGETS = Targets(rows_per_fragment=1000, bytes_per_fragment=1 << 20, fragments=
 LIMITS = Limits(task_bytes=1 << 20, tasks=100)
 
 
-def planned(*fragments: FragmentState, targets: Targets = TARGETS, limits: Limits = LIMITS) -> Plan:
+def planned(*fragments: FragmentState, targets: Targets = TARGETS, limits: Limits = LIMITS) -> MaintenancePlan:
     return plan(TableState(version=1, fragments=fragments), targets, limits)
 
 
@@ -27,7 +27,7 @@ def small(id: int, rows: int = 1, *, deleted: int = 0, size: int = 100, covered:
     return FragmentState(id=id, rows=rows, deleted=deleted, bytes=size, covered_by=frozenset(covered))
 
 
-def groups(found: Plan) -> list[tuple[int, ...]]:
+def groups(found: MaintenancePlan) -> list[tuple[int, ...]]:
     return [one.fragments for one in found.groups]
 
 
@@ -60,7 +60,7 @@ def test_fragments_that_different_segments_cover_stay_apart() -> None:
 
 def test_deleted_rows_are_removed_from_a_fragment_that_is_large_enough() -> None:
     found = planned(small(0, 2000, deleted=199), small(1, 2000, deleted=200), small(2, 1000))
-    assert [(one.fragments, one.rows, one.why) for one in found.groups] == [((1,), 1800, Why.DELETED)]
+    assert [(one.fragments, one.rows, one.why) for one in found.groups] == [((1,), 1800, RewriteReason.DELETED)]
     assert groups(planned(small(1, 2000, deleted=200), small(2, 900))) == [(1, 2)]
 
 
@@ -68,7 +68,7 @@ def test_too_many_fragments_are_rewritten_whatever_their_sizes() -> None:
     fragments = [small(id, 2**id) for id in range(4)]
     few = Targets(rows_per_fragment=10**6, fragments=3)
     (group,) = planned(*fragments, targets=few).groups
-    assert (group.fragments, group.why) == ((0, 1, 2, 3), Why.MANY)
+    assert (group.fragments, group.why) == ((0, 1, 2, 3), RewriteReason.MANY)
     assert groups(planned(*fragments)) == []
     # Only the small ones are too many or not.
     assert groups(planned(*fragments[:3], *(small(id, 10**6) for id in range(4, 9)), targets=few)) == []
@@ -94,7 +94,7 @@ def test_what_a_task_can_not_rewrite_with_others_does_not_count() -> None:
 def test_only_deleted_rows_are_removed_from_fragments_that_are_too_many() -> None:
     few = Targets(rows_per_fragment=10**6, fragments=1)
     alone = planned(small(0, 10, deleted=5), small(1, 10**6), small(2, 10**6), small(3, 10**6), targets=few)
-    assert [(one.fragments, one.why) for one in alone.groups] == [((0,), Why.DELETED)]
+    assert [(one.fragments, one.why) for one in alone.groups] == [((0,), RewriteReason.DELETED)]
 
 
 def test_a_task_stays_within_its_limits() -> None:
@@ -108,9 +108,9 @@ def test_a_task_stays_within_its_limits() -> None:
 
 
 def test_the_pace_follows_the_tasks() -> None:
-    pace = Pace(bytes_per_second=100, fragments_per_second=10)
-    assert pace.after(size=1000, fragments=1, seconds=5) == Pace(bytes_per_second=150, fragments_per_second=10)
-    assert pace.after(size=1, fragments=100, seconds=5) == Pace(bytes_per_second=100, fragments_per_second=15)
+    pace = TaskPace(bytes_per_second=100, fragments_per_second=10)
+    assert pace.after(size=1000, fragments=1, seconds=5) == TaskPace(bytes_per_second=150, fragments_per_second=10)
+    assert pace.after(size=1, fragments=100, seconds=5) == TaskPace(bytes_per_second=100, fragments_per_second=15)
     assert pace.bounds(Limits(task_bytes=10**9, task_seconds=2)) == (200, 20)
 
 
@@ -214,7 +214,7 @@ class Table:
         self.appended += rows
         self._add(rows)
 
-    def round(self, targets: Targets, limits: Limits) -> Plan:
+    def round(self, targets: Targets, limits: Limits) -> MaintenancePlan:
         """One round of maintenance."""
         found = plan(TableState(version=1, fragments=tuple(self._fragments.values())), targets, limits)
         for group in found.groups:

@@ -21,7 +21,7 @@ from committerd_client import (
     Undecided,
 )
 from committerd_client.headers import Asking
-from committerd_client.reexecution import Attempts, Rounds
+from committerd_client.reexecution import Attempts, Executions
 from committerd_common.messages import INCOMPATIBLE, INVALID, RETRYABLE, UNDECIDED, Outcome, Transaction
 from committerd_common.request import AppUnit, decode_envelope
 from tests.producers.answering import Answer, answering, append, committed
@@ -212,7 +212,7 @@ def rounds_of(
     first = Attempts(append(), Asking(attempt=attempt - 1), most=9, reexecutes=True).after(
         conflict(), seconds_left=seconds
     )
-    rounds = Rounds(first)
+    rounds = Executions(first)
     for count, (work, took) in enumerate(executions, 1):
         seconds = None if seconds is None else seconds - took
         rounds.done(work, took=took, seconds_left=seconds)

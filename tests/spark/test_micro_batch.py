@@ -7,7 +7,7 @@ import pytest
 from committerd_batch.app_marks import checked
 from committerd_client import App
 from committerd_spark.errors import AppIdMissing, SecondWrite
-from committerd_spark.micro_batch import MicroBatch, Written, app_unit
+from committerd_spark.micro_batch import MicroBatch, StagedUnits, app_unit
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ def test_what_can_not_be_an_app_id_is_refused(app_id: str) -> None:
 
 
 def test_a_second_write_of_one_execution_is_noticed() -> None:
-    written, app = Written(), App("a", 7, "q-1")
+    written, app = StagedUnits(), App("a", 7, "q-1")
     written.claim("events", app, "app/1")
     with pytest.raises(SecondWrite, match="batch 7 has been written as app id 'a' already"):
         written.claim("events", app, "app/1")

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.lance_options import storage_options
 from committerd.commands.maintain.committer_share import CommitterShare
+from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.rewriting import Rewriting
-from committerd.commands.maintain.rounds import Rounds, Stop
 from committerd.commands.maintain.shown import Shown
 from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.commands.options import config_option, json_option, settings
@@ -97,7 +97,7 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             progress=shown.deleted,
         )
         stack.callback(cleaning.close)
-        rounds = Rounds(
+        loop = MaintenanceLoop(
             Rewriting(share, configured.dataset.uri, storage_options(configured), configured.maintain),
             cleaning,
             configured.maintain,
@@ -109,14 +109,14 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             stop=stop,
         )
         if dry_run:
-            return await rounds.say()
+            return await loop.say()
         await stack.enter_async_context(client)
         if once:
-            return await rounds.once()
-        health = Health(live=lambda: (), ready=lambda: (True, rounds.doing))
+            return await loop.once()
+        health = Health(live=lambda: (), ready=lambda: (True, loop.doing))
         address = await stack.enter_async_context(serve(configured.http, registry, health))
         _log.info("http.listening", extra={"url": address.url})
-        return await rounds.forever()
+        return await loop.forever()
 
 
 async def _exists(table: Table) -> bool:

@@ -15,7 +15,7 @@ from anyio import to_thread
 from committerd.settings.maintain import MaintainSettings
 from committerd_client import Staged, staging
 from committerd_client.compacting import Commits, compact, optimize_index, require_committer
-from committerd_client.maintenance.plan import Group, Limits, Pace, Plan, Targets, plan
+from committerd_client.maintenance.plan import Limits, MaintenancePlan, RewriteGroup, Targets, TaskPace, plan
 from committerd_client.maintenance.table import IndexState, TableState, read_state
 from committerd_client.staging.indices import index_names
 
@@ -48,7 +48,7 @@ def limits_of(settings: MaintainSettings, *, tasks: int) -> Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The result of one round of rewriting."""
+    """The result of one commit of rewritten fragments."""
 
     version: int | None
     fragments_before: int
@@ -66,7 +66,7 @@ class Rewriting:
         self._uri = uri
         self._options = storage_options
         self._settings = settings
-        self.pace = Pace()
+        self.pace = TaskPace()
         """How fast the tasks were so far."""
 
     def open(self) -> lance.LanceDataset:
@@ -75,13 +75,13 @@ class Rewriting:
 
         return lance.dataset(self._uri, storage_options=self._options)
 
-    async def look(self, *, tasks: int, leave: Collection[int] = frozenset()) -> tuple[TableState, Plan]:
+    async def look(self, *, tasks: int, leave: Collection[int] = frozenset()) -> tuple[TableState, MaintenancePlan]:
         """The state of the latest version, and what to do about it. `leave`: as in `plan`."""
         state = await to_thread.run_sync(lambda: read_state(self.open()))
         limits = limits_of(self._settings, tasks=tasks)
         return state, plan(state, targets_of(self._settings), limits, self.pace, leave=leave)
 
-    async def rewrite(self, groups: Sequence[Group]) -> Rewritten | None:
+    async def rewrite(self, groups: Sequence[RewriteGroup]) -> Rewritten | None:
         """Rewrite these fragments, all in one commit; None if they have changed so that nothing is left to do.
 
         Raises the errors of `CommitClient.commit` and of pylance.
@@ -125,7 +125,7 @@ class Rewriting:
         return None if done is None else done.version
 
     def _execute(
-        self, groups: Sequence[Group], dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]
+        self, groups: Sequence[RewriteGroup], dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]
     ) -> Iterator[RewriteResult]:
         at_once = self._settings.tasks_max
         started = time.monotonic()

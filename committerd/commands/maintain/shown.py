@@ -15,10 +15,10 @@ import click
 from committerd.commands.maintain.rewriting import Rewritten
 from committerd.commands.printing import echo_fields, echo_table, plain, size
 from committerd.errors import CommitterError
-from committerd.maintenance.cleaning import Cleaned, Found
-from committerd.maintenance.files import Why
+from committerd.maintenance.cleaning import Cleaned, CleanupPlan
+from committerd.maintenance.files import RemovalReason
 from committerd.settings.maintain import MaintainSettings
-from committerd_client.maintenance.plan import Group, Plan
+from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup
 from committerd_client.maintenance.table import IndexState, TableState
 
 _log = logging.getLogger("committerd.maintain")
@@ -26,10 +26,10 @@ _GROUPS_SHOWN_MAX = 20
 _PROGRESS_SECONDS = 3.0
 """Shortest time between two lines about the progress of a cleanup."""
 _REASONS = {
-    Why.MANIFEST: "manifest of one of these versions",
-    Why.VERSION: "named only by these versions",
-    Why.UNNAMED: "named by no version and no waiting record",
-    Why.TEMPORARY: "left behind by a writer in the middle of a write",
+    RemovalReason.MANIFEST: "manifest of one of these versions",
+    RemovalReason.VERSION: "named only by these versions",
+    RemovalReason.UNNAMED: "named by no version and no waiting record",
+    RemovalReason.TEMPORARY: "left behind by a writer in the middle of a write",
 }
 
 
@@ -43,7 +43,7 @@ class Shown:
         self._said_at = time.monotonic()
         """When the progress of a cleanup was printed last."""
 
-    def plan(self, state: TableState, plan: Plan, settings: MaintainSettings) -> None:
+    def plan(self, state: TableState, plan: MaintenancePlan, settings: MaintainSettings) -> None:
         """The state of the table, and what would be done."""
         if self._as_json:
             self._json("plan", table=_state(state), **_plan(plan))
@@ -84,7 +84,7 @@ class Shown:
                 "maintain.task_bytes_max or maintain.task_seconds_max."
             )
 
-    def begins(self, groups: Sequence[Group]) -> None:
+    def begins(self, groups: Sequence[RewriteGroup]) -> None:
         """Some fragments are about to be rewritten."""
         if not self._as_json and not self._logged:
             count, read = sum(len(one.fragments) for one in groups), sum(one.bytes for one in groups)
@@ -108,7 +108,7 @@ class Shown:
         done = f"version {version}: index {plain(index.name)} has the {index.unindexed_rows} rows that it lacked"
         self._say("indexed", facts, done if version is not None else f"index {plain(index.name)}: others did it")
 
-    def cleanup(self, found: Found) -> None:
+    def cleanup(self, found: CleanupPlan) -> None:
         """What would be deleted."""
         removable, kept = found.choice.removable, Counter(one.value for one in found.choice.kept.values())
         if self._as_json:
@@ -117,7 +117,9 @@ class Shown:
                 versions=list(removable),
                 kept=dict(kept),
                 bytes=found.bytes,
-                files={why.value: dict(zip(("files", "bytes"), found.count(why), strict=True)) for why in Why},
+                files={
+                    why.value: dict(zip(("files", "bytes"), found.count(why), strict=True)) for why in RemovalReason
+                },
                 unneeded_bytes=found.unneeded_bytes,
                 oldest_read_version=found.oldest_read_version,
                 waiting_records=found.waiting_records,
@@ -149,7 +151,7 @@ class Shown:
             self._said_at = time.monotonic()
             click.echo(f"deleted {cleaned.files} of {files} files, {size(cleaned.bytes)} ...", err=True)
 
-    def cleaned(self, found: Found, cleaned: Cleaned, *, seconds: float) -> None:
+    def cleaned(self, found: CleanupPlan, cleaned: Cleaned, *, seconds: float) -> None:
         """Old versions and files have been deleted."""
         text = (
             f"deleted {_counted(cleaned.versions, 'version')}, {_counted(cleaned.files, 'file')} of "
@@ -212,7 +214,7 @@ def _state(state: TableState) -> dict[str, Any]:
     }
 
 
-def _plan(plan: Plan) -> dict[str, Any]:
+def _plan(plan: MaintenancePlan) -> dict[str, Any]:
     return {
         "groups": [
             {"fragments": list(one.fragments), "rows": one.rows, "bytes": one.bytes, "why": one.why.value}

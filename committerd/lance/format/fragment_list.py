@@ -4,7 +4,7 @@ The fragments of a table with 100,000 of them take 10 MB, and an Append adds 100
 the form in which a serialized `Manifest` has them: joined, the chunks are its field 2. The next version shares all
 chunks but the last few, and unchanged fragments are not decoded, copied or serialized again.
 
-The facts that rules need of all fragments (`Facts`) are computed once for each chunk. If a rule looks at single
+The facts that rules need of all fragments (`FragmentFacts`) are computed once for each chunk. If a rule looks at single
 fragments, only their chunks are decoded.
 """
 
@@ -43,7 +43,7 @@ CHUNK_BYTES_MAX = 256 * 1024
 longer than copying them, and decoding a chunk for a single fragment takes less than a millisecond."""
 
 
-class Facts(NamedTuple):
+class FragmentFacts(NamedTuple):
     """Facts about fragments that need no decoded fragments."""
 
     ids: BitMap64 = BitMap64()
@@ -59,7 +59,7 @@ class Chunk:
 
     __slots__ = ("_facts", "_samples", "body", "count")
 
-    def __init__(self, body: bytes, count: int, facts: Facts | None = None) -> None:
+    def __init__(self, body: bytes, count: int, facts: FragmentFacts | None = None) -> None:
         """`body` is as protobuf serializes `count` fragments; `count` is above 0."""
         self.body = body
         self.count = count
@@ -67,14 +67,14 @@ class Chunk:
         self._samples: Sequence[DataFragment] | None = None
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FragmentFacts:
         """The facts about these fragments. Computed once, from each fragment."""
         if self._facts is None:
             decoded = self.decoded()
             ids = [fragment.id for fragment in decoded.fragments]
             has_deletions = any(fragment.HasField("deletion_file") for fragment in self.samples())
             decoded.DiscardUnknownFields()
-            self._facts = Facts(
+            self._facts = FragmentFacts(
                 ids=BitMap64(ids),
                 ascending=all(one < next_one for one, next_one in pairwise(ids)),
                 has_deletions=has_deletions,
@@ -124,7 +124,7 @@ class FragmentList:
 
     __slots__ = ("_count", "_facts", "chunks", "size")
 
-    def __init__(self, chunks: Iterable[Chunk] = (), *, facts: Facts | None = None) -> None:
+    def __init__(self, chunks: Iterable[Chunk] = (), *, facts: FragmentFacts | None = None) -> None:
         """`facts` are those of all fragments; None = computed when they are first needed."""
         self.chunks = tuple(chunks)
         self.size = sum(len(chunk.body) for chunk in self.chunks)
@@ -155,10 +155,10 @@ class FragmentList:
         return hash((self._count, self.size))
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FragmentFacts:
         """The facts about all fragments. Computed once."""
         if self._facts is None:
-            self._facts = reduce(_together, (chunk.facts for chunk in self.chunks), Facts())
+            self._facts = reduce(_together, (chunk.facts for chunk in self.chunks), FragmentFacts())
         return self._facts
 
     @property
@@ -389,9 +389,9 @@ def _picked(chunk: Chunk, ids: BitMap64) -> list[DataFragment]:
     return [fragments[place] for place in places]
 
 
-def _together(first: Facts, second: Facts) -> Facts:
+def _together(first: FragmentFacts, second: FragmentFacts) -> FragmentFacts:
     apart = not first.ids or not second.ids or first.ids.max() < second.ids.min()
-    return Facts(
+    return FragmentFacts(
         ids=first.ids | second.ids,
         ascending=first.ascending and second.ascending and apart,
         has_deletions=first.has_deletions or second.has_deletions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Cost, Need, Operation, ReadVersion, Target
+from committerd.lance.operations.operation import AppliesTo, Cost, Need, Operation, ReadVersion
 from committerd.lance.versions.bases import next_base_id, require_allowed_base
 from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
 from committerd_common.messages import DataFragment, IndexMetadata, Transaction
@@ -92,7 +92,7 @@ def _clear_base(fragment: DataFragment) -> None:
 
 CLONE = Operation(
     kind=Kind.CLONE,
-    target=Target.NEW,
+    target=AppliesTo.NEW,
     read_version=ReadVersion.OF_SOURCE,
     cost=Cost.UNBOUNDED,
     needs=frozenset({Need.CLONED_TABLE}),

@@ -24,7 +24,7 @@ from committerd.lance.versions.draft import Draft
 from committerd_common.messages import BasePath, DataFile, DataFragment, IndexMetadata, Manifest, Transaction
 
 
-class Target(Enum):
+class AppliesTo(Enum):
     """The tables to which an operation can be applied."""
 
     EXISTING = "existing"
@@ -164,7 +164,7 @@ class Operation:
     """
 
     kind: Kind
-    target: Target = Target.EXISTING
+    target: AppliesTo = AppliesTo.EXISTING
     read_version: ReadVersion = ReadVersion.REQUIRED
     cost: Cost
     needs: frozenset[Need] = frozenset()

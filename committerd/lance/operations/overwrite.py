@@ -8,7 +8,7 @@ from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Cost, Need, Operation, ReadVersion, StagedFiles, Target
+from committerd.lance.operations.operation import AppliesTo, Cost, Need, Operation, ReadVersion, StagedFiles
 from committerd.lance.versions.bases import base_names, require_allowed_bases
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import file_version, files_of
@@ -73,7 +73,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 OVERWRITE = Operation(
     kind=Kind.OVERWRITE,
-    target=Target.ANY,
+    target=AppliesTo.ANY,
     read_version=ReadVersion.OPTIONAL,
     cost=Cost.UNBOUNDED,
     needs=frozenset({Need.SCHEMA_METADATA}),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.operation import Target
+from committerd.lance.operations.operation import AppliesTo
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.draft import Given, first_draft, next_draft
 from committerd.lance.versions.next_version import NextVersion
@@ -21,12 +21,12 @@ def build(current: ManifestFile | None, transaction: Transaction, given: Given) 
     The arguments are not changed. Raises `InvalidRequest` for a change that the current version does not allow.
     """
     operation = operation_of(transaction)
-    if current is None and operation.target is Target.EXISTING:
+    if current is None and operation.target is AppliesTo.EXISTING:
         raise InvalidRequest(
             f"there is no table yet, and {operation.kind} does not make one; stage an Overwrite first",
             code="no_table",
         )
-    if current is not None and operation.target is Target.NEW:
+    if current is not None and operation.target is AppliesTo.NEW:
         raise InvalidRequest(f"Clone makes a table, but there is one at version {current.version}", code="table_exists")
     draft = first_draft(given) if current is None else next_draft(current, given)
     draft.manifest.tag = transaction.tag

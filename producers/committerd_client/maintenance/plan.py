@@ -27,7 +27,7 @@ _FRAGMENTS_IN_A_GROUP_MAX = 10_000
 """pylance opens all files of a group."""
 
 
-class Why(str, Enum):
+class RewriteReason(str, Enum):
     """Why fragments are rewritten."""
 
     SMALL = "small"
@@ -68,13 +68,13 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TaskPace:
     """How fast tasks were so far. The initial value is a careful guess."""
 
     bytes_per_second: float = 20e6
     fragments_per_second: float = 200.0
 
-    def after(self, *, size: float, fragments: float, seconds: float) -> Pace:
+    def after(self, *, size: float, fragments: float, seconds: float) -> TaskPace:
         """The pace after a task on so many bytes and fragments, which weighs half of all tasks before it."""
         seconds = max(seconds, 1e-3)
         # What limits a task is either the number of its files or their size.
@@ -91,7 +91,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RewriteGroup:
     """Fragments that one task rewrites together."""
 
     fragments: tuple[int, ...]
@@ -99,14 +99,14 @@ class Group:
     rows: int
     """Live rows."""
     bytes: int
-    why: Why
+    why: RewriteReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MaintenancePlan:
     """What to do next. Nothing to do: no groups and no indices."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[RewriteGroup, ...] = ()
     """In the order of their urgency; at most `Limits.tasks`."""
     waiting: int = 0
     """Number of groups beyond `groups` that could be rewritten now."""
@@ -131,18 +131,18 @@ def plan(
     table: TableState,
     targets: Targets,
     limits: Limits,
-    pace: Pace | None = None,
+    pace: TaskPace | None = None,
     *,
     leave: Collection[int] = frozenset(),
-) -> Plan:
+) -> MaintenancePlan:
     """The plan for this version of the table. `leave`: ids of fragments that others are about to replace."""
-    sizes = _Sizes(targets, *(pace or Pace()).bounds(limits))
+    sizes = _Sizes(targets, *(pace or TaskPace()).bounds(limits))
     wanted = [one for one in table.fragments if one.id not in leave and sizes.why(one) is not None]
     mergeable = sum(1 for one in wanted if sizes.is_small(one))
     groups = [group for alike in _alike(wanted) for group in _grouped(alike, sizes, many=mergeable > targets.fragments)]
     groups.sort(key=lambda one: (one.rows // len(one.fragments), one.fragments))
     next_ones = tuple(groups[: limits.tasks])
-    return Plan(
+    return MaintenancePlan(
         groups=next_ones,
         waiting=max(len(groups) - limits.tasks, 0),
         mergeable=mergeable,
@@ -168,11 +168,11 @@ class _Sizes:
         # With another one it fits a task, and what they become is no longer small.
         self._small_below = min(targets.bytes_per_fragment, bytes_max) / 2
 
-    def why(self, one: FragmentState) -> Why | None:
+    def why(self, one: FragmentState) -> RewriteReason | None:
         """Why it is rewritten; None if it stays as it is."""
         if self._is_deleted(one):
-            return Why.DELETED if one.bytes <= self._bytes_max else None
-        return Why.SMALL if self.is_small(one) else None
+            return RewriteReason.DELETED if one.bytes <= self._bytes_max else None
+        return RewriteReason.SMALL if self.is_small(one) else None
 
     def is_small(self, one: FragmentState) -> bool:
         """Whether it is to be rewritten with others, and a task can do that."""
@@ -213,7 +213,7 @@ class _Sizes:
         return rows >= self._targets.rows_per_fragment or size >= self._targets.bytes_per_fragment
 
 
-def _gone(fragments: Iterable[FragmentState], groups: Iterable[Group], sizes: _Sizes) -> int:
+def _gone(fragments: Iterable[FragmentState], groups: Iterable[RewriteGroup], sizes: _Sizes) -> int:
     """How many small fragments fewer there are when the groups are rewritten, if each becomes a small one."""
     small = {one.id for one in fragments if sizes.is_small(one)}
     return sum(max(len(small.intersection(one.fragments)) - 1, 0) for one in groups)
@@ -227,7 +227,7 @@ def _alike(fragments: Iterable[FragmentState]) -> Iterator[list[FragmentState]]:
     yield from found.values()
 
 
-def _grouped(fragments: list[FragmentState], sizes: _Sizes, *, many: bool) -> Iterator[Group]:
+def _grouped(fragments: list[FragmentState], sizes: _Sizes, *, many: bool) -> Iterator[RewriteGroup]:
     """Groups of fragments that the same segments cover; `many`: the table has too many small fragments."""
     tiers: dict[int, list[FragmentState]] = {}
     for one in fragments:
@@ -239,17 +239,17 @@ def _grouped(fragments: list[FragmentState], sizes: _Sizes, *, many: bool) -> It
         left = []
         for run, full in sizes.runs(candidates):
             if len(run) > 1 and (full or (len(run) >= GROUP_MIN and _grows(run))):
-                yield _group(run, Why.SMALL)
+                yield _group(run, RewriteReason.SMALL)
             else:
                 left += run
     done: set[int] = set()
     if many:
         for run in _smallest(left, sizes):
-            yield _group(run, Why.MANY)
+            yield _group(run, RewriteReason.MANY)
             done.update(one.id for one in run)
     for one in left:
-        if one.id not in done and sizes.why(one) is Why.DELETED:
-            yield _group([one], Why.DELETED)
+        if one.id not in done and sizes.why(one) is RewriteReason.DELETED:
+            yield _group([one], RewriteReason.DELETED)
 
 
 def _tier(one: FragmentState) -> int:
@@ -271,8 +271,8 @@ def _smallest(fragments: Iterable[FragmentState], sizes: _Sizes) -> Iterator[lis
             yield sorted(run, key=lambda one: one.id)
 
 
-def _group(run: list[FragmentState], why: Why) -> Group:
-    return Group(
+def _group(run: list[FragmentState], why: RewriteReason) -> RewriteGroup:
+    return RewriteGroup(
         fragments=tuple(one.id for one in run),
         rows=sum(one.live for one in run),
         bytes=sum(one.bytes for one in run),

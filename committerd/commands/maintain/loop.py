@@ -15,7 +15,7 @@ from committerd.maintenance.cleaning import Cleaning
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
 from committerd_client import ClientError
-from committerd_client.maintenance.plan import GROUP_MIN, Group, Plan
+from committerd_client.maintenance.plan import GROUP_MIN, MaintenancePlan, RewriteGroup
 
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS_MIN = 5.0
@@ -68,8 +68,8 @@ class _Failures:
         self._until = 0.0 if good else anyio.current_time() + min(doubled, _FAILED_SECONDS_MAX)
 
 
-class Rounds:
-    """The rounds of one table."""
+class MaintenanceLoop:
+    """The work on one table."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Rounds:
             await self._stop.wait(pause)
 
     async def _next(self) -> float:
-        """One round; the seconds until the next one."""
+        """Look, and do the next commit of fragments and the indices; the seconds until the next look."""
         interval = self._settings.interval_seconds
         if not await self._is_there():
             return min(interval, _NO_TABLE_SECONDS)
@@ -195,7 +195,7 @@ class Rounds:
         pause = self._failures["rewrite"].seconds_left or pause
         return min(pause, self._failures["index"].seconds_left or interval)
 
-    async def _look(self) -> Plan:
+    async def _look(self) -> MaintenancePlan:
         """What to rewrite next."""
         leave = await self._leave()
         state, plan = await self._rewriting.look(tasks=self._settings.tasks_max, leave=leave)
@@ -261,7 +261,7 @@ class Rounds:
 
     async def _rewrite_all(self) -> bool:
         """Rewrite all that there is to rewrite now; whether it succeeded."""
-        groups: tuple[Group, ...] = ()
+        groups: tuple[RewriteGroup, ...] = ()
 
         async def look() -> None:
             nonlocal groups
@@ -278,7 +278,7 @@ class Rounds:
                 break
         return good
 
-    async def _rewrite(self, groups: tuple[Group, ...]) -> None:
+    async def _rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:
         self._shown.begins(groups)
         done = await self._rewriting.rewrite(groups)
         self._shown.rewritten(done)

@@ -11,16 +11,16 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.maintain import rounds
-from committerd.commands.maintain.rounds import Rounds, Stop
+from committerd.commands.maintain import loop
+from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import RetryableConflict
-from committerd_client.maintenance.plan import Group, Plan, Why
+from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup, RewriteReason
 from committerd_client.maintenance.table import FragmentState, IndexState, TableState
 
 FRAGMENT = FragmentState(id=1, rows=1, deleted=0, bytes=1)
-GROUP = Group(fragments=(1, 2), rows=2, bytes=2, why=Why.SMALL)
+GROUP = RewriteGroup(fragments=(1, 2), rows=2, bytes=2, why=RewriteReason.SMALL)
 
 
 class Steps:
@@ -32,11 +32,11 @@ class Steps:
         self.has_rewritten, self.has_cleaned, self.has_looked = Reached(5), Reached(3), Reached(6)
         self.summaries: list[dict[str, int]] = []
         self.looks: list[float] = []
-        """When rounds began."""
+        """When plans were made."""
         self.fragments_a_second: float | None = None
         """So many come that could be rewritten, from the first look on; nothing is rewritten then."""
         self.full_a_second = 0
-        self.groups: tuple[Group, ...] = (GROUP,)
+        self.groups: tuple[RewriteGroup, ...] = (GROUP,)
         self.indices: tuple[IndexState, ...] = ()
         self.fails: set[int] = set()
         """The numbers of the rewrites that fail, from 1 on."""
@@ -53,15 +53,15 @@ class Steps:
             self.has_looked.at(len(self.looks))
             self.left_alone.append(leave)
         if self.fragments_a_second is None:
-            return TableState(version=1, fragments=(), indices=()), Plan(
+            return TableState(version=1, fragments=(), indices=()), MaintenancePlan(
                 groups=self.groups[:tasks], indices=self.indices
             )
         count = int((anyio.current_time() - self.looks[0]) * self.fragments_a_second)
         full = self.full_a_second * int(anyio.current_time() - self.looks[0])
         fragments = (FRAGMENT,) * (count + full)
-        return TableState(version=1, fragments=fragments, indices=()), Plan(mergeable=count, left=count)
+        return TableState(version=1, fragments=fragments, indices=()), MaintenancePlan(mergeable=count, left=count)
 
-    async def rewrite(self, groups: tuple[Group, ...]) -> None:
+    async def rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:
         self.rewritten += len(groups)
         self.has_rewritten.at(self.rewritten)
         if self.rewritten in self.fails:
@@ -118,7 +118,7 @@ class Said:
 
 
 class World:
-    """What is around the rounds."""
+    """What is around the loop."""
 
     def __init__(self) -> None:
         self.shown = Said()
@@ -143,7 +143,7 @@ class World:
         return self.registry.get_sample_value("committerd_maintenance_failures_total", {"step": step}) or 0.0
 
 
-def rounds_of(
+def loop_of(
     steps: Steps,
     stop: Stop,
     *,
@@ -151,13 +151,13 @@ def rounds_of(
     interval_seconds: float = 0.01,
     world: World | None = None,
     **settings: Any,
-) -> Rounds:
+) -> MaintenanceLoop:
     rewriting: Any = steps
     world = world or World()
     cleaning: Any = Cleanups(steps, world, fails=fails)
     shown: Any = world.shown
     share: Any = world
-    return Rounds(
+    return MaintenanceLoop(
         rewriting,
         cleaning,
         MaintainSettings(interval_seconds=interval_seconds, **settings),
@@ -187,10 +187,10 @@ class Reached:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
     steps, stop = Steps(), Stop()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, fails=fails, cleanup_seconds=0.05).forever)
+        tasks.start_soon(loop_of(steps, stop, fails=fails, cleanup_seconds=0.05).forever)
         await steps.has_rewritten.wait()
         assert steps.cleanups == 1
         steps.clean.set()
@@ -202,7 +202,7 @@ async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
     steps, stop = Steps(), Stop()
     noon_ms = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, cleanup_seconds=0.05).forever)
+        tasks.start_soon(loop_of(steps, stop, cleanup_seconds=0.05).forever)
         await steps.has_rewritten.wait()
         steps.clean.set()
         await steps.has_cleaned.wait()
@@ -214,7 +214,7 @@ async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
 async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
     steps, stop = Steps(), Stop()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, hours="13-14").forever)
+        tasks.start_soon(loop_of(steps, stop, hours="13-14").forever)
         await anyio.sleep(0.2)
         stop.set()
     assert (steps.rewritten, steps.cleanups) == (0, 0)
@@ -223,37 +223,37 @@ async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
 async def test_a_table_that_gets_fragments_fast_is_looked_at_before_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.02)
+    monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
     steps, stop = Steps(), Stop()
     steps.fragments_a_second = 1000
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=400).forever)
+        tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=400).forever)
         await steps.has_looked.wait()
         stop.set()
     assert steps.looks[2] - steps.looks[1] > 0.1, "200 fragments take 0.2 s"
 
 
 async def test_a_table_that_gets_few_fragments_is_looked_at_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.02)
+    monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
     for a_second in (0.0, 40.0):
         steps, stop = Steps(), Stop()
         steps.fragments_a_second = a_second
         steps.clean.set()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=1000).forever)
+            tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=1000).forever)
             await anyio.sleep(0.5)
             stop.set()
         assert len(steps.looks) == 2
 
 
 async def test_fragments_that_nobody_would_rewrite_do_not_make_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.02)
+    monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
     steps, stop = Steps(), Stop()
     steps.full_a_second, steps.fragments_a_second = 100_000, 0.0
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=10).forever)
+        tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=10).forever)
         await anyio.sleep(0.5)
         stop.set()
     assert len(steps.looks) == 2
@@ -262,25 +262,25 @@ async def test_fragments_that_nobody_would_rewrite_do_not_make_it_look_sooner(mo
 async def test_too_many_small_fragments_that_can_not_be_rewritten_yet_do_not_make_it_look_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rounds, "_LOOK_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.01)
     steps, stop = Steps(), Stop()
     steps.fragments_a_second = 200.0
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, interval_seconds=60, fragments_max=1).forever)
+        tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=1).forever)
         await steps.has_looked.wait()
         stop.set()
     assert steps.looks[-1] - steps.looks[-2] > 0.035, "eight fragments take 0.04 s"
 
 
 async def test_after_failures_it_waits_longer_and_longer_until_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MIN", 0.05)
+    monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.05)
     steps, stop, world = Steps(), Stop(), World()
     steps.fails = {1, 2, 3, 5}
     steps.has_looked = Reached(6)
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, world=world).forever)
+        tasks.start_soon(loop_of(steps, stop, world=world).forever)
         await steps.has_looked.wait()
         stop.set()
     waits = [after - before for before, after in pairwise(steps.looks)]
@@ -289,7 +289,7 @@ async def test_after_failures_it_waits_longer_and_longer_until_a_success(monkeyp
 
 
 async def test_the_wait_after_failures_is_bounded_and_a_success_resets_it() -> None:
-    failures = rounds._Failures()
+    failures = loop._Failures()
     for seconds in (5, 10, 20, 40, 80, 160, 320, 600, 600):
         failures.note(good=False)
         assert seconds - 4 < failures.seconds_left <= seconds
@@ -305,7 +305,7 @@ async def test_a_step_does_not_wait_for_the_failures_of_another_one() -> None:
     steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop).forever)
+        tasks.start_soon(loop_of(steps, stop).forever)
         await steps.has_indexed.wait()
         stop.set()
     assert steps.rewritten == 1
@@ -316,7 +316,7 @@ async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
     steps.groups, steps.fails = (GROUP,) * 7, {4}
     steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
     steps.clean.set()
-    assert not await rounds_of(steps, Stop(), world=world, tasks_max=2).once()
+    assert not await loop_of(steps, Stop(), world=world, tasks_max=2).once()
     assert (steps.rewritten, steps.indexed, steps.cleanups) == (4, ["a"], 1)
     assert world.shown.said == ["begins", "rewritten", "begins", "failed", "gave_up", "indexed", "cleaned"]
 
@@ -324,11 +324,11 @@ async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
 async def test_once_obeys_the_hours() -> None:
     steps, world = Steps(), World()
     steps.groups = (GROUP,) * 3
-    assert await rounds_of(steps, Stop(), world=world, hours="13-14").once()
+    assert await loop_of(steps, Stop(), world=world, hours="13-14").once()
     assert (steps.rewritten, steps.cleanups, steps.looks, world.shown.said) == (0, 0, [], ["hours_over"])
     world = World()
     world.hours = iter([12] * 5 + [13] * 100)
-    assert await rounds_of(steps, Stop(), world=world, hours="12-13", tasks_max=1).once()
+    assert await loop_of(steps, Stop(), world=world, hours="12-13", tasks_max=1).once()
     assert 0 < steps.rewritten < 3
     assert world.shown.said[-1] == "hours_over"
 
@@ -338,7 +338,7 @@ async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -
     world.there = False
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        running = rounds_of(steps, stop, world=world)
+        running = loop_of(steps, stop, world=world)
         tasks.start_soon(running.forever)
         await anyio.sleep(0.2)
         assert world.shown.said == ["waits_for_table"]
@@ -350,14 +350,14 @@ async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -
 
 
 async def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_FAILED_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
     steps, stop, world = Steps(), Stop(), World()
     world.waiting = [{4, 5}, {5}, set(), {6}, set()]  # as after a restart; and after the failure
     steps.fails = {3}
     steps.has_looked = Reached(7)
     steps.clean.set()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rounds_of(steps, stop, world=world).forever)
+        tasks.start_soon(loop_of(steps, stop, world=world).forever)
         await steps.has_looked.wait()
         stop.set()
     assert [set(one) for one in steps.left_alone[:7]] == [{4, 5}, {5}, set(), {6}, set(), set(), set()]
@@ -370,7 +370,7 @@ async def test_indices_in_the_making_are_read_before_each_index_and_one_that_fai
     steps.indices = tuple(IndexState(name=name, segments=1, unindexed_rows=9) for name in "abcd")
     steps.failing_index = "b"
     steps.clean.set()
-    assert not await rounds_of(steps, Stop(), world=world).once()
+    assert not await loop_of(steps, Stop(), world=world).once()
     assert steps.indexed == ["a", "b", "d"]
     assert world.failures("index") == 1
 
@@ -381,7 +381,7 @@ async def test_tasks_wait_while_maintenance_has_had_its_share_of_the_committers_
     started = anyio.current_time()
     world.busy_until = started + 0.4
     async with anyio.create_task_group() as tasks:
-        running = rounds_of(steps, stop, world=world, cleanup_seconds=0.01)
+        running = loop_of(steps, stop, world=world, cleanup_seconds=0.01)
         tasks.start_soon(running.forever)
         await steps.has_cleaned.wait()
         assert (steps.rewritten, steps.looks) == (0, []), "a plan would be old by the time that the task begins"
@@ -402,7 +402,7 @@ async def test_once_waits_for_its_share_before_each_task_and_index_and_ends_at_o
             begun.append(anyio.current_time())
             return 0.05
 
-    assert await rounds_of(steps, Stop(), world=Busy(), tasks_max=1).once()
+    assert await loop_of(steps, Stop(), world=Busy(), tasks_max=1).once()
     assert (steps.rewritten, steps.indexed) == (2, ["a"])
     assert len(begun) == 5, "the look, two tasks, the step, its index"
 
@@ -411,7 +411,7 @@ async def test_once_waits_for_its_share_before_each_task_and_index_and_ends_at_o
     world.busy_until = anyio.current_time() + 60
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rounds_of(steps, stop, world=world).forever)
+            tasks.start_soon(loop_of(steps, stop, world=world).forever)
             await anyio.sleep(0.1)
             stop.set()
     assert steps.rewritten == 0
