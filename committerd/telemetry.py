@@ -195,8 +195,8 @@ class MaintenanceTelemetry:
         )
         self.removed_files = metrics.count(
             "committerd_maintenance_removed_files_total",
-            "Files that were deleted, by why: `manifest` of a version, named by such a `version` alone, `unnamed` by "
-            "any version or waiting record, or `temporary`.",
+            "Files that were deleted, by reason: the `manifest` of a version, files that only such a `version` named, "
+            "files `unnamed` by any version or waiting record, and `temporary` ones.",
             why=MAINTENANCE_REASONS,
         )
         self.removed_bytes = metrics.count(
@@ -227,10 +227,11 @@ class MaintenanceTelemetry:
         )
         self.fragments_wanted = metrics.level(
             "committerd_maintenance_fragments_wanted",
-            "Most small fragments that it should have (maintain.fragments_max).",
+            "Small fragments that the table may have (maintain.fragments_max).",
         )
         self.unindexed_rows = metrics.level(
-            "committerd_maintenance_unindexed_rows", "Rows that the index which lacks most does not cover."
+            "committerd_maintenance_unindexed_rows",
+            "Rows that an index does not cover: those of the index that lacks most.",
         )
         self.waiting_tasks = metrics.level(
             "committerd_maintenance_waiting_tasks", "Tasks that could be done now, beyond those of the next commit."
@@ -344,7 +345,7 @@ class Telemetry:
         )
         self.unknown_outcomes_settled = metrics.count(
             "committerd_unknown_outcomes_settled_total",
-            "Puts with a lost reply that were resolved, by result: a later try created the version; the version that "
+            "Puts with a lost reply whose result is known by now: a later try created the version; the version that "
             "was there was ours, another committer's or foreign; or the committer read table and queue anew.",
             result=SETTLEMENTS,
         )
@@ -400,7 +401,8 @@ class Telemetry:
         )
         self.kafka_connected = metrics.level(
             "committerd_kafka_connected",
-            "1 while the broker that leads the staged topic answers this member, 0 when it has not answered for 20 s.",
+            "1 while the broker that leads the staged topic responds to this member, 0 when it has not done so for "
+            "20 s.",
         )
         self.queue_retries = metrics.count(
             "committerd_queue_retries_total",
@@ -469,13 +471,13 @@ class Telemetry:
         )
         self.deletion_vector_lookups = metrics.count(
             "committerd_deletion_vector_lookups_total",
-            "How often the content of a deletion file was needed: `kept` if it was in memory, `read` if the store was "
-            "asked for it.",
+            "How often the content of a deletion file was needed: `kept` if it was in memory, `read` if it came from "
+            "the store.",
             found=DELETION_VECTOR_FINDINGS,
         )
         self.ledger_lookups = metrics.count(
             "committerd_ledger_lookups_total",
-            "Uuids that the ledger had to look up, by the result: `committed` or `refused` before, `new`, or `unknown` "
+            "Uuids that the ledger had to look up, by result: `committed` or `refused` before, `new`, or `unknown` "
             "because the version was dropped or can't be read.",
             found=LEDGER_FINDINGS,
         )
@@ -502,9 +504,9 @@ class Telemetry:
         )
         self.store_failed_requests = metrics.count(
             "committerd_store_failed_requests_total",
-            "HTTP requests to S3 or DynamoDB that failed, also those that were then repeated: `throttled` is 429 or "
-            "503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a failure "
-            "that repeating can't cure. A reply that an object is absent or a key is taken is no failure.",
+            "HTTP requests to S3 or DynamoDB that failed, including those that were then repeated: `throttled` is 429 "
+            "or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a "
+            "failure that repeating can't cure. A reply that an object is absent or a key is taken is not a failure.",
             service=STORE_SERVICES,
             fault=STORE_FAULTS,
         )
@@ -522,8 +524,8 @@ class Telemetry:
         )
         self.external_manifests = metrics.count(
             "committerd_external_manifests_total",
-            "Unusual events of manifests: `deferred`, our commit is done but its manifest could not be brought into "
-            "place; `repaired`, we brought a manifest into place that its writer had left; `registered`, a manifest "
+            "Unusual events of manifests: `deferred`, our commit is done but its manifest could not be put into "
+            "place; `repaired`, we put a manifest into place that its writer had left behind; `registered`, a manifest "
             "of a writer without a manifest store got its entry.",
             event=MANIFEST_EVENTS,
         )

@@ -22,24 +22,26 @@ class CommitSettings(SettingsGroup):
     coalesce: Coalesce | None = Field(
         default=None,
         description="Which waiting transactions share versions; unset = all. all: what waits together becomes up to "
-        "three versions, one of the Deletes and of the Updates that rewrite rows, one of the Appends, and one of the "
-        "UpdateConfigs that only set or remove keys. appends: consecutive Appends. none: no two, so far fewer commits "
-        "a second.",
+        "three versions, one for the Deletes and the Updates that rewrite rows, one for the Appends, and one for the "
+        "UpdateConfigs that only set or remove keys. appends: consecutive Appends share one. none: each transaction "
+        "has a version of its own, so there are far fewer commits a second.",
     )
     coalesce_appends: bool | None = Field(
         default=None,
         description="The older form of commit.coalesce: false = none, true = the default. Leave it out.",
     )
-    group_records_max: int = Field(default=1000, ge=1, le=10_000, description="Most transactions in one version.")
+    group_records_max: int = Field(
+        default=1000, ge=1, le=10_000, description="Maximum number of transactions in one version."
+    )
     group_bytes_max: int = Field(
         default=16 * MIB,
         ge=1,
-        description="Most bytes of staged transactions in one version (a single transaction always fits).",
+        description="Maximum bytes of staged transactions in one version (a single transaction always fits).",
     )
     group_fragments_max: int = Field(
         default=10_000,
         ge=1,
-        description="Most new fragments in one version (a single transaction always fits).",
+        description="Maximum number of new fragments in one version (a single transaction always fits).",
     )
     interval_seconds_min: float = Field(
         default=0.0,
@@ -52,8 +54,8 @@ class CommitSettings(SettingsGroup):
         ge=0,
         le=60,
         description="Shortest time between two versions that only record refusals; under load, refusals ride along "
-        "with commits. A refusal that leads to precedence waits only until versions of refusals take no more than a "
-        "twentieth of the time.",
+        "with commits. A refusal that leads to precedence is written sooner, as long as such versions take no more "
+        "than a twentieth of the time.",
     )
     hold_seconds_max: float = Field(
         default=2.0,
@@ -62,8 +64,8 @@ class CommitSettings(SettingsGroup):
         description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
         "next try arrives, or this time is over. Holds take at most a quarter of the time. They may "
         "delay a second refusal by about 4 times this, for each operation that waits. Also the longest time for which "
-        "a refused transaction has precedence over others that change the same rows or keys. The refusal of one that "
-        "waits behind it is published after at most 4 times this. 0 = no holds and no precedence.",
+        "a refused transaction has precedence over others that change the same rows or keys. If another one waits in "
+        "line behind it, its refusal is published after at most 4 times this. 0 = no holds and no precedence.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",
@@ -82,13 +84,14 @@ class CommitSettings(SettingsGroup):
         default=100_000,
         ge=1,
         le=10_000_000,
-        description="Most data files and index files that one transaction may bring; with more it is INVALID. "
+        description="Maximum number of data files and index files that one transaction may bring; with more it is "
+        "INVALID. "
         "Applies when commit.verify_files checks the files.",
     )
     named_bytes_max: int = Field(
         default=64 * MIB,
         ge=1024,
-        description="Most bytes of deletion files that one transaction may bring; with more it is INVALID. "
+        description="Maximum bytes of deletion files that one transaction may bring; with more it is INVALID. "
         "Applies when commit.verify_files checks the files.",
     )
     allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
@@ -103,20 +106,20 @@ class CommitSettings(SettingsGroup):
     transaction_bytes_max: int = Field(
         default=8 * MIB,
         ge=1024,
-        description="Most bytes of one staged transaction, inline or by claim check; with more it is INVALID. "
-        "Decoded it takes several times as much memory.",
+        description="Maximum bytes of one staged transaction, inline or by claim check; with more it is INVALID. "
+        "Decoded, it takes several times as much memory.",
     )
     record_seconds_max: float = Field(
         default=20.0,
         gt=0,
         le=3600,
-        description="Most processor time for each step of the work on one record (check, rebase, build). A record that "
-        "needs more is INVALID. Small Appends and the like are exempt: they take a few milliseconds.",
+        description="Maximum processor time for each step of the work on one record (check, rebase, build). A record "
+        "that needs more is INVALID. Small Appends and the like are exempt: they take a few milliseconds.",
     )
     record_memory_factor: int = Field(
         default=20,
         ge=1,
-        description="Most memory for each step of the work on one record, as a multiple of the record's bytes. A "
+        description="Maximum memory for each step of the work on one record, as a multiple of the record's bytes. A "
         "record that needs more is INVALID.",
     )
     record_memory_bytes_min: int = Field(
@@ -128,13 +131,13 @@ class CommitSettings(SettingsGroup):
         default=1000,
         ge=1,
         le=100_000,
-        description="Most application ids that the table remembers; with more, those unused for the longest time are "
-        "dropped.",
+        description="Maximum number of application ids that the table remembers; with more, those unused for the "
+        "longest time are dropped.",
     )
     republish_max: int = Field(
         default=10_000,
         ge=0,
-        description="Most outcomes to publish again at a start when the consumer group has no offset.",
+        description="Maximum number of outcomes to publish again at a start when the consumer group has no offset.",
     )
 
     @model_validator(mode="after")

@@ -132,7 +132,7 @@ class KafkaSettings(SettingsGroup):
     bootstrap_timeout_ms: int = Field(
         default=60_000,
         ge=1_000,
-        description="How long a start waits for a broker to answer and for the topics to be ready, before the process "
+        description="How long a start waits for a broker to respond and for the topics to be ready, before the process "
         "ends with an error.",
     )
     request_timeout_ms: int = Field(

@@ -30,7 +30,7 @@ class MaintainSettings(SettingsGroup):
         default=0.1,
         gt=0,
         le=1,
-        description="Share of deleted rows from which on a fragment is rewritten without them.",
+        description="A fragment of which at least this share is deleted is rewritten without the deleted rows.",
     )
     fragments_max: int = Field(
         default=1_000,
@@ -49,19 +49,19 @@ class MaintainSettings(SettingsGroup):
     task_bytes_max: int = Field(
         default=4096 * MIB,
         ge=MIB,
-        description="Most bytes of data files that one task rewrites. A fragment that is larger is left as it is.",
+        description="Maximum bytes of data files that one task rewrites. A larger fragment is left as it is.",
     )
     task_seconds_max: float = Field(
         default=300.0,
         ge=1,
         le=86_400,
-        description="Most time for one task, as estimated from the tasks before it. It does not cover indices.",
+        description="Maximum time for one task, as estimated from the tasks before it. It does not cover indices.",
     )
     tasks_max: int = Field(
         default=2,
         ge=1,
         le=64,
-        description="Most tasks at once. Their fragments are replaced in one commit.",
+        description="Maximum number of tasks at once. Their fragments are replaced in one commit.",
     )
     committer_share: float = Field(
         default=0.25,
@@ -72,7 +72,7 @@ class MaintainSettings(SettingsGroup):
     )
     hours: str = Field(
         default="",
-        description="Hours of the day, in UTC, in which work begins, such as 22-6; empty: all of them. --once obeys "
+        description="Hours of the day, in UTC, in which work may begin, such as 22-6; empty: all of them. --once obeys "
         "them too.",
     )
     interval_seconds: float = Field(
@@ -86,14 +86,14 @@ class MaintainSettings(SettingsGroup):
         default=600.0,
         gt=0,
         le=86_400,
-        description="Time from the start of one cleanup to the start of the next. A cleanup that takes more than half "
-        "of this makes it twice as long as the cleanup took.",
+        description="Time from the start of one cleanup to the start of the next. After a cleanup that took more than "
+        "half of this, the time is twice what the cleanup took.",
     )
     keep_hours: float = Field(
         default=24.0,
         ge=1,
-        description="Age in hours up to which a version stays readable. Readers and writers must be done with a "
-        "version within this time.",
+        description="Hours for which a version stays readable after a newer one has followed it. Readers and writers "
+        "must be done with the version within this time.",
     )
     keep_versions: int = Field(
         default=100, ge=1, description="Newest versions that stay readable, however old they are."
@@ -101,15 +101,17 @@ class MaintainSettings(SettingsGroup):
     reclaim_hours: float = Field(
         default=168.0,
         ge=1,
-        description="Age in hours from which on a file that no version and no waiting record names is deleted. A "
-        "writer must stage a file within this time after it has written it.",
+        description="Age in hours at which a file that no version and no waiting record names is deleted. A writer "
+        "must stage a file within this time after it has written it.",
     )
 
     @field_validator("hours")
     @classmethod
     def _hours(cls, value: str) -> str:
         if value and _HOURS.fullmatch(value) is None:
-            raise ValueError("give the first hour and the one that ends them, such as 22-6 or 8-18, or nothing")
+            raise ValueError(
+                "give the hour at which they begin and the hour at which they end, such as 22-6 or 8-18, or nothing"
+            )
         return value
 
     def may_begin(self, hour: int) -> bool:

@@ -69,10 +69,10 @@ class S3Settings(SettingsGroup):
         default=5,
         ge=1,
         le=20,
-        description="Most tries of a request that is safe to repeat, with growing random waits between them. The put "
-        "of a manifest is tried once: the commit reads back before it tries again.",
+        description="Maximum number of tries of a request that is safe to repeat, with growing random waits between "
+        "them. The put of a manifest is tried once: the commit reads back before it tries again.",
     )
-    connections_max: int = Field(default=128, ge=1, le=1000, description="Most open connections to the server.")
+    connections_max: int = Field(default=128, ge=1, le=1000, description="Maximum number of open connections.")
 
     @field_validator("endpoint_url")
     @classmethod
