@@ -158,7 +158,7 @@ def _answers(evidence: Evidence, expected: Expected) -> Iterator[str]:
             yield f"record {offset} of {topic_id} has {len(contents)} different answers: {contents}"
     missing = sorted(staged.keys() - answered - set(expected.unanswered))
     if missing:
-        yield f"{len(missing)} records have no answer: {missing[:10]}"
+        yield f"{len(missing)} records have no outcome: {missing[:10]}"
 
 
 def _truth(evidence: Evidence, expected: Expected) -> Iterator[str]:

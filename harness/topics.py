@@ -138,7 +138,7 @@ class Topics:
         topic_id = topic_id or self.topic_id()
         deadline = time.monotonic() + timeout
         while missing := [o for o in offsets if (topic_id, o) not in self.answers]:
-            assert time.monotonic() < deadline, f"no answer to {len(missing)} records, {missing[:10]} among them"
+            assert time.monotonic() < deadline, f"{len(missing)} records have no outcome, {missing[:10]} among them"
             self.listen()
         return [self.answers[topic_id, o] for o in offsets]
 

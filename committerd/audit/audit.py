@@ -5,7 +5,7 @@ A committer may run meanwhile, so the caller must read in this order: the group'
 topic, then the versions (into an `AuditedHistory`), then the outcomes up to that end, then the staged records. Then the
 table, which is read later, must have every outcome that was published before.
 
-Versions that were cleaned up, and records and outcomes that have expired, can't be checked. They are no findings, but
+Versions that were cleaned up, and records and outcomes that have expired, can't be checked. They are not findings, but
 are counted as unchecked. An operator who sets the position begins a new era; outcomes of earlier eras prove nothing.
 """
 
@@ -77,7 +77,7 @@ class Audit:
 
     def undecodable_outcome(self, partition: int, offset: int) -> None:
         """Note a record of the outcomes topic that is not an outcome."""
-        text = f"the record at offset {offset} of partition {partition} of the outcomes topic is no outcome"
+        text = f"the record at offset {offset} of partition {partition} of the outcomes topic is not an outcome"
         self.findings.add("outcome_undecodable", text)
 
     def outcome(self, outcome: Outcome) -> None:

@@ -154,7 +154,7 @@ def _kafka(chosen: str | None, folder: Path, *, fresh: bool, screen: Screen) -> 
 
 
 def _run(configured: Settings, kafka: Broker, folder: Path, *, fresh: bool, screen: Screen) -> str:
-    """Commit until a signal ends it. Returns why it ended, if that was no signal."""
+    """Commit until a signal ends it. Returns why it ended, unless a signal ended it."""
     file = folder / "committerd.log"
     with file.open("w", encoding="utf-8") as log:
         logs.configure(configured.log.level, "text", stream=log)

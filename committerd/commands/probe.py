@@ -25,7 +25,7 @@ from committerd.stores.probing import probe as try_out
 def probe(uri: str | None, as_json: bool) -> None:
     """Try out whether the store at URI (default: the dataset's) keeps a table safe.
 
-    Several writers put one new key at the same time: the store may tell exactly one that it created it. The probe then
+    Several writers put one new key at the same time: the store must tell exactly one that it created it. The probe then
     reads a range and the end of an object, and tries the order of a listing, copies and deletes. It creates its objects
     in the table's _versions folder, under names that no reader of Lance takes for a manifest, and deletes them
     afterwards. The table need not exist. `committerd run` does the same when it starts.

@@ -382,7 +382,7 @@ class Probes:
         good, text = self._part()
         silent = self._member.silent_seconds()
         if silent >= SILENT_SECONDS:
-            return False, f"Kafka has not answered for {silent:.0f} s; before that: {text}"
+            return False, f"Kafka has not responded for {silent:.0f} s; before that: {text}"
         return good, text
 
     def _part(self) -> tuple[bool, str]:

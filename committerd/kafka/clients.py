@@ -97,7 +97,7 @@ def in_words(error: errors.KafkaError) -> str:
     if isinstance(error, errors.NodeNotReadyError):
         return "no broker can be reached"
     if isinstance(error, errors.KafkaTimeoutError) and error.args in ((), (None,)):
-        return "no answer in time"
+        return "no response in time"
     return str(error)
 
 

@@ -1,6 +1,6 @@
 """A dataset's topics and group, for the operator's commands.
 
-No command joins the group. Topics that are wrong or missing are no error here, because the commands report them.
+No command joins the group. Wrong or missing topics are not an error here, because the commands report them.
 """
 
 from __future__ import annotations

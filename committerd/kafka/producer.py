@@ -175,7 +175,7 @@ class RecordSender:
             elif future.is_done:
                 failed.append((publication, future.exception))
             else:
-                failed.append((publication, errors.KafkaTimeoutError(f"no answer in {self._patience:g} s")))
+                failed.append((publication, errors.KafkaTimeoutError(f"no response in {self._patience:g} s")))
         stalled = any(not future.is_done for _, future in waiting)
         if stalled:
             self._patience = min(self._patience * 2, self._patience_max)

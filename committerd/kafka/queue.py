@@ -334,7 +334,7 @@ class KafkaQueue:
             with anyio.fail_after(seconds):
                 yield
         except TimeoutError as error:
-            raise QueueUnavailable(f"{doing}: no answer from Kafka in {seconds:g} s") from error
+            raise QueueUnavailable(f"{doing}: no response from Kafka in {seconds:g} s") from error
 
 
 def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:

@@ -207,7 +207,7 @@ async def _read_reference(store: ObjectStore, key: str) -> dict[str, Any] | None
     except ValueError as error:
         raise CorruptTable(f"{key} can't be read, so the version that it keeps is not known: {error}") from error
     if not isinstance(found, dict):
-        raise CorruptTable(f"{key} is no JSON object, so the version that it keeps is not known")
+        raise CorruptTable(f"{key} is not a JSON object, so the version that it keeps is not known")
     return found
 
 

@@ -272,7 +272,7 @@ class LocalStore:
         except TimeoutError as error:
             kind = ObjectUnreadable if thread.began else StoreUnavailable
             raise kind(
-                f"can't read {os.path.join(self._root, key)}: no answer within {self._read_seconds_max:g} s"
+                f"can't read {os.path.join(self._root, key)}: no response within {self._read_seconds_max:g} s"
             ) from error
         finally:
             if thread.began and not thread.ended:
@@ -292,7 +292,7 @@ class LocalStore:
         """Return the file's path. Raises `InvalidRequest` (`path_invalid`) for a key that leads out of the table."""
         if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
             raise InvalidRequest(
-                f"{key[:200]!r} is no path below the table's root: "
+                f"{key[:200]!r} is not a path below the table's root: "
                 "it must be relative, without `.`, `..` or empty segments",
                 code="path_invalid",
             )

@@ -188,7 +188,7 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
     """Return fallocate(2); None when the C library lacks it (it exists on Linux).
 
-    posix_fallocate(3) is no alternative: it writes zeros on file systems without fallocate.
+    posix_fallocate(3) is not an alternative: it writes zeros on file systems without fallocate.
     """
     function = getattr(ctypes.CDLL(None), "fallocate", None)
     if function is not None:
@@ -264,7 +264,7 @@ def _require_regular(root: str, key: str, found: os.stat_result) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
     if not stat.S_ISREG(found.st_mode):
-        what = "a symbolic link, which is not followed" if stat.S_ISLNK(found.st_mode) else "no regular file"
+        what = "a symbolic link, which is not followed" if stat.S_ISLNK(found.st_mode) else "not a regular file"
         raise ObjectUnreadable(f"can't read {os.path.join(root, key)}: it is {what}")
 
 

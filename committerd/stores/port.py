@@ -87,7 +87,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, key: str) -> None:
-        """Delete an object that this process has staged; a missing object is no error."""
+        """Delete an object that this process has staged; a missing object is not an error."""
         ...
 
     async def aclose(self) -> None:

@@ -72,7 +72,7 @@ def s3_place(uri: str) -> S3Place | None:
     bucket, _, path = rest.partition("/")
     if "@" in bucket:
         raise SettingsError(
-            "a table's URI contains no credentials: write s3://bucket/path, and set the keys in the settings of s3"
+            "a table's URI must not contain credentials: write s3://bucket/path, and set the keys in the settings of s3"
         )
     if "?" in rest or "#" in rest:
         raise SettingsError(f"{uri!r} has a query or a fragment; a table on S3 is s3://bucket/path")
@@ -258,7 +258,7 @@ class S3Store:
         full = self._prefix + key
         if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
             raise InvalidRequest(
-                f"{key[:200]!r} is no path below the table's root: "
+                f"{key[:200]!r} is not a path below the table's root: "
                 "it must be relative, without `.`, `..` or empty segments",
                 code="path_invalid",
             )

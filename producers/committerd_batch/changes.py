@@ -104,8 +104,8 @@ class Changes:
         if not pc.all(known).as_py():
             strange = pc.unique(ops.filter(pc.invert(known))).to_pylist()[:5]
             raise InvalidKeys(
-                f"column {self.op_column!r} has {strange}, which is no known change: {', '.join(_UPSERTS)} put a row "
-                f"into the table, {', '.join(_DELETES)} take it out. Leave other rows out of the DataFrame"
+                f"column {self.op_column!r} has {strange}, which is not a known change: {', '.join(_UPSERTS)} put a "
+                f"row into the table, {', '.join(_DELETES)} take it out. Leave other rows out of the DataFrame"
             )
         return upserts
 

@@ -2,7 +2,7 @@
 
 BatchWriteError                 nothing was committed
 ├── SchemaMismatch              the rows do not fit the table's schema. Also ValueError
-├── InvalidKeys                 a key is null or twice in a batch, or a change of no known kind. Also ValueError
+├── InvalidKeys                 a key is null or twice in a batch, or a change of unknown kind. Also ValueError
 ├── AppIdMissing                nothing identifies the batch, so a repeated one could not be recognized
 ├── SecondWrite                 two writes of a micro-batch have the same name
 ├── TableMissing                there is no table to delete from. Also the client's TableMissing

@@ -1,4 +1,4 @@
-"""One write of a distributed engine that is no stream: planned here, written by tasks, committed here."""
+"""One write of a distributed engine that is not a stream: planned here, written by tasks, committed here."""
 
 from __future__ import annotations
 

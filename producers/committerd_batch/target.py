@@ -145,7 +145,7 @@ class Target:
             schema = self.schema or stored
         unknown = [key for key in self.keys if key not in schema.names]
         if unknown:
-            raise SchemaMismatch(f"keys {unknown} are no columns of the table: it has {schema.names}")
+            raise SchemaMismatch(f"keys {unknown} are not columns of the table: it has {schema.names}")
         wanted = pa.schema([schema.field(key) for key in self.keys]) if mode is Mode.DELETE else schema
         check(stored, wanted, may_lack=self.schema_mode is SchemaMode.MERGE)
         if dataset is not None:

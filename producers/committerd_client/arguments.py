@@ -40,12 +40,12 @@ def server_list(given: str | Sequence[str]) -> list[str]:
     for server in servers:
         found = _PORT.fullmatch(server.rpartition("://")[2])
         if found is None or int(found["port"] or 1) not in range(1, _PORT_MAX + 1):
-            raise ValueError(f"{needed}; {server!r} is no address (host:port)")
+            raise ValueError(f"{needed}; {server!r} is not an address (host:port)")
     return servers
 
 
 def text(given: Any, where: str) -> str:
-    """A text that is not empty. Raises `TypeError`, `ValueError`."""
+    """A string that is not empty. Raises `TypeError`, `ValueError`."""
     if not isinstance(given, str):
         raise TypeError(f"{where} takes a str, not {kind_of(given)}")
     if not given.strip():
@@ -54,14 +54,14 @@ def text(given: Any, where: str) -> str:
 
 
 def texts(given: Mapping[str, str] | None, where: str) -> dict[str, str]:
-    """A map of texts; None is an empty one. Raises `TypeError`."""
+    """A map of strings; None is an empty one. Raises `TypeError`."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise TypeError(f"{where} takes a dict of texts, such as {{'name': 'text'}}, not {kind_of(given)}")
+        raise TypeError(f"{where} takes a dict of strings, such as {{'name': 'text'}}, not {kind_of(given)}")
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"{where} takes a dict of texts, and has {key!r}: {value!r}")
+            raise TypeError(f"{where} takes a dict of strings, and has {key!r}: {value!r}")
     return dict(given)
 
 

@@ -49,8 +49,8 @@ class Connection:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.dataset):
             raise ValueError(
-                f"dataset {self.dataset!r} is no dataset name: 1 to 200 of the characters A-Z a-z 0-9 . _ - are needed "
-                "(the committer's setting dataset.name; the table's URI goes to dataset_uri)"
+                f"dataset {self.dataset!r} is not a dataset name: 1 to 200 of the characters A-Z a-z 0-9 . _ - are "
+                "needed (the committer's setting dataset.name; the table's URI goes to dataset_uri)"
             )
         known = {*KafkaProducer.DEFAULT_CONFIG, *KafkaConsumer.DEFAULT_CONFIG}
         for name in self.options:

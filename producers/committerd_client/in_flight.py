@@ -132,9 +132,9 @@ def timed_out(
         where = f"Kafka has not acknowledged it, and may or may not hold it in {topic}"
     cause = "" if found is None else f" {found.text}"
     error = CommitTimeout(
-        f"no answer to transaction {submission.uuid} within {seconds} s: unknown, not failed. {where}{trouble}.{cause} "
-        "To learn what became of it, commit the same transaction again, with its uuid: DUPLICATE means that it was "
-        "committed. The same data under a new uuid may be committed twice",
+        f"transaction {submission.uuid} got no outcome within {seconds} s: unknown, not failed. {where}{trouble}."
+        f"{cause} To learn what became of it, commit the same transaction again, with its uuid: DUPLICATE means that "
+        "it was committed. The same data under a new uuid may be committed twice",
         uuid=submission.uuid,
     )
     error.offset = submission.offset
@@ -161,7 +161,7 @@ def closed(submission: Submission) -> ClientClosed:
     else:
         where = "Kafka has not acknowledged it"
     error = ClientClosed(
-        f"the client was closed before transaction {submission.uuid} was answered: unknown, not failed. {where}; "
+        f"the client was closed before transaction {submission.uuid} got its outcome: unknown, not failed. {where}; "
         "commit the same transaction again to learn what became of it",
         uuid=submission.uuid,
     )

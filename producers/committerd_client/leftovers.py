@@ -99,7 +99,7 @@ def _indices_of_latest(dataset: lance.LanceDataset) -> set[str]:
 def remover(uri: str, storage_options: dict[str, str] | None) -> Callable[[str], object]:
     """A function that removes one file, or all files of a folder whose key ends with a slash.
 
-    It raises `OSError` and pylance's errors. A file that is gone is no error.
+    It raises `OSError` and pylance's errors. A file that is already gone is not an error.
     """
     if "://" not in uri:
         return lambda key: _remove_here(Path(uri, key))

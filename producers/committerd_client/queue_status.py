@@ -215,7 +215,7 @@ def explain(facts: Observed, offset: int | None) -> Cause | None:
         return Cause("kafka", _kafka_is_away(facts))
     if facts.topic_exists is False:
         text = (
-            f"There is no topic {facts.topic}. The committer makes the topics of its dataset when it first starts: "
+            f"There is no topic {facts.topic}. The committer creates the topics of its dataset when it first starts: "
             "start it, or check dataset and topic_prefix. If the topic was there before, it was deleted"
         )
         return Cause("no_topic", f"{text}.")
@@ -237,7 +237,7 @@ def explain(facts: Observed, offset: int | None) -> Cause | None:
 
 def _kafka_is_away(facts: Observed) -> str:
     cause = f" ({facts.error})" if facts.error else ""
-    return f"Kafka at {facts.servers} does not answer{cause}."
+    return f"Kafka at {facts.servers} does not respond{cause}."
 
 
 def _table_is_missing(facts: Observed) -> str:
@@ -257,7 +257,7 @@ def _place_in_queue(facts: Observed, offset: int) -> Cause | None:
             "on can be read until it ends.",
         )
     if facts.position is not None and facts.position > offset:
-        text = "The committer has answered it; the answer was not read here in time. `client.resume(uuid)` finds it."
+        text = "The committer has settled it; its outcome was not read here in time. `client.resume(uuid)` finds it."
         return Cause("passed", text)
     first = facts.position if facts.position is not None else facts.log_start
     if first is None:
@@ -266,7 +266,7 @@ def _place_in_queue(facts: Observed, offset: int) -> Cause | None:
     if ahead > 0:
         verb = "are" if ahead > 1 else "is"
         text = (
-            f"{_records(ahead)} {verb} ahead of it: the committer has answered those below offset {first}"
+            f"{_records(ahead)} {verb} ahead of it: the committer has settled those below offset {first}"
             f"{_pace(facts, ahead)}."
         )
         return Cause("behind", text)

@@ -134,9 +134,9 @@ class Reader:
                 return partitions
             if time.monotonic() >= deadline or self._stop.is_set():
                 raise KafkaUnavailable(
-                    f"topic {topic!r} does not exist (or may not be seen by this user). The committer makes the topics "
-                    "of its dataset when it first starts: start it, or check dataset and topic_prefix, which must be "
-                    "those of its settings",
+                    f"topic {topic!r} does not exist (or may not be seen by this user). The committer creates the "
+                    "topics of its dataset when it first starts: start it, or check dataset and topic_prefix, "
+                    "which must be those of its settings",
                     code="topic_missing",
                 )
             self._stop.wait(_AGAIN_SECONDS)

@@ -163,7 +163,7 @@ def check_time(since: datetime, *, earliest: datetime | None) -> None:
         raise ValueError(f"since {since.isoformat()} has no time zone: use datetime.now(UTC)")
     if earliest is not None and since < earliest:
         raise ValueError(
-            "resume from a time before this client was started: the answer went to the partition of the client that "
+            "resume from a time before this client was started: the outcome went to the partition of the client that "
             "submitted. Give both the same `producer`, or use a bookmark"
         )
 
@@ -209,11 +209,11 @@ async def _in_thread(function: Callable[[], T], stop: Callable[[], None]) -> T:
 
 def not_found(uuid: str, searched: Searched, history: str) -> OutcomeNotFound:
     """The error if neither the topic nor the table has the outcome."""
-    lost = " (older answers are not kept any more)" if searched.lost else ""
+    lost = " (older outcomes are not kept any more)" if searched.lost else ""
     return OutcomeNotFound(
-        f"no answer to transaction {uuid} is in {searched.topic} partition {searched.partition} from offset "
+        f"no outcome of transaction {uuid} is in {searched.topic} partition {searched.partition} from offset "
         f"{searched.first_offset} on{lost}, and {history}: unknown, not failed. It may never have reached "
-        "Kafka, may still be waiting for its turn, or was answered elsewhere. Commit the same transaction again, with "
-        "its uuid: DUPLICATE means that it was committed. The same data under a new uuid may be committed twice",
+        "Kafka, may still be waiting for its turn, or its outcome went elsewhere. Commit the same transaction again, "
+        "with its uuid: DUPLICATE means that it was committed. The same data under a new uuid may be committed twice",
         uuid=uuid,
     )

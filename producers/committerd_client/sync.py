@@ -79,7 +79,7 @@ class SyncCommitHandle:
         """
         if not self.done() and self._running.pid != os.getpid():
             raise RuntimeError(
-                f"transaction {self.uuid} was submitted before this process was forked, and its answer goes to the "
+                f"transaction {self.uuid} was submitted before this process was forked, and its outcome goes to the "
                 f"parent: ask there, or here with resume({self.uuid!r}, since=handle.bookmark)"
             )
         answer = self._handle._submission.answer

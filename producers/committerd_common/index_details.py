@@ -84,7 +84,7 @@ def covered_fragments(index: IndexMetadata, *, staged: bool) -> BitMap | None:
         try:
             return BitMap.deserialize(index.fragment_bitmap)
         except ValueError as error:
-            raise MalformedError(f"its fragment bitmap is no portable 32-bit Roaring bitmap: {error}") from error
+            raise MalformedError(f"its fragment bitmap is not a portable 32-bit Roaring bitmap: {error}") from error
 
 
 def covers_any(covered: AbstractBitMap | None, fragments: Collection[int]) -> bool:

@@ -70,7 +70,7 @@ class ManifestName(NamedTuple):
 def manifest_name(version: int, scheme: NamingScheme) -> str:
     """The file name of a version's manifest. Raises `ValueError` for a version above `VERSION_MAX` or below 0."""
     if not 0 <= version <= VERSION_MAX:
-        raise ValueError(f"{version} is no version of a history")
+        raise ValueError(f"{version} is not a version of a history")
     if scheme is NamingScheme.V1:
         return f"{version}.manifest"
     return f"{_U64_MAX - version:020}.manifest"

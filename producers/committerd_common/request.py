@@ -195,7 +195,7 @@ def decode_transaction(body: bytes, *, bytes_max: int) -> Transaction:
         transaction = Transaction.FromString(body)
     except DECODE_ERRORS as error:
         raise InvalidRequest(
-            f"the value ({len(body)} bytes) is no lance.table.Transaction: {error}. "
+            f"the value ({len(body)} bytes) is not a lance.table.Transaction: {error}. "
             "Stage the serialized message itself, without a length or magic in front",
             code="record_undecodable",
         ) from error

@@ -349,7 +349,7 @@ def _integers(width: int, body: bytes, base: int) -> array[int]:
 def _whole(body: bytes, width: int) -> int:
     """The number of integers of `width` bytes in `body`. Raises `MalformedError` if bytes are left over."""
     if len(body) % width:
-        raise MalformedError(f"{len(body)} bytes are no whole integers of {width}")
+        raise MalformedError(f"{len(body)} bytes are not a whole number of integers of {width} bytes")
     return len(body) // width
 
 

@@ -86,7 +86,7 @@ class Written(WriterCommitMessage):
 
 
 class JobWriter(DataSourceArrowWriter):
-    """Writes a DataFrame that is no stream."""
+    """Writes a DataFrame that is not a stream."""
 
     def __init__(self, options: Options, plan: Plan, app: App | None, there: CommitResult | None) -> None:
         self._options, self._plan, self._app, self._there = options, plan, app, there
@@ -117,7 +117,7 @@ class StreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         """Write one partition, on an executor; nothing if the micro-batch is in the table already."""
         batch = of_task()
         if batch is None:
-            raise SparkWriteError("this task is of no stream")
+            raise SparkWriteError("this task does not belong to a stream")
         app = App(self._app_id, batch.batch_id, batch.query_id)
         try:
             there = None if self._mark is None else self._mark.result(app)

@@ -35,7 +35,7 @@ def current(context: SparkContext) -> MicroBatch | None:
 
 
 def of_task() -> MicroBatch | None:
-    """The micro-batch of the task that this process runs; None if the task is of no stream."""
+    """The micro-batch of the task that this process runs; None if it does not belong to a stream."""
     task = TaskContext.get()
     return None if task is None else _of_properties(task.getLocalProperty, "")
 

@@ -139,7 +139,7 @@ class LanceBatchWriter:
         if batch is None:
             raise SparkWriteError(
                 "this thread works for no micro-batch: call the writer in the foreachBatch function's own thread (or "
-                "one started with pyspark.InheritableThread), or use write(df) for a DataFrame that is no stream"
+                "one started with pyspark.InheritableThread), or use write(df) for a DataFrame that is not a stream"
             )
         if batch.batch_id != batch_id:
             raise SparkWriteError(f"the batch id is {batch_id}, and this thread works for batch {batch.batch_id}")

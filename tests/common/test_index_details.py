@@ -115,6 +115,6 @@ def test_the_fragments_of_an_index_are_a_bitmap_or_unknown() -> None:
 @pytest.mark.parametrize("bitmap", [b"abc", BitMap64([1]).serialize()])
 def test_a_damaged_bitmap_is_refused(bitmap: bytes, staged: bool, error: type[Exception]) -> None:
     index = IndexMetadata(name="i", fragment_bitmap=bitmap)
-    with pytest.raises(error, match="index 'i': its fragment bitmap is no portable") as caught:
+    with pytest.raises(error, match="index 'i': its fragment bitmap is not a portable") as caught:
         covered_fragments(index, staged=staged)
     assert getattr(caught.value, "code", None) == "index_bitmap"

@@ -268,7 +268,7 @@ def bits(end: int, bitmap: bytes) -> U64Segment:
         (bits(8, b"\xff\x00"), "the bitmap of 8 values has 2 bytes"),
         (U64Segment(sorted_array=u16(b"\x05\x00\x04\x00")), "not in ascending order"),
         (U64Segment(sorted_array=u16(b"\x05\x00\x05\x00")), "not in ascending order"),
-        (U64Segment(array=u16(b"\x05")), "1 bytes are no whole integers of 2"),
+        (U64Segment(array=u16(b"\x05")), "1 bytes are not a whole number of integers of 2 bytes"),
         (U64Segment(array=u16(b"\x01\x00", base=LAST)), "18446744073709551615 is above"),
         (U64Segment(array=u64(b"\xff" * 8)), "18446744073709551615 is above what a row id can be"),
         (U64Segment(array=EncodedU64Array()), "an array has no width that we know"),

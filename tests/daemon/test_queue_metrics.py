@@ -110,7 +110,7 @@ def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float,
     ready, text = Probes(state, member, cast(Any, None)).ready()
     assert ready is bool(connected)
     assert "active: version 3, position 7" in text
-    assert text.startswith(f"Kafka has not answered for {silent:.0f} s; before that: active") is not ready
+    assert text.startswith(f"Kafka has not responded for {silent:.0f} s; before that: active") is not ready
 
 
 def test_a_clock_that_is_behind_kafkas_makes_no_negative_age() -> None:

@@ -88,7 +88,7 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
     began = time.monotonic()
     for one in (active, standby):
         until(lambda one=one: not one.ready()[0], seconds=35)  # type: ignore[misc]  # a default is not inferred
-        assert "Kafka has not answered for " in one.ready()[1]
+        assert "Kafka has not responded for " in one.ready()[1]
         assert one.metric("committerd_kafka_connected") == 0
     assert time.monotonic() - began < 35  # 30 s, and the delay of a busy machine
     until(lambda: time.monotonic() - began > 40, seconds=60)

@@ -118,7 +118,7 @@ _FORGERIES: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
         lambda r: _with_outcome(r, offset=1, status=Status.INVALID, reason="record_empty"),
         "2 different answers",
     ),
-    "a record without an answer": (lambda r: replace(r, outcomes=r.outcomes[1:]), "1 records have no answer"),
+    "a record without an answer": (lambda r: replace(r, outcomes=r.outcomes[1:]), "1 records have no outcome"),
     "an answer to nothing": (
         lambda r: _with_outcome(r, offset=9, uuid="c", status=Status.UNDECIDED),
         "a record that nobody staged",

@@ -356,7 +356,7 @@ class TestRewrite:
         for read in wrong:
             if not read.inline_row_ids:
                 with_row_ids(read, [range(10)])
-            with pytest.raises(InvalidRequest, match="names fragment 0 otherwise than version 5 has it"):
+            with pytest.raises(InvalidRequest, match="describes fragment 0 differently from version 5"):
                 check(staged, manifest(read))
         # Nobody follows rows through a group whose counts do not add up.
         check(ordered_rewrite(DataFragment(id=0), new=(fragment(9),)), manifest(named))

@@ -240,7 +240,7 @@ async def test_a_client_belongs_to_one_event_loop_and_one_process(servers: str, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dataset": "s3://b/t"}, "is no dataset name"),
+        ({"dataset": "s3://b/t"}, "is not a dataset name"),
         ({"kafka_options": {"sasl_mechanims": "PLAIN"}}, "did you mean 'sasl_mechanism'"),
         ({"kafka_options": {"acks": 0}}, "'acks' is set by the client itself"),
     ],

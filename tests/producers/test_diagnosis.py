@@ -45,20 +45,20 @@ AHEAD, OTHER = BEHIND._replace(next_offset=101), BEHIND._replace(next_offset=5, 
             {"kafka_responds": False, "error": "no broker"},
             7,
             "kafka",
-            "Kafka at broker1:9092 does not answer (no broker).",
+            "Kafka at broker1:9092 does not respond (no broker).",
         ),
-        ({"kafka_responds": False}, None, "kafka", "does not answer."),
-        ({"topic_exists": False}, 7, "no_topic", "There is no topic events.staged. The committer makes"),
+        ({"kafka_responds": False}, None, "kafka", "does not respond."),
+        ({"topic_exists": False}, 7, "no_topic", "There is no topic events.staged. The committer creates"),
         ({"members": 0}, 7, "no_committer", "No committer runs: consumer group committerd.events has no member"),
         ({"members": 0, "table_exists": False}, 7, "no_committer", "There is no table at /data/events.lance"),
         ({"table_exists": False}, 7, "no_table", "There is no table at /data/events.lance: records wait"),
-        ({}, 6, "behind", "1 record is ahead of it: the committer has answered those below offset 5."),
+        ({}, 6, "behind", "1 record is ahead of it: the committer has settled those below offset 5."),
         ({}, 7, "behind", "`committerd status`"),
         (
             {"rate": 0.5},
             7,
             "behind",
-            "2 records are ahead of it: the committer has answered those below offset 5, 0.5 in",
+            "2 records are ahead of it: the committer has settled those below offset 5, 0.5 in",
         ),
         ({"rate": 0.5}, 7, "behind", "about 4 s"),
         ({"rate": 0.0}, 7, "behind", "and none lately: `committerd status`"),
@@ -117,7 +117,7 @@ def test_the_rate_follows_from_two_offsets_of_the_group() -> None:
         ({"rate": 20.0}, "behind", True, "95 records wait, 20.0 in a second: about 5 s."),
         ({"rate": 0.0}, "stalled", False, "95 records wait, and none lately"),
         ({"members": 0}, "no_committer", False, "No committer runs"),
-        ({"kafka_responds": False}, "kafka", False, "does not answer"),
+        ({"kafka_responds": False}, "kafka", False, "does not respond"),
     ],
 )
 def test_the_status_says_it_in_a_sentence(changes: dict[str, object], why: str, ok: bool, text: str) -> None:
@@ -214,7 +214,7 @@ async def test_a_kafka_that_hangs_is_named(breakable_kafka: KafkaBroker, dataset
         try:
             began = time.monotonic()
             with pytest.raises(
-                CommitTimeout, match=f"Kafka at {breakable_kafka.bootstrap_servers} does not answer"
+                CommitTimeout, match=f"Kafka at {breakable_kafka.bootstrap_servers} does not respond"
             ) as told:
                 await handle.outcome(timeout=6)
             assert time.monotonic() - began < 7

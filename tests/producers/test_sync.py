@@ -259,7 +259,7 @@ def test_the_arguments_are_those_of_the_async_client() -> None:
 
 
 def test_what_can_not_be_right_is_said_when_it_is_made() -> None:
-    with pytest.raises(ValueError, match="is no dataset name"):
+    with pytest.raises(ValueError, match="is not a dataset name"):
         SyncCommitClient("127.0.0.1:9092", dataset="s3://b/t")
     with pytest.raises(ValueError, match="is more than max_record_bytes"):
         SyncCommitClient("127.0.0.1:9092", dataset="d", claim_check_above=2**30)

@@ -57,7 +57,7 @@ def test_change_batches_equal_a_dict(spark: SparkSession, queue: Queue, stable_r
 def test_changes_that_can_not_be_applied_are_named(spark: SparkSession, queue: Queue) -> None:
     writer = queue.writer(mode="cdc", keys="id", op_column="op", order_by="seq")
     for rows, said in {
-        "('t', 1L, 1L, '')": r"column 'op' has \['t'\], which is no known change",
+        "('t', 1L, 1L, '')": r"column 'op' has \['t'\], which is not a known change",
         "(null, 1L, 1L, '')": r"column 'op' has \[None\]",
         "('c', null, 1L, '')": "key column 'id' is null in 1 rows",
         "('c', 1L, null, '')": "order_by column 'seq' is null in 1 rows",

@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def write(df: DataFrame, queue: Queue, *, save_mode: str = "append", **options: Any) -> None:
-    """Write a DataFrame that is no stream."""
+    """Write a DataFrame that is not a stream."""
     given = {"bootstrap_servers": queue.kafka, "timeout": 200, **options}
     df.write.format("committerd").mode(save_mode).options(**given).save(queue.uri)
 

@@ -1,4 +1,4 @@
-"""DataFrames that are no streams: modes, schemas, refusals, failing tasks."""
+"""DataFrames that are not streams: modes, schemas, refusals, failing tasks."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_keys_must_be_there_once_and_not_null(spark: SparkSession, queue: Queue)
                 writer.write(spark.sql(f"select * from values {rows} as t(id, part, v)"))
         assert queue.exists() is table_is_there
         writer.write(spark.sql("select * from values (1L, 'a', 'x'), (1L, 'b', 'z') as t(id, part, v)"))
-    with pytest.raises(SchemaMismatch, match=r"keys \['other'\] are no columns of the table"):
+    with pytest.raises(SchemaMismatch, match=r"keys \['other'\] are not columns of the table"):
         queue.writer(mode="upsert", keys="other").write(spark.sql("select 1L id, 'a' part, 'x' v"))
     # A delete may name a key twice, and one that is not there.
     assert writer.write(spark.sql("select 9L id, 'a' part"), mode="delete") is None
@@ -211,7 +211,7 @@ def test_an_append_names_its_keys_and_an_upsert_of_others_passes_it(spark: Spark
         with pytest.raises(RetryableConflict):
             client.commit(same)
     assert sorted(queue.column("id")) == [0, 1, 2, *range(10, 20), 50]
-    with pytest.raises(SchemaMismatch, match="keys \\['key'\\] are no columns"):
+    with pytest.raises(SchemaMismatch, match="keys \\['key'\\] are not columns"):
         queue.writer(keys="key").write(spark.range(1))
 
 
@@ -256,7 +256,7 @@ def test_arguments_that_can_not_be_right_are_told_at_once() -> None:
         ({"mode": "upsert"}, "mode 'upsert' needs keys"),
         ({"mode": "merge"}, "mode takes one of append, .*, not 'merge'"),
         ({"attempts": 0}, "attempts=0"),
-        ({"dataset": "no name"}, "'no name' is no dataset name"),
+        ({"dataset": "no name"}, "'no name' is not a dataset name"),
         ({"kafka_options": {"sasl_mechansim": "PLAIN"}}, "did you mean 'sasl_mechanism'"),
     ):
         with pytest.raises(ValueError, match=said):

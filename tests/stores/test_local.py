@@ -157,7 +157,7 @@ class TestOnlyRegularFilesAreRead:
             listening.bind(f"/proc/self/fd/{descriptor}/socket")  # its own path is too long
         os.close(descriptor)
         for name in ("pipe", "socket"):
-            await self.refused(store, f"data/{name}", "no regular file")
+            await self.refused(store, f"data/{name}", "not a regular file")
 
     async def test_what_became_a_link_when_it_was_opened(
         self, store: LocalStore, data: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,7 +208,7 @@ class TestOnlyRegularFilesAreRead:
         monkeypatch.setattr(local, "_whole", lambda _: hangs.wait(30))
         try:
             for _ in range(16):
-                with pytest.raises(ObjectUnreadable, match=r"data/o: no answer within 0\.05 s"):
+                with pytest.raises(ObjectUnreadable, match=r"data/o: no response within 0\.05 s"):
                     await store.get("data/o")
             with pytest.raises(StoreUnavailable, match="16 reads there have not ended") as hanging:
                 await store.head("data/o")

@@ -77,7 +77,7 @@ def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None
     """Stage the dead letters at OFFSETS again, or those that the options choose. The committer judges them anew.
 
     The command stages the same key, bytes and headers, with the header replay-of. It refuses a letter if its
-    transaction was committed since, if its application has already come as far, if a replay of it waits, if its
+    transaction was committed since, if its application has already got that far, if a replay of it waits, if its
     deadline has passed, or if the committer would refuse it again for what it contains. Without --apply it stages
     nothing.
 

@@ -118,7 +118,7 @@ def appended_keys(transaction: Transaction) -> KeyFilter | None:
     try:
         message = Transaction.KeyExistenceFilter.FromString(b64decode(text, validate=True))
     except (ValueError, DecodeError) as error:
-        raise MalformedError(f"it is no KeyExistenceFilter in base64: {error}") from error
+        raise MalformedError(f"it is not a KeyExistenceFilter in base64: {error}") from error
     if not message.field_ids or message.WhichOneof("data") != "exact" or len(message.exact.key_hashes) > KEYS_MAX:
         raise MalformedError(f"it must name key columns, and be an exact filter of at most {KEYS_MAX} keys")
     return key_filter(message)

@@ -280,7 +280,7 @@ def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
 
     If ours defers the remapping of indices, only an index that covers a part of a group, or does not say what it
     covers, is a conflict. Any other index may keep listing fragments that are gone, and the new fragments count as not
-    indexed. A new index of reuse entries, and nothing else, is no conflict. Lance: conflict_resolver.rs,
+    indexed. A new index of reuse entries, and nothing else, is not a conflict. Lance: conflict_resolver.rs,
     check_rewrite_txn; the rule about groups is that of 6.0.
     """
     if FRAGMENT_REUSE_INDEX in theirs.creates:
@@ -441,7 +441,7 @@ def _retry_if(conflict: bool) -> Verdict:
 
 
 def _same_config_key(ours: Footprint, theirs: Footprint) -> bool:
-    # Lance: transaction.rs, upsert_key_conflict: two deletions of one key are no conflict.
+    # Lance: transaction.rs, upsert_key_conflict: two deletions of one key are not a conflict.
     return bool(
         ours.config_upserts & (theirs.config_upserts | theirs.config_deletes)
         or theirs.config_upserts & ours.config_deletes

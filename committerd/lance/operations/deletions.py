@@ -22,7 +22,8 @@ def require_known_type(fragment: DataFragment) -> None:
     # Lance 4.0.0 can't open a version whose transaction has another.
     if fragment.HasField("deletion_file") and fragment.deletion_file.file_type not in _DELETION_FILE_TYPES:
         raise InvalidRequest(
-            f"fragment {fragment.id} has a deletion file of type {fragment.deletion_file.file_type}, unknown to us",
+            f"fragment {fragment.id} has a deletion file of type {fragment.deletion_file.file_type}, which committerd "
+            "does not know",
             code="deletion_file_type",
         )
 

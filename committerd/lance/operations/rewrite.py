@@ -102,7 +102,7 @@ def _validate_as_read(transaction: Transaction, read: Manifest) -> None:
     for one in (old for moved, group in groups if not moved.fault for old in group.old_fragments):
         if one.id not in then or not _has_same_rows(then[one.id], one):
             raise InvalidRequest(
-                f"it names fragment {one.id} otherwise than version {read.version} has it, so the rows that others "
+                f"it describes fragment {one.id} differently from version {read.version}, so the rows that others "
                 "delete there can't be followed. Name the fragments as they are at read_version",
                 code="old_fragment_differs",
             )

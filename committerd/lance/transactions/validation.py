@@ -71,7 +71,8 @@ def _require_read_version(transaction: Transaction, operation: Operation, latest
     read_version = transaction.read_version
     if is_detached(read_version):
         raise InvalidRequest(
-            f"read_version {read_version} is a detached version, which is no part of the history; read an ordinary one",
+            f"read_version {read_version} is a detached version, which is not part of the history; read an ordinary "
+            "one",
             code="detached_read_version",
         )
     if operation.read_version is ReadVersion.OF_SOURCE:

@@ -356,7 +356,7 @@ def updated_offsets(update: Transaction.Update, fragment_id: int) -> BitMap:
             try:
                 return BitMap.deserialize(bitmap)
             except (ValueError, IndexError) as error:
-                raise MalformedError(f"they are no Roaring bitmap: {error}") from error
+                raise MalformedError(f"they are not a Roaring bitmap: {error}") from error
     if fragment_id in update.updated_fragment_offsets:
         return BitMap(update.updated_fragment_offsets[fragment_id].values)
     return BitMap()

@@ -81,13 +81,13 @@ def _map(changes: Changes) -> Transaction.UpdateMap:
     replaced = isinstance(changes, Replace)
     entries: Mapping[str, str | None] = changes.entries if isinstance(changes, Replace) else changes
     if not isinstance(entries, Mapping):
-        raise TypeError(f"update_config takes dicts of texts, such as {{'name': 'text'}}, not {kind_of(entries)}")
+        raise TypeError(f"update_config takes dicts of strings, such as {{'name': 'text'}}, not {kind_of(entries)}")
     if not entries and not replaced:
         raise StagingError("nothing to change: an empty dict", code="nothing_to_stage")
     for key, value in entries.items():
         if not isinstance(key, str) or not isinstance(value, str | None):
             raise TypeError(
-                f"update_config takes dicts of texts, with None for what is removed, and got {key!r}: {value!r}"
+                f"update_config takes dicts of strings, with None for what is removed, and got {key!r}: {value!r}"
             )
     reserved = [key for key in entries if key.startswith(RESERVED_PREFIX)]
     if reserved:
