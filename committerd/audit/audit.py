@@ -176,13 +176,13 @@ class Audit:
         return position is not None and position.identity == self.bounds.identity and position.passes(offset)
 
     def _earlier(self, outcome: Outcome) -> None:
-        """Count an outcome of an earlier era if the table does not confirm it: it need not be true any more."""
+        """Count an outcome of an earlier era if the table does not confirm it: it may no longer be true."""
         entry = self.history.entry(outcome.topic_id, outcome.offset)
         if entry is None or disagreement(entry, outcome):
             self._unchecked["outcomes of an earlier era that the table does not confirm"] += 1
 
     def _compare_with_earlier(self, outcome: Outcome, *, present: bool) -> None:
-        """Compare the outcomes of one record with each other, as the version that settled it was not read."""
+        """Compare the outcomes of one record with each other, because the version that settled it was not read."""
         if not present:
             return
         number = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1

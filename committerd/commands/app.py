@@ -30,8 +30,9 @@ def app() -> None:
 def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
     """Let a new run of APP_ID count from 0 again.
 
-    For an application that has lost its checkpoint, or has given it up on purpose. Its next records are committed even
-    if an earlier run has committed the same work: make sure that it does not read its input from the start.
+    Use it for an application that has lost its checkpoint, or has given it up on purpose. Its next records are
+    committed even if an earlier run has committed the same work: make sure that it does not read its input from the
+    start.
     """
     configured = settings()
 

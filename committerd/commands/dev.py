@@ -38,7 +38,7 @@ from committerd_common.uris import canonical_uri, dataset_name
 
 _METRICS_PORT = 9464
 _SESSION_TIMEOUT_MS = 3_000
-"""A committer that was killed holds up the next one for this long."""
+"""How long a committer that was killed delays the next one."""
 _WATCH_SECONDS = 0.5
 
 
@@ -62,7 +62,7 @@ def dev(uri: str, name: str | None, chosen: str | None, fresh: bool, as_json: bo
     prints the lines to paste into Python and Spark, and a line for each version that is committed.
 
     Kafka's data is kept in the cache folder (COMMITTERD_CACHE, by default ~/.cache/committerd), so the same command
-    goes on where it was. Ports are 9092 and 9464, or others if these are taken. All other settings are those of
+    picks up where it left off. Ports are 9092 and 9464, or others if these are taken. All other settings are those of
     `committerd run`. To run Kafka without Java or Docker on the machine: pip install 'committerd[dev]'.
 
     Not for production: the Kafka has one node, and nothing is encrypted.
@@ -181,7 +181,7 @@ def _run(configured: Settings, kafka: Broker, folder: Path, *, fresh: bool, scre
 
 
 async def _accept_new_queue(configured: Settings) -> None:
-    """Let the table go on with the new topics: its position is one of the queue that was deleted."""
+    """Let the table go on with the new topics: its position belongs to the queue that was deleted."""
     async with open_operator(configured.kafka, configured.dataset.name) as operator:
         await operator.survey(create=True)
     async with stores_and_queue(configured) as (stores, queue):
@@ -201,7 +201,7 @@ async def _accept_new_queue(configured: Settings) -> None:
 
 
 def _public_options(configured: Settings) -> dict[str, str]:
-    """What pylance must be told to reach the store; keys come from the environment there too."""
+    """The options with which pylance reaches the store; it takes keys from the environment too."""
     endpoint = configured.s3.endpoint_url
     if endpoint is None:
         return {}

@@ -65,9 +65,9 @@ def show(as_json: bool) -> None:
 def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
     """Accept the topic as it is now, and go on at an offset of it.
 
-    For a topic that was deleted and made again, a log that lost records, or a table that lost its position. Without
-    --offset, the committer judges every record of which no outcome is known. With it, records below the offset that
-    have no outcome get UNDECIDED and are not committed; the output counts them.
+    Use it for a topic that was deleted and made again, a log that lost records, or a table that lost its position.
+    Without --offset, the committer judges every record that has no known outcome. With it, records below the offset
+    that have no outcome get UNDECIDED and are not committed; the output counts them.
     """
     change = _Change(choose=lambda found: operate.adopted(found, offset), reason=reason, apply=apply)
     anyio.run(_set, settings(), change, as_json)
@@ -82,8 +82,8 @@ def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
 def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
     """Go back to an offset: the committer judges the records from there on again.
 
-    For a table that was restored to an older state. Records whose uuid or application version the readable history
-    contains are DUPLICATE; the others are committed again, and get a second outcome.
+    Use it for a table that was restored to an older state. Records whose uuid or application version the readable
+    history contains are DUPLICATE; the others are committed again, and get a second outcome.
     """
     change = _Change(choose=lambda found: operate.rewound(found, offset), reason=reason, apply=apply)
     anyio.run(_set, settings(), change, as_json)

@@ -48,7 +48,7 @@ _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
 _CREATES_MAX = 256
 _CREATES_BYTES_MAX = 32 * 1024 * 1024
-"""The most failed creates that are kept while there is no table, and the most bytes of them. The oldest are dropped
+"""The maximum number and bytes of failed creates that are kept while there is no table. The oldest are dropped
 first. They are kept because their files may still appear.
 """
 _TRY_CREATES_SECONDS = 10.0

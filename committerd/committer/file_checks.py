@@ -33,7 +33,7 @@ from committerd_common.request import Request
 _log = logging.getLogger(__name__)
 
 _RECORDS_AT_ONCE = 128
-"""Most records in one batch: few enough that no record waits long for the others."""
+"""Maximum number of records in one batch: few enough that no record waits long for the others."""
 _BATCHES_AT_ONCE = 8
 
 

@@ -74,9 +74,9 @@ _log = logging.getLogger(__name__)
 _AT_ONCE = 64
 """Records to judge between two checkpoints of the event loop: some milliseconds of work."""
 _CULPRITS_MAX = 4
-"""Most records that one attempt to form a version may refuse because a group with them can't be built."""
+"""Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
 _ROWS_AND_KEYS_MAX = 100
-"""Most refusals of a version that may lead to precedence: about as many as can have it, or wait for it."""
+"""Maximum number of refusals of a version that may lead to precedence: about as many as can have it, or wait for it."""
 _TURNS = 4
 """Iterations of the event loop to wait for the file checker to begin with a record that has just arrived."""
 _CHECKED_SECONDS_MAX = 300.0
@@ -155,7 +155,7 @@ class _Caution:
     """
 
     most: int | None = None
-    """Most records in a version; None = as many as the settings allow."""
+    """Maximum number of records in a version; None = as many as the settings allow."""
 
     def failed(self, buildable: int) -> None:
         """Reduce the limit: `buildable` records can share a version, one more can't."""

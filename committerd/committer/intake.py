@@ -68,7 +68,7 @@ class Pending:
 
 
 DECODED_BYTES_MAX = 160 * 1024 * 1024
-"""Most memory of transactions that are decoded at the same time, as far as it can be bounded; a single one always fits.
+"""Maximum memory of transactions that are decoded at the same time; a single one always fits.
 
 The real memory is far less: that of an Append is four times its size.
 """

@@ -45,7 +45,7 @@ _SMALL_BYTES = 1024 * 1024
 _KEPT_AT_START = 64
 """Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
 _NEW_MAX = 1000
-"""Most versions that `read_new` reads at once. If there are more, Start reads them and keeps little of each."""
+"""Maximum number of versions that `read_new` reads. If there are more, Start reads them and keeps little of each."""
 
 
 def _nothing_is_owed(position: Position) -> int:
@@ -59,7 +59,7 @@ class Loading:
     monotonic: Callable[[], float]
     """A clock in seconds that keeps counting while the machine sleeps."""
     ledger_bytes: int = LEDGER_BYTES
-    """Most bytes of memory for the ledger."""
+    """Maximum bytes of memory for the ledger."""
     report: Callable[[str], None] = lambda text: None
     """Called with a text about the progress."""
     owed_from: Callable[[Position], int] = _nothing_is_owed

@@ -35,7 +35,7 @@ from committerd.stores.port import TakesSeveral
 from committerd.table.versions import Table
 
 RUN_MAX = 100
-"""Most versions in a run. The outcomes of all of them wait until the last one is put."""
+"""Maximum number of versions in a run. The outcomes of all of them wait until the last one is put."""
 _RUN_SECONDS = 0.05
 """Longest time to form a run, and roughly the longest time to put it."""
 _AT_ONCE = 16
@@ -47,7 +47,7 @@ that the last version took to form, times this factor, plus these seconds.
 _LEAD_SHARE_MAX = 0.25
 """The longest such lead, as a share of the put's expected time."""
 _FRESH_SECONDS = 1.0
-"""Greatest age of a run formed ahead when it is put: its records have deadlines."""
+"""Maximum age of a run formed ahead when it is put: its records have deadlines."""
 
 Run = Sequence[FormedVersion]
 """Consecutive formed versions, to be put in one go; at least one."""
@@ -63,7 +63,7 @@ class _Ahead:
         """Set when the put of `before` has ended, whatever its result."""
         self.formed: list[FormedVersion] = []
         self.most = most
-        """Most versions in the run."""
+        """Maximum number of versions in the run."""
         self._monotonic = monotonic
         self._begun_at = monotonic()
         self.ended = anyio.Event()

@@ -22,10 +22,10 @@ from committerd.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 _WAITING_MAX = 64
-"""Most batches that wait for Kafka; beyond that the committer waits too."""
+"""Maximum number of batches that wait for Kafka; beyond that the committer waits too."""
 _BACKOFF_SECONDS_MAX = 2.0
 _ACKNOWLEDGE_SECONDS = 0.25
-"""Least time between two acknowledgements, in seconds.
+"""Minimum time between two acknowledgements, in seconds.
 
 Each one blocks the thread that polls for records. All that it saves is publishing outcomes again after a crash.
 """

@@ -41,7 +41,7 @@ from committerd_common.paths import data_key
 _log = logging.getLogger(__name__)
 
 _ANSWER_AGE_SECONDS_MAX = 60.0
-"""Greatest age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
+"""Maximum age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
 _AT_ONCE_SECONDS = 1.0
 """Longest put for which a read made concurrently shows the table that the put landed in."""
 _WITHDRAWN_SECONDS_MAX = 10.0

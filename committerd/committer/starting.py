@@ -46,11 +46,11 @@ from committerd_common.request import AppUnit, decode_envelope, decode_transacti
 _log = logging.getLogger(__name__)
 
 _READ_RECORDS = 1000
-"""Most records read again at a time, to publish outcomes whose version was cleaned up."""
+"""Maximum number of records read again at a time, to publish outcomes whose version was cleaned up."""
 _PUBLISHING_SECONDS_MAX = 5.0
 """Longest wait for Kafka to take outcomes already sent; after that Start fails, and is tried again."""
 _PUBLISHED_AT_ONCE = 10_000
-"""Most outcomes that are read from the table at a time; a version holds at most as many."""
+"""Maximum number of outcomes that are read from the table at a time; a version holds at most as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

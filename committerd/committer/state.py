@@ -10,9 +10,9 @@ class Intervals:
     """Intervals of a committer's loop, in seconds."""
 
     interval_min: float = 0.0
-    """Least time between two puts."""
+    """Minimum time between two puts."""
     refusal_interval: float = 1.0
-    """Least time between two versions that hold only refusals."""
+    """Minimum time between two versions that hold only refusals."""
     hold_max: float = 2.0
     """Longest hold for re-executions."""
     recheck: float = 10.0

@@ -40,13 +40,13 @@ class Broker:
     what: str
     """What it is, for people."""
     running: Callable[[], bool]
-    """Whether it has not ended; a Kafka that was not started here never has, as far as this knows."""
+    """Whether it still runs; a Kafka that was not started here always counts as running."""
     log: Path | None = None
     """Where its output is."""
 
 
 def look_around() -> FoundBrokers:
-    """Find what there is. Raises `PartMissingError` if KAFKA_HOME names no unpacked Kafka."""
+    """Find which kinds of Kafka there are. Raises `PartMissingError` if KAFKA_HOME names no unpacked Kafka."""
     home = os.environ.get("KAFKA_HOME")
     if home and not (Path(home) / "libs").is_dir():
         raise PartMissingError(f"KAFKA_HOME={home} has no folder `libs`: name the folder of an unpacked Apache Kafka")
@@ -154,7 +154,7 @@ def _docker(folder: Path, *, fresh: bool) -> _Node:
 
 
 def _start(node: _Node, folder: Path) -> tuple[int, ChildProcess]:
-    """Start it on the port that it had before, so that what users have pasted stays right, or on another one."""
+    """Start it on the port that it had before, so that what users have pasted still works, or else on another one."""
     remembered = folder / "port.json"
     before = PORT
     with contextlib.suppress(OSError, ValueError):  # the first start, or a crash while it was written

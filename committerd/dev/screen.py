@@ -90,7 +90,7 @@ def told(record: logging.LogRecord) -> dict[str, Any] | None:
 
 
 def _level_shown(logger: str) -> int:
-    """The lowest level of a logger that is for the user. kafka-python warns of what it gets over by itself."""
+    """The lowest level that the user sees of a logger. kafka-python warns of problems that it solves by itself."""
     return logging.ERROR if logger.split(".")[0] == "kafka" else logging.WARNING
 
 

@@ -73,10 +73,10 @@ _log = logging.getLogger(__name__)
 
 _FOLDERS = (DATA, DELETIONS, INDICES, TRANSACTIONS, VERSIONS)
 _STEP_MAX = 1000
-"""Most files that are deleted after one look at what was staged since."""
+"""Maximum number of files that are deleted after one look at what was staged since."""
 _AT_ONCE = 16
 _REPORT_MAX = 10_000
-"""Most files in one report."""
+"""Maximum number of files in one report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,9 @@ class Policy:
     keep_versions: int
     reclaim_ms: int
     republish_max: int
-    """Most outcomes that a committer publishes again when its group has no offset."""
+    """Maximum number of outcomes that a committer publishes again when its group has no offset."""
     transaction_bytes_max: int
-    """Most bytes of a staged transaction that a committer takes."""
+    """Maximum bytes of a staged transaction that a committer takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class Lists:
         )
 
     def keep(self, names: Iterable[str]) -> None:
-        """What has these names stays, whatever else is known or was decided."""
+        """The files with these names stay, whatever else is known or was decided."""
         given = iter(names)
         while page := list(islice(given, _PAGE)):
             self.name(page, _KEPT)
@@ -161,7 +161,7 @@ class Lists:
         return int(self._rows("SELECT coalesce(sum(size), 0) FROM files")[0][0])
 
     def bytes_unneeded(self, *, above: int) -> int:
-        """Bytes of the files that could have a name, have none that keeps them, and stay nevertheless."""
+        """Bytes of the files that no name keeps, although they could have one, and that stay nevertheless."""
         (found,) = self._rows(
             "SELECT coalesce(sum(f.size), 0) FROM files f LEFT JOIN names n ON n.name = f.owner WHERE f.owner IS NOT "
             "NULL AND coalesce(n.version, 0) <= ? AND NOT EXISTS (SELECT 1 FROM going g WHERE g.owner = f.owner AND "

@@ -1,8 +1,8 @@
 """The files that a version or a transaction names, as keys.
 
-An index is named by its folder, which ends with `/`, and stands for all files in it. So is a data file for the blobs in
-the folder with its name. Files below other base paths are named as if they were the table's own: that keeps a file too
-many, and never one too few.
+An index is named by its folder, which ends with `/`, and stands for all files in it. A data file, in the same way,
+stands for the blobs in the folder with its name. Files below other base paths are named as if they were the table's
+own: that may keep a file too many, and never one too few.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What maintenance writes down before it deletes anything, and after.
+"""The reports that maintenance writes before and after it deletes anything.
 
 A report is an object in `_maintenance/`, one JSON object in a line: first the run, then each file. When all of it is
 deleted, an object with the same name and the ending `.done` says so. A report without it belongs to a run that was

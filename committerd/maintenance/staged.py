@@ -21,7 +21,7 @@ class StagedReader:
 
     store: ObjectStore
     bytes_max: int
-    """Most bytes of a transaction: setting commit.transaction_bytes_max."""
+    """Maximum bytes of a transaction: setting commit.transaction_bytes_max."""
 
     async def transaction(self, record: Record) -> tuple[Transaction | None, str | None]:
         """The record's transaction, and the key of the file that its claim check names, if it has one.

@@ -30,7 +30,7 @@ from committerd_common.paths import NamingScheme, manifest_key
 
 _AT_ONCE = 8
 _BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Most bytes of manifests in memory, unless a single one has more."""
+"""Maximum bytes of manifests in memory, unless a single one has more."""
 _OURS = "committerd."
 _TAGS, _BRANCHES = "_refs/tags/", "_refs/branches/"
 
@@ -111,7 +111,7 @@ def _batches(versions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 
 def _size(table: Table, manifests: Mapping[str, File], version: int) -> int:
-    """The size of a manifest in bytes; one that came after the listing is taken for a large one."""
+    """The size of a manifest in bytes; one that came after the listing counts as large."""
     listed = manifests.get(_key(table, version))
     return listed.size if listed is not None else _BYTES_AT_ONCE
 

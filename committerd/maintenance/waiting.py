@@ -98,7 +98,7 @@ class ReadTo:
 async def waiting(
     topic: StagedTopic, reader: StagedReader, position: Position | None, keep: Keep
 ) -> tuple[RecordNeeds, ReadTo]:
-    """What the records need that the position has not passed, and how far the topic was read.
+    """What the records that the position has not passed need, and how far the topic was read.
 
     `position`: None if it is not about this topic, or if there is none; all records wait then. `require_start` says
     whether it is about this topic. Ask it afterwards: the topic may be deleted and made again meanwhile.
@@ -117,7 +117,7 @@ async def waiting(
 async def require_start(topic: StagedTopic, position: Position | None, published: Published) -> QueueFacts:
     """Raise `RefusedToRun` if a committer would refuse to run on this table and topic.
 
-    It may then take records for settled that are not. `published`: from before the table was read.
+    Such a committer may take records for settled that are not. `published`: from before the table was read.
     """
     identity = await topic.identity()
     log_start, log_end = await topic.bounds()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 READ_BYTES_MAX = 16 * 1024 * 1024
-"""Most bytes of records that are read at a time."""
+"""Maximum bytes of records that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,14 +59,14 @@ _Ts = TypeVarTuple("_Ts")
 
 _TEMPORARY = ".tmp"
 _THREADS_MAX = 8
-"""Most threads for writes, and as many for reads. Disks gain nothing from more concurrent writers."""
+"""Maximum number of threads for writes, and of threads for reads. Disks gain nothing from more concurrent writers."""
 _SYNCS_AT_ONCE = 4
 _COPY_CHUNK_BYTES = 1 << 20
 _LARGE_BYTES_MIN = 1 << 20
 
 _READ_SECONDS_MAX = 30.0
 _ABANDONED_MAX = 16
-"""Most abandoned reads that have not ended. At this number all reads fail, because the file system hangs."""
+"""Maximum number of abandoned reads that still run. At this number all reads fail, because the file system hangs."""
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 """Errors of a read that mean that the object does not exist; none can exist under too long a name."""

@@ -20,7 +20,7 @@ from itertools import groupby
 from committerd.errors import ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 
 _PARTS_AT_ONCE = 1024
-"""Most buffers in one call of writev(2): IOV_MAX on Linux and macOS."""
+"""Maximum number of buffers in one call of writev(2): IOV_MAX on Linux and macOS."""
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 """Errors of link(2) on file systems without hard links. vfat and others return EPERM."""

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from committerd_common.messages import DataFragment
 
 DELETION_VECTOR_BYTES_MAX = 32 * 1024 * 1024
-"""Most bytes of kept deletion vectors."""
+"""Maximum bytes of kept deletion vectors."""
 
 _OVERHEAD_BYTES = 500
 """Memory of one kept vector beyond its containers: the key, the objects, and the slot in the dictionary."""

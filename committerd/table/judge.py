@@ -86,7 +86,7 @@ from committerd_common.paths import VERSIONS
 _T = TypeVar("_T")
 
 _ROWS_AND_KEYS_FRAGMENTS_MAX = 64
-"""Most fragments whose deletion files are read to find the rows of a refused transaction."""
+"""Maximum number of fragments whose deletion files are read to find the rows of a refused transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ _NAMED_MAX = 10
 _HEADS_AT_ONCE = 256
 """HEAD requests at the same time. A store with fewer connections queues them."""
 _BODIES_AT_ONCE = 256
-"""Most deletion files, and most transactions with some, that are read in one go."""
+"""Maximum number of deletion files, and of transactions with some, that are read in one go."""
 _SMALL_BODY_BYTES = 64 * 1024
 """Deletion files below this size are read in one go: 16 MiB at most."""
 _MANIFESTS_TRIED = 4
@@ -149,9 +149,9 @@ class FileLimits:
     """Limits on the files of one transaction."""
 
     files: int = 100_000
-    """Most data files and index files that it adds."""
+    """Maximum number of data files and index files that it adds."""
     bytes: int = 64 * 1024 * 1024
-    """Most bytes of its deletion files together."""
+    """Maximum bytes of its deletion files together."""
 
 
 class Named(NamedTuple):

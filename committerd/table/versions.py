@@ -55,15 +55,15 @@ from committerd_common.unknown_fields import has_unknown_fields
 
 MANIFESTS_MAX = 4096
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-"""Most manifests in the cache, and most bytes they may take, besides the one that was added last."""
+"""Maximum number and bytes of the manifests in the cache, besides the one that was added last."""
 FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
-"""Most bytes of cached footprints: 100,000 Appends, about a day at one version a second."""
+"""Maximum bytes of cached footprints: 100,000 Appends, about a day at one version a second."""
 
 _SETTLED_BYTES_MAX = 8 * 1024 * 1024
-"""Most bytes of cached queue entries. The newest versions are looked up again, and so are those that duplicates match.
+"""Maximum bytes of cached queue entries. Look-ups are of the newest versions, and of those that duplicates match.
 """
 _READ_BYTES_MAX = 32 * 1024 * 1024
-"""Most bytes of memory for reads of manifests and transactions at the same time."""
+"""Maximum bytes of memory for reads of manifests and transactions at the same time."""
 _DECODED_FACTOR = 6
 """Memory in bytes of decoded members, per byte of their text in the transaction properties."""
 
@@ -74,9 +74,9 @@ _ENTRY_BYTES = 600
 _KEPT_SHARE = 0.9
 """Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
 _READ_VERSIONS_MAX = 32
-"""Most read versions for which the comparison of Appends is cached: producers use few read versions at a time."""
+"""Maximum number of read versions for which the comparison of Appends is cached: producers use few at a time."""
 _CHECKED_MAX = 1000
-"""Most checked versions that a cached comparison lists: a producer may keep its read version for a million versions."""
+"""Maximum number of checked versions in a cached comparison: a producer may keep its read version for a million."""
 _LISTED_FIRST = 16
 """Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
 _LISTED_MAX = 1000
@@ -87,8 +87,8 @@ _READERS_MAX = 16
 _END_BYTES = 4096
 """Bytes at the end of a manifest that identify it: they hold its version, timestamp and transaction file."""
 _ENDS_MAX = 4096
-"""Most versions whose end is cached. Beyond that the lower half is dropped: the version to build on is among the
-highest, however many versions below it are read.
+"""Maximum number of versions whose end is cached. Beyond it the lower half is dropped: the version to build on is among
+the highest, however many versions below it are read.
 """
 
 
@@ -144,7 +144,7 @@ class Table:
         self.deletion_vectors = deletion_vectors or DeletionVectors()
         """The content of deletion files that were read or written."""
         self.key_room = key_room(store.uri)
-        """Most bytes that the key of an object of this table may have."""
+        """Maximum bytes that the key of an object of this table may have."""
         self.scheme: NamingScheme | None = None
         """How the table names its manifests; None until a listing has found a manifest."""
         self._footprint_bytes_max = footprint_bytes_max

@@ -22,19 +22,19 @@ T = TypeVar("T")
 LIGHT_BYTES_MAX = 64 * 1024
 """Largest light transaction, in bytes: validating it, computing its footprint and building it take a few ms."""
 LIGHT_FRAGMENTS_MAX = 500
-"""Most fragments of a light Append."""
+"""Maximum number of fragments of a light Append."""
 LIGHT_FRAGMENT_BYTES_MAX = 1024
 """Bytes that a light Append may have for each fragment, on top of `LIGHT_BYTES_MAX`.
 
 A fragment with inline row ids or row versions is much larger.
 """
 LIGHT_MANIFEST_BYTES_MAX = 1024 * 1024
-"""Most bytes of encoded fragments in the table for which an operation that reads them is light.
+"""Maximum bytes of encoded fragments in the table for which an operation that reads them is light.
 
 That is about 10,000 fragments, fewer with stable row ids.
 """
 LIGHT_FOLLOWED_MAX = 50_000
-"""Most rows, times the Rewrites that moved them, that are followed for a light transaction: 50 ms by their row ids."""
+"""Maximum of the rows to follow, times the Rewrites that moved them, for a light transaction: 50 ms by row ids."""
 _ROWS_PER_FRAGMENT = 50
 """Following a row of a fragment takes as long as following this many more rows of the same fragment."""
 _ROW_ID_BYTES_PER_ROW = 10

@@ -42,7 +42,7 @@ def check(source: pa.Schema, target: pa.Schema, *, may_lack: bool = False) -> No
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """The schema with the storage types of extension types, such as tensors: a table is made of these."""
+    """The schema with the storage types of extension types, such as tensors: a table consists of these."""
     return pa.schema([pa.field(one.name, _storage(one.type), one.nullable) for one in schema])
 
 

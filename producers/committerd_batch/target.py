@@ -106,7 +106,7 @@ class Target:
             return None
 
     def stored(self, given: pa.Schema, mode: Mode, dataset: Any) -> pa.Schema:
-        """The columns of the rows that go into the table: without those that only say how they change it."""
+        """The columns that go into the table, without those that only say how a row changes it."""
         kept = set(dataset.schema.names) if dataset is not None else {*self.order_by, *self.keys}
         if mode is Mode.DELETE:
             missing = [key for key in self.keys if key not in given.names]

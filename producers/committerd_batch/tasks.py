@@ -54,7 +54,7 @@ class TaskResult:
     fragments: tuple[str, ...] = ()
     """pylance's JSON of each fragment that the task has written."""
     rows: bytes = b""
-    """The rows themselves (Arrow IPC) where they are few; empty if they are in the fragments."""
+    """The rows themselves (Arrow IPC) if they are few; empty if they are in the fragments."""
     keys: bytes = b""
     """The keys of the rows (Arrow IPC), for a mode that finds rows by keys; see `changes.py`."""
     named: bytes = b""

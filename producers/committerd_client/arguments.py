@@ -27,7 +27,7 @@ def kind_of(given: Any) -> str:
 
 
 def server_list(given: str | Sequence[str]) -> list[str]:
-    """The addresses of Kafka's brokers. Raises `TypeError` and `ValueError` for anything that is none."""
+    """The addresses of Kafka's brokers. Raises `TypeError` and `ValueError` for anything else."""
     needed = "bootstrap_servers takes Kafka's addresses, such as 'broker1:9092,broker2:9092' or a list of them"
     if not isinstance(given, str) and (
         not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given)
@@ -109,7 +109,7 @@ def seconds(given: Any, where: str) -> float | None:
 
 
 def attempts(given: Any) -> int:
-    """How often work is executed at most. Raises `TypeError`, `ValueError`."""
+    """The maximum number of times that work is executed. Raises `TypeError`, `ValueError`."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f"attempts takes a whole number, not {given!r}")
     if given < 1:

@@ -5,10 +5,10 @@
 
 A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments and carries
 along the indices that cover them, rewritten for the rows' new addresses. No data is written before the first has its
-outcome, so nothing is rewritten in vain while no committer answers. Appends don't conflict with the second. Deletes,
+outcome, so nothing is rewritten in vain while no committer runs. Appends don't conflict with the second. Deletes,
 updates and upserts of its rows don't conflict with it either: the committer follows the rows. Only another compaction
-of the same fragments, or a change of their columns, makes a group be rewritten again. Files that no version will name
-are removed as soon as that is certain.
+of the same fragments, or a change of their columns, causes a group to be rewritten again. Files that no version will
+name are removed as soon as that is certain.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SPARE_IDS = 8
 """Ids reserved beyond the need, so that a re-execution that makes more fragments need not reserve during the hold."""
 
 _IDS_MAX = 2**20
-"""Most ids that a committer reserves at once."""
+"""Maximum number of ids that a committer reserves at once."""
 
 
 class Commits(Protocol):
@@ -121,7 +121,7 @@ async def compact(
 async def require_committer(
     client: Commits, open_table: Callable[[], lance.LanceDataset], *, timeout: Timeout = CLIENTS_TIMEOUT
 ) -> None:
-    """Return when a committer has answered a small request: the reservation of a fragment id, which stays unused.
+    """Return when a committer has settled a small request: the reservation of a fragment id, which stays unused.
 
     For work that writes much before it is committed. Raises the errors of `CommitClient.commit`.
     """

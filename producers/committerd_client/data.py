@@ -1,4 +1,4 @@
-"""Takes rows in any form that Python programs have them in, and fits them to a table's schema.
+"""Takes rows in any form that Python programs use, and fits them to a table's schema.
 
 Columns match by name; their order does not matter. A column of the table that the rows don't have stays null. Values
 are cast to the table's types, and a value that does not fit is an error that names its column: nothing is cut off or

@@ -41,7 +41,7 @@ class CommitHandle:
     async def outcome(self, *, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """Wait for the outcome. Raises the errors of `CommitClient.commit`.
 
-        May be called several times, also from several tasks.
+        May be called several times, from any number of tasks.
         """
         return await self._wait(self._submission, timeout)
 

@@ -72,9 +72,9 @@ class Staged:
     """The uuid of the transaction that made the read version; with it the committer notices that the table was made
     again under the same name."""
     uri: str | None = field(default=None, compare=False)
-    """Where the dataset lies that it was planned against; None without one."""
+    """Where the dataset that it was planned against lies; None without one."""
     can_catch_up: bool = False
-    """Whether an execution that gets this as `Reexecution.work` need read only the rows that are new since. `commit`
+    """Whether an execution that gets this as `Reexecution.work` needs to read only the rows that came since. `commit`
     then has the first re-execution brought up to date before it sends it, if that re-execution took long.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 from committerd_common.messages import COMMITTED, Member, Members, Outcome, Refusal, Refusals
 
 VERSIONS_MAX = 1_000
-"""How many versions it reads at most. Each version is a read or two of the table's storage."""
+"""Maximum number of versions that it reads. Each version takes one or two reads of the table's storage."""
 
 _MEMBERS, _REFUSED = "committerd.members", "committerd.refused"
 """Transaction properties of each version that came from the queue."""

@@ -53,7 +53,7 @@ class QueueStatus:
     waiting: int | None
     """Number of records that have no outcome yet."""
     records_per_second: float | None
-    """How fast the committer has given outcomes lately; None too if nothing waits."""
+    """How many records the committer has settled in a second lately; also None if nothing waits."""
     table_exists: bool | None
     version: int | None
     """The table's latest version."""
@@ -107,7 +107,7 @@ class Observed:
     version: int | None = None
     table_position: TablePosition | None = None
     last_sha256: str | None = None
-    """Hash of the record that is at the last offset of the table's position; None too if there is none any more."""
+    """Hash of the record at the last offset of the table's position; also None if there is no record any more."""
 
     @property
     def settled_offset(self) -> int | None:
@@ -284,7 +284,7 @@ def _records(count: int) -> str:
 
 
 def _pace(facts: Observed, ahead: int) -> str:
-    """How fast the committer works, and how long that many records take it."""
+    """How fast the committer works, and how long it takes for that many records."""
     if facts.rate is None:
         return ". If that number does not grow, `committerd status` and the committer's /readyz say why"
     if facts.rate == 0:

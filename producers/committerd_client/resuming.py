@@ -176,7 +176,7 @@ async def find_answer(
     history: Callable[[], tuple[Outcome | None, str]],
     until: float | None,
 ) -> Outcome:
-    """The outcome from the outcomes that are there, from the table's history, or from the outcomes that still come.
+    """The outcome, from the topic as it is now, from the table's history, or from the topic as it grows.
 
     `until`: when to stop waiting (monotonic clock, seconds). `history`: returns the outcome that it found, if any, and
     a phrase for people that says where it looked. Raises `OutcomeNotFound`, `KafkaUnavailable`.

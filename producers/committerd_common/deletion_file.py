@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ARROW_BYTES_MAX = 4 * 1024 * 1024
-"""Most bytes of the rows in a `.arrow` file: 1,048,576 rows. pylance writes a bitmap for more than 5,000."""
+"""Maximum bytes of the rows in a `.arrow` file: 1,048,576 rows. pylance writes a bitmap for more than 5,000."""
 
 _FRAMES_MAX, _FRAME_BYTES_MAX = 64, 4096
 
 Frames: TypeAlias = dict[int, tuple[bytes, bytes]]
-"""What stands before and behind the rows of Arrow files that were read, by the size of the file. Files of as many rows
+"""The bytes before and after the rows of Arrow files that were read, by the size of the file. Files of as many rows
 differ only in these if they are not compressed, which files of a few rows are not.
 """
 

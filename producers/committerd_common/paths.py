@@ -49,7 +49,7 @@ _STAGING = re.compile(rf"(?P<name>[^-]+)-(?P<uuid>{_UUID})")
 _ENCODED = re.compile(r"""[^ -~]|[/\\{^}%`\]">\[~<#|*?]""")
 """The characters that object_store percent-encodes: those that are not printable ASCII, and some others."""
 _DECODINGS_MAX = 4
-"""The number of times that a name is decoded. One that is still encoded then was made to hide something."""
+"""The number of times that a name is decoded. A name that is still encoded after that was made to hide something."""
 _SEPARATING = frozenset({"/", "\\", *map(chr, range(0x20)), "\x7f"})
 
 

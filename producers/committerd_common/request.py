@@ -30,7 +30,7 @@ _REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
 """Envelopes are cached for records with at most this many headers, and at most this many bytes of headers."""
 _TEXT_CHARS_MAX = 1024
-"""The length at which a header is cut that is copied into outcomes and logs."""
+"""The length at which a header is cut before it is copied into outcomes and logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
 
 
 def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
-    """Producer, outcome partition and traceparent, as far as they can be read. Never raises.
+    """Those of producer, outcome partition and traceparent that can be read. Never raises.
 
     They suffice to publish the outcome of a record whose other headers are wrong.
     """

@@ -1,7 +1,7 @@
 """The stable row ids and the row versions of a fragment.
 
-Both have one value for each physical row, in the order of the rows. The million row ids of a new fragment are one
-range, and stay one here: decoding yields segments, never a list of all values.
+Both have one value for each physical row, in the order of the rows. A million row ids of a new fragment are one range,
+and stay one here: decoding yields segments, never a list of all values.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _RESULT = pa.schema(
         ("attempts", pa.int64()),
     ]
 )
-"""Columns of the DataFrame that `write_sink` returns; it has no row if nothing was changed."""
+"""Columns of the DataFrame that `write_sink` returns; it has no row if nothing changed."""
 
 
 def write(df: DataFrame, uri: str | os.PathLike[str], **options: Unpack[JobOptions]) -> CommitResult | None:

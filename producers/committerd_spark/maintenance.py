@@ -38,7 +38,7 @@ T = TypeVar("T")
 _ANY_PACE = TaskPace(bytes_per_second=1e15, fragments_per_second=1e9)
 """The limit of a task is its bytes: nothing is known about the executors."""
 _PATIENCE = 3.0
-"""Re-executions of a commit may take so many times as long as its first execution."""
+"""Re-executions of a commit may take this many times as long as its first execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,13 @@ def maintain(
     timeout: float | None = 600.0,
     kafka_options: Mapping[str, Any] | None = None,
 ) -> Maintained:
-    """Rewrite small fragments and those with deleted rows, and optimize indices; returns when it is in the table.
+    """Rewrite small fragments and those with deleted rows, and optimize indices; returns when the result is in the
+    table.
 
     `uri`, `dataset`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`. `targets`: the state
-    to aim for. `limits`: bytes of a task, and most tasks, by default 1,000; all of them are one commit. `timeout`:
-    seconds for each commit; its re-executions may take three times as long as its first execution beyond that. Old
-    versions and files are deleted by `committerd maintain`, not here.
+    to aim for. `limits`: bytes of a task, and the maximum number of tasks, by default 1,000; all of them are one
+    commit. `timeout`: seconds for each commit; its re-executions may take three times as long as its first execution
+    beyond that. Old versions and files are deleted by `committerd maintain`, not here.
 
     Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
     """

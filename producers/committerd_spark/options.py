@@ -1,4 +1,4 @@
-"""The options of `format("committerd")`: texts, by names whose case and underscores do not matter."""
+"""The options of `format("committerd")`: strings, by names whose case and underscores do not matter."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Options:
 
     @property
     def app(self) -> App | None:
-        """The unit of work of a job; None if it has none. Raises `ValueError` if a half of it is missing."""
+        """The unit of work of a job; None if it has none. Raises `ValueError` if half of it is missing."""
         return unit(self._text("app_id"), self._number("app_version", int))
 
     def _text(self, name: str) -> str | None:
@@ -150,7 +150,7 @@ def _plain(name: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """A number or flag where the text is one: kafka-python wants them."""
+    """The text as a number or flag, if it is one: kafka-python needs these types."""
     for kind in _KINDS:
         try:
             return kind(text)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 _PLAIN_SECONDS = 1.0
-"""Least time between two lines of progress where a line can't be overwritten."""
+"""Minimum time between two lines of progress where a line can't be overwritten."""
 
 
 class Screen:

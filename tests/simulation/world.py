@@ -78,7 +78,7 @@ class Scenario:
     room: int = 50
     """Records that a member fetches beyond those that have an outcome."""
     history_batch: int = 256
-    """Most versions of the older history that are read at a time. With few, records wait for what is unread."""
+    """Maximum number of versions of the older history to read at a time. With few, records wait for what is unread."""
 
 
 class World:

@@ -15,7 +15,7 @@ class CommitterShare:
     """Commits as its client does, and says when the next task may begin.
 
     The time of a commit is what its outcome says: from when the committer begins to process the record until the
-    version is durable. The records of others that are in the same version share that time, so it is rather too long.
+    version is durable. The records of others that are in the same version share that time, so it tends to be too long.
     """
 
     def __init__(self, client: Commits, share: float, telemetry: MaintenanceTelemetry) -> None:

@@ -96,7 +96,7 @@ class MaintenanceLoop:
         self._stop = stop
         self._failures = {step: _Failures() for step in MAINTENANCE_STEPS}
         self._found = self._waits_for_table = False
-        """Whether the table was there once; whether it was said that there is none."""
+        """Whether the table was there once; whether its absence was reported."""
         self._may_wait = True
         """Whether a Rewrite of this process, or of the one before it, may wait in the queue."""
         self._left: tuple[float, int] | None = None
@@ -230,14 +230,14 @@ class MaintenanceLoop:
         return min(self._settings.interval_seconds, max(room / a_second, _LOOK_SECONDS_MIN))
 
     async def _leave_committer(self) -> None:
-        """Leave the committer to others until the next task may begin, or until the process is to end."""
+        """Wait until the next task may begin, or the process has to end, so that the committer serves others."""
         seconds = self._share.seconds_left
         if seconds:
             self.doing = f"it leaves the committer to others for {seconds:.0f} s (maintain.committer_share)"
             await self._stop.wait(seconds)
 
     async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the step succeeded, or was left out because the process is to end."""
+        """Whether the step succeeded, or was left out because the process has to end."""
         if step != "cleanup":
             await self._leave_committer()
         if self._stop.wanted:

@@ -180,7 +180,7 @@ class Shown:
             click.echo(text, err=True)
 
     def hours_over(self, hours: str) -> None:
-        """The hours have ended in which work may begin, or have not begun."""
+        """The hours in which work may begin are over, or have not begun."""
         self._say("outside_hours", {"hours": hours}, f"maintain.hours is {hours} (UTC): nothing more is begun now")
 
     def waits_for_table(self) -> None:

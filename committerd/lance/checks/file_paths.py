@@ -12,7 +12,7 @@ _NAME_CHARS_MAX = 200
 
 
 def require_data_path(path: str, room: int) -> None:
-    """Check that a data file may have this path. `room` is the most bytes that a key below the table's folder may have.
+    """Check that a data file may have this path. `room` is the maximum bytes of a key below the table's folder.
 
     Readers treat the whole path as one segment of a key, so a path of several segments names no file. Raises
     `InvalidRequest` (`path_outside`, `path_invalid`).

@@ -108,7 +108,9 @@ class Footprint:
     is_by_key: bool = False
     """Whether it is an Update that depends on no other rows than those with the keys of `key_filter`."""
     changed_fields: frozenset[int] | None = None
-    """The fields whose values an Update changes that inserts no row; None if it may insert one, or does not say."""
+    """For an Update that inserts no row: the fields whose values it changes; None if it may insert one, or does not
+    say.
+    """
     bases: tuple[BaseFootprint, ...] = ()
 
     @property
@@ -130,7 +132,7 @@ class Footprint:
 
 
 AN_APPEND = Footprint(kind=Kind.APPEND)
-"""The footprint of an Append that does not say which keys it brings: it touches nothing that exists."""
+"""The footprint of an Append that does not name its keys: it touches nothing that exists."""
 
 
 def size_of(touched: Footprint) -> int:

@@ -21,7 +21,7 @@ PROBABILITY_DEFAULT = 0.00057
 _SAME_PROBABILITY = 2.220446049250313e-16
 
 KEYS_MAX = 100_000
-"""Most hashes in the exact filter of several transactions: about 1 MB in the version that they make."""
+"""Maximum number of hashes in the exact filter of several transactions: about 1 MB in the version that they make."""
 
 _FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 

@@ -19,9 +19,9 @@ _FACTOR, _SMALL_FACTOR = 32, 64
 _SHORT_BYTES = 32
 """A message of fewer bytes is a short one. Longer ones take at most four times their size."""
 _MESSAGE_BYTES = 128
-"""Most memory of one message, without what it refers to."""
+"""Maximum memory of one message, without what it refers to."""
 _MESSAGES_FACTOR = 16
-"""Most memory that messages may take, as a multiple of the transaction's bytes."""
+"""Maximum memory that messages may take, as a multiple of the transaction's bytes."""
 _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 """Wire types of protobuf."""
 

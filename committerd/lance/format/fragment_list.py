@@ -181,7 +181,7 @@ class FragmentList:
                 yield from look(fragment)
 
     def of(self, ids: Iterable[int]) -> list[DataFragment]:
-        """The fragments with these ids, as far as they exist. Decodes only the chunks that hold them.
+        """Those fragments with these ids that exist. Decodes only the chunks that hold them.
 
         The messages are shared, so the caller must not change them.
         """

@@ -79,7 +79,7 @@ class ManifestFile:
         return whole
 
     def part(self, ids: Collection[int]) -> Manifest:
-        """The manifest with only these fragments, as far as they exist."""
+        """The manifest with only those of these fragments that exist."""
         if not ids:
             return self.outline
         chosen = Manifest(fragments=self.fragments.of(ids))

@@ -199,7 +199,7 @@ class Operation:
 
     # Validation
     validate: Callable[[Transaction, Allowed, int], None] = _always_valid
-    """Check the message alone. The number is the most bytes that a key below the table's folder may have.
+    """Check the message alone. The number is the maximum bytes of a key below the table's folder.
 
     Raises `InvalidRequest` or `UnsupportedRequest`.
     """

@@ -76,7 +76,7 @@ class FollowFacts:
     read: Manifest
     """The excerpt of our read version."""
     latest: Callable[[Collection[int]], Sequence[DataFragment]]
-    """The fragments of the latest version that have these ids, as far as they exist."""
+    """Those fragments with these ids that the latest version has."""
     theirs: Sequence[tuple[int, Footprint]]
     """The versions since our read version, ascending, with their footprints; without Appends."""
     trusts_all: bool = False

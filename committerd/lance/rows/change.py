@@ -48,7 +48,9 @@ class RowChange:
     is_by_key: bool = False
     """Whether it depends on no other rows than those with its keys."""
     changes: frozenset[int] | None = None
-    """The fields whose values an Update changes that inserts no row; None if it may insert one, or does not say."""
+    """For an Update that inserts no row: the fields whose values it changes; None if it may insert one, or does not
+    say.
+    """
     keeps_coverage: frozenset[int] | None = None
     """The fields whose indices do not cover the rows that it moves (`fields_for_preserving_frag_bitmap`); None for a
     Delete.
@@ -108,7 +110,7 @@ class RowsAndKeys:
         """Whether this transaction has to be executed again if the other one is committed before it.
 
         This is what the conflict grid says of two Deletes or row-rewriting Updates, but for rows: these are compared by
-        where they were at each one's read version, so a row that a Rewrite moved in between is taken for another one.
+        their places at each one's read version, so a row that a Rewrite moved in between counts as another row.
         """
         if other.kind is Kind.UPDATE and may_bring_a_key(
             self.keys, is_by_key=self.is_by_key, other=other.keys, changes=other.changes

@@ -19,7 +19,7 @@ from committerd_common.messages import DataFragment, Manifest, Transaction
 from committerd_common.own_properties import CHANGES
 
 PREDICATE_CHARS_MAX = 10_000
-"""Most characters of the predicates that a Delete of several members records."""
+"""Maximum number of characters of the predicates that a Delete of several members records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class MemberConflict:
     kind: Kind
     """The operation of that other member."""
     rule: str
-    """The rule of the conflict grid that the two would meet, were each a version; `row` also for the same row."""
+    """The rule of the conflict grid that would apply if each were a version; `row` also for the same row."""
     message: str
 
 
@@ -216,7 +216,7 @@ def rebased(transaction: Transaction, recorded: Recorded, *, latest_version: int
 
 
 def either(predicates: Sequence[str]) -> str:
-    """One predicate that holds where one of these does, each once; those that are too many for it are counted."""
+    """One predicate that is true where one of these is, each given once; those that do not fit are counted."""
     distinct = list(dict.fromkeys(filter(None, predicates)))
     if len(distinct) <= 1:
         return "".join(distinct)

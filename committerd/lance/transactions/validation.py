@@ -35,8 +35,8 @@ def require_valid(
 ) -> Kind:
     """Check a normalised transaction, and return its operation.
 
-    `files` are its `staged_files`. `latest_version` 0 = there is no table. `room` is the most bytes that a key below
-    the table's folder may have. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
+    `files` are its `staged_files`. `latest_version` 0 = there is no table. `room` is the maximum bytes of a key below
+    the table's folder. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
     `operation_not_allowed`, `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in
     the `validate` of the operations).
     """

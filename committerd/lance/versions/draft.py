@@ -127,7 +127,7 @@ class Draft:
         return next_fragment_id(self.manifest, self.kept)
 
     def open(self, ids: Iterable[int]) -> None:
-        """Decode the fragments with these ids, as far as they exist, and others of the same chunks."""
+        """Decode those fragments with these ids that exist, and the others of the same chunks."""
         self.kept, taken = self.kept.without(ids)
         for chunk in taken:
             self.manifest.MergeFromString(chunk.body)

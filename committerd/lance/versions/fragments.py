@@ -71,7 +71,7 @@ def replace_fragments(manifest: Manifest, changed: Mapping[int, DataFragment]) -
 
 
 def remove_fragments(manifest: Manifest, ids: Collection[int]) -> None:
-    """Remove, in place, the fragments with these ids, as far as they exist."""
+    """Remove, in place, those fragments with these ids that exist."""
     if any(fragment.id in ids for fragment in manifest.fragments):
         set_fragments(manifest, [fragment for fragment in manifest.fragments if fragment.id not in ids])
 

@@ -45,8 +45,9 @@ class Moved:
     places: Mapping[int, BitMap] = field(default_factory=dict)
     """By new fragment: the offsets of the rows there."""
     lost: Mapping[int, BitMap] = field(default_factory=dict)
-    """By old fragment, as far as there are any: the offsets of the rows that have no place, or more than one. As a rule
-    they were deleted when the Rewrite read them."""
+    """By old fragment, if there are any: the offsets of the rows that have no place, or more than one. As a rule they
+    were deleted when the Rewrite read them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class MovedGroup:
     is_marked: bool = False
     """Whether its writer says that rows keep their order."""
     is_staged: bool = False
-    """Whether it is not committed yet, so that what is wrong with its new fragments is the record's fault."""
+    """Whether it is not committed yet, so that a fault in its new fragments is the record's."""
     fault: str = ""
     """Why its rows can't be followed, whatever its writer says; empty = they can."""
 

@@ -46,13 +46,13 @@ class Targets:
     bytes_per_fragment: int = 1 << 30
     """Files are closed at about this size, so a fragment is small only below half of it."""
     deleted_share: float = 0.1
-    """Share of deleted rows from which on a fragment is rewritten, from 0 to 1."""
+    """A fragment with at least this share of deleted rows, from 0 to 1, is rewritten."""
     fragments: int = 1_000
-    """Most small fragments; with more, they are rewritten even if few of them have the same size."""
+    """Maximum number of small fragments; with more, they are rewritten even if few of them have the same size."""
     unindexed_rows: int = 100_000
-    """Most live rows that an index may not cover."""
+    """Maximum number of live rows that an index may not cover."""
     segments: int = 8
-    """Most segments of an index; with more, they are merged."""
+    """Maximum number of segments of an index; with more, they are merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,11 @@ class Limits:
     """How much one task may take."""
 
     task_bytes: int = 4 << 30
-    """Most bytes of data files that one task rewrites."""
+    """Maximum bytes of data files that one task rewrites."""
     task_seconds: float = 300.0
-    """Most seconds that one task is expected to take, by the pace of earlier ones."""
+    """Maximum seconds that one task is expected to take, by the pace of earlier ones."""
     tasks: int = 1
-    """Most tasks in one plan."""
+    """Maximum number of tasks in one plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class TaskPace:
         return replace(self, fragments_per_second=(self.fragments_per_second + fragments / seconds) / 2)
 
     def bounds(self, limits: Limits) -> tuple[float, float]:
-        """Most bytes and most fragments of one task."""
+        """Maximum bytes and fragments of one task."""
         return (
             min(limits.task_bytes, limits.task_seconds * self.bytes_per_second),
             min(_FRAGMENTS_IN_A_GROUP_MAX, max(limits.task_seconds * self.fragments_per_second, GROUP_MIN)),
@@ -191,7 +191,7 @@ class _Sizes:
     def runs(self, fragments: Iterable[FragmentState]) -> Iterator[tuple[list[FragmentState], bool]]:
         """Divide them, in this order, into groups of at most one new fragment's size, and within the limits of a task.
 
-        With each goes whether it is as large as it may be.
+        Each comes with whether it is as large as it may be.
         """
         run: list[FragmentState] = []
         rows = size = 0
@@ -214,7 +214,7 @@ class _Sizes:
 
 
 def _gone(fragments: Iterable[FragmentState], groups: Iterable[RewriteGroup], sizes: _Sizes) -> int:
-    """How many small fragments fewer there are when the groups are rewritten, if each becomes a small one."""
+    """By how many the small fragments decrease when the groups are rewritten, if each becomes a small one."""
     small = {one.id for one in fragments if sizes.is_small(one)}
     return sum(max(len(small.intersection(one.fragments)) - 1, 0) for one in groups)
 
@@ -263,7 +263,7 @@ def _grows(run: Sequence[FragmentState]) -> bool:
 
 
 def _smallest(fragments: Iterable[FragmentState], sizes: _Sizes) -> Iterator[list[FragmentState]]:
-    """The smallest of them, as many as are worth rewriting together."""
+    """The smallest of them that are worth rewriting together."""
     for run, _ in sizes.runs(sorted(fragments, key=lambda one: (one.live, one.id))):
         while len(run) > 1 and not _grows(run):
             run.pop()

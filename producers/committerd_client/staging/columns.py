@@ -170,7 +170,7 @@ def alter_columns(
 
 
 def _check_transforms(table: ReadTable, transforms: Any) -> None:
-    """Raise `TypeError` for anything that is no `Transforms`, and `StagingError` for a name that is taken."""
+    """Raise `TypeError` for anything but `Transforms`, and `StagingError` for a name that is taken."""
     import pyarrow as pa
 
     if isinstance(transforms, Mapping):
@@ -195,7 +195,7 @@ def _check_transforms(table: ReadTable, transforms: Any) -> None:
 
 
 def _check_alterations(alterations: tuple[Any, ...]) -> None:
-    """Raise `TypeError` for anything that is no `Alteration`, and `StagingError` for one that changes nothing."""
+    """Raise `TypeError` for anything but an `Alteration`, and `StagingError` for one that changes nothing."""
     import pyarrow as pa
 
     if not alterations:

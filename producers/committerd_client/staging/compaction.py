@@ -66,7 +66,7 @@ class Compacted:
     reindex: tuple[str, ...]
     """Names of the indices that will not cover the new fragments."""
     indices: tuple[RewrittenIndex, ...] = ()
-    """The indices that were rewritten for the new fragments; for the ids with which they were."""
+    """The indices that were rewritten for the new fragments, with the ids that these had then."""
     in_order: bool = False
     """Whether the rows keep their order within each group. The committer then follows rows that others change,
     so the Rewrite and a Delete or an upsert of the same rows pass each other.
@@ -171,8 +171,8 @@ def with_remapped_indices(
     """Rewrite the indices in `done.reindex` for the new fragments, as pylance does when it commits a compaction.
 
     `dataset`: open at `done.read_version`. `reserved`: the ids that `rewrite` will be given. `remap`: does the work, by
-    default in this process. Reads and writes each of the indices as a whole; on the way it lies in a temporary folder
-    of the machine. Kinds of indices that can't be rewritten stay in `reindex`.
+    default in this process. Reads and writes each of the indices as a whole, in a temporary folder of the machine.
+    Kinds of indices that can't be rewritten stay in `reindex`.
     """
     if not done.reindex:
         return done
@@ -188,7 +188,7 @@ def compaction_tasks(
     """The tasks of a compaction, to execute in this or another process; they can be pickled.
 
     `groups`: which fragments to rewrite together; None: as pylance plans it. Fragments that are gone are left out, and
-    so is a group that pylance would not rewrite together, because not the same indices cover all of it. `options`:
+    so is a group that pylance would not rewrite together, because different indices cover parts of it. `options`:
     fields of `lance.optimize.CompactionOptions`.
     """
     from lance.optimize import Compaction

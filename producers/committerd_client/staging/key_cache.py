@@ -41,9 +41,9 @@ _WAIT_SECONDS = 10.0
 and slow the other thread down.
 """
 _BYTES_PER_FRAGMENT = 600
-"""What the tables below take for a fragment, beside its serialized form and its keys."""
+"""Memory that the tables below take for a fragment, in addition to its serialized form and its keys."""
 _BYTES_PER_ROW = 16
-"""What a value and the number of its file are expected to take, until some were read."""
+"""The estimated memory of a value and the number of its file, until some were read."""
 
 _File: TypeAlias = "tuple[int | None, str, int]"
 """The base and the path of a data file, and the position of the column in it."""
@@ -134,7 +134,7 @@ class KeyCache:
     def _learn(
         self, column: _Column, dataset: lance.LanceDataset, table: ReadTable, name: str, *, packed: Sequence[bytes]
     ) -> None:
-        """Read the column of those of these fragments that are new, as far as there is room.
+        """Read the column in those of these fragments that are new, as long as there is room.
 
         A thread that needs new fragments while another one reads waits for it, but not forever; then it goes on with
         what is known.

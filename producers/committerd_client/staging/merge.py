@@ -81,9 +81,9 @@ def merge_insert(
 
     A merge that may insert names its keys (`keys.py`). Of two merges that insert the same key, the second is RETRYABLE;
     so is a merge after an Append. But a merge that has no clause for rows that are not in the source passes an Append
-    that names its keys (`append(keys=...)`), if they are others, and an `update` or a merge that inserts nothing, if it
-    changes other rows and no key column. A merge with more than `keys_max` keys conflicts with
-    every other merge that may insert.
+    that names its keys (`append(keys=...)`), if these differ from its own, and an `update` or a merge that inserts
+    nothing, if it changes other rows and no key column. A merge with more than `keys_max` keys conflicts with every
+    other merge that may insert.
 
     `again`: the argument of a `reexecute` callback. If rows were appended since the same merge was executed, its
     results for the rest of the table are still valid: the helper reads only the new rows, and stages the files that are
@@ -228,7 +228,7 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
 
 
 def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
-    """Run pylance's merge, and collect the keys of the rows in the same pass, or of many rows at the same time."""
+    """Run pylance's merge, and collect the keys of the rows in the same pass, or, for many rows, in another thread."""
     import pyarrow as pa
 
     if isinstance(source, pa.RecordBatchReader):

@@ -108,7 +108,7 @@ def append(
 
 
 def _messages(fragments: Iterable[FragmentMetadata], helper: str) -> list[DataFragment]:
-    """The messages of fragments. Raises `TypeError` for anything else that a caller may have at hand."""
+    """The messages of fragments. Raises `TypeError` for anything else."""
     single = hasattr(fragments, "__arrow_c_stream__") or hasattr(fragments, "files") or isinstance(fragments, str)
     items: list[Any] = [fragments] if single or not isinstance(fragments, Iterable) else list(fragments)
     for one in items:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STABLE_ROW_IDS = 2  # Lance: feature_flags.rs
 _DETACHED = 1 << 63  # Lance: versions from here on are detached
 _DECODED_FOR_ONE = 32
-"""So many fragments are decoded to find one by its id, at most."""
+"""At most this many fragments are decoded to find one by its id."""
 _BLOB = "lance-encoding:blob"
 
 

@@ -149,7 +149,7 @@ def _delete_rows(
 
 
 def _check_rows(table: ReadTable, read: dict[int, int], *, changed: list[DataFragment], removed: list[int]) -> None:
-    """Raise `StagingError` unless as many rows were read as deleted in each fragment: `where` was evaluated twice."""
+    """Raise `StagingError` unless each fragment has as many read as deleted rows: `where` was evaluated twice."""
     before = {one.id: one for one in table.fragments_with({*read, *removed, *(one.id for one in changed)})}
     deleted = {id: before[id].physical_rows - before[id].deletion_file.num_deleted_rows for id in removed}
     for one in changed:
