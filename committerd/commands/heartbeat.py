@@ -73,7 +73,7 @@ async def _beat(configured: Settings, timeout: float) -> CommitResult:
             version = await table.latest_version()
             if version is None:
                 raise SettingsError(
-                    f"there is no table at {configured.dataset.uri}: a heartbeat changes one that exists. Create it, "
+                    f"there is no table at {configured.dataset.uri}: a heartbeat changes an existing table. Create it, "
                     "or correct dataset.uri"
                 )
             return _transaction(version)

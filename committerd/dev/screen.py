@@ -55,7 +55,7 @@ writer = LanceBatchWriter(
 )
 stream.writeStream.option("checkpointLocation", "/tmp/my-stream").foreachBatch(writer).start().awaitTermination()
 
-Ctrl-C ends all of it. The queue is kept: the same command goes on where it was.
+Ctrl-C stops all of it. The queue is kept: the same command picks up where it left off.
 """
 
 

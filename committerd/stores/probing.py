@@ -165,7 +165,7 @@ class _Trial:
 
         await for_each(range(ROUNDS), race)
         if not any(proved):
-            raise StoreUnavailable("the store replied to none of several puts that must only create")
+            raise StoreUnavailable("the store replied to none of several conditional puts")
 
     async def _race(self, key: str) -> bool:
         """Put one new key several times concurrently, then once more; False when too few responses came to decide."""

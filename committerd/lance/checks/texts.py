@@ -30,7 +30,7 @@ def require_entries(where: str, entries: Iterable[tuple[str, str | bytes]]) -> N
         require_name(where, key)
         if len(value) > _VALUE_BYTES_MAX:
             raise InvalidRequest(
-                f"{where}: the value of {key!r} has a length of {len(value)}; at most {_VALUE_BYTES_MAX} is taken, "
+                f"{where}: the value of {key!r} has a length of {len(value)}; at most {_VALUE_BYTES_MAX} is allowed, "
                 "since every later version of the table carries it. Put it into a file, and its name here",
                 code="text_invalid",
             )
@@ -79,7 +79,7 @@ def require_schema_metadata(entries: Mapping[str, bytes]) -> None:
     total = sum(len(value) for value in entries.values())
     if total > _VALUE_BYTES_MAX:
         raise InvalidRequest(
-            f"the schema of its data file has {total} bytes of metadata; at most {_VALUE_BYTES_MAX} are taken, since "
+            f"the schema of its data file has {total} bytes of metadata; at most {_VALUE_BYTES_MAX} are allowed, since "
             "every later version of the table carries them. Write the files with less, or keep it elsewhere",
             code="text_invalid",
         )

@@ -225,7 +225,7 @@ def manifest_position(tail: bytes, size: int) -> int:
         )
     if not 0 <= position <= size - _FOOTER.size - _LENGTH.size:
         raise CorruptTable(
-            f"manifest object of {size} bytes: its manifest is said to be at byte {position}",
+            f"manifest object of {size} bytes: its footer puts the manifest at byte {position}",
             code="manifest_position",
         )
     return int(position)

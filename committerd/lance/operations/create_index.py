@@ -81,7 +81,7 @@ def _validate_index(index: IndexMetadata, room: int) -> None:
     covered = covered_fragments(index, staged=True)
     if covered is not None and len(covered) > _COVERED_MAX:
         raise InvalidRequest(
-            f"index {index.name!r} says that it covers {len(covered)} fragments; at most {_COVERED_MAX} are taken",
+            f"index {index.name!r} says that it covers {len(covered)} fragments; at most {_COVERED_MAX} are allowed",
             code="index_bitmap",
         )
     if is_system_index(index) and index.fields:
