@@ -60,8 +60,9 @@ def frg(ours: Footprint, theirs: Footprint) -> Verdict:
 def mov(ours: Footprint, theirs: Footprint) -> Verdict:
     """Delete or Update over Rewrite: rebase by following the rows to the new fragments; retry where that can't be done.
 
-    `not_followed` says where it can't. Whether somebody else deleted one of the rows shows when they are followed. This
-    rule is committerd's own: Lance retries (transaction.md, Rewrite; conflict_resolver.rs, check_delete_txn).
+    `not_followed` says where it can't. Whether somebody else deleted one of the rows shows when `operations.following`
+    follows them. This rule is committerd's own: Lance retries (transaction.md, Rewrite; conflict_resolver.rs,
+    check_delete_txn).
     """
     if not ours.fragments & theirs.fragments:
         return Verdict.COMPATIBLE

@@ -1,4 +1,8 @@
-"""ReserveFragments: fragment ids that its producer may give to fragments of a later Rewrite."""
+"""ReserveFragments: fragment ids that its producer may give to fragments of a later Rewrite.
+
+The commit raises the table's counter of fragment ids, and changes nothing else. The outcome names the first id and the
+number of ids (`queue.grouping.member_of`). An id that no Rewrite uses stays unused.
+"""
 
 from __future__ import annotations
 
