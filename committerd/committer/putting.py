@@ -40,7 +40,7 @@ from committerd_common.paths import data_key
 
 _log = logging.getLogger(__name__)
 
-_ANSWER_AGE_SECONDS_MAX = 60.0
+_LISTING_AGE_SECONDS_MAX = 60.0
 """Maximum age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
 _AT_ONCE_SECONDS = 1.0
 """Longest put for which a read made concurrently shows the table that the put landed in."""
@@ -359,13 +359,13 @@ class RunLanding:
         for hours at any point, also during the request, so the age of the result counts from the request.
         """
         view = self._view
-        if not await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_ANSWER_AGE_SECONDS_MAX):
+        if not await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_LISTING_AGE_SECONDS_MAX):
             return False
         quick = isinstance(view.table.store, TakesSeveral)
         if quick and view.monotonic() - view.confirmed_at > _QUICK_CONFIRMED_SECONDS:
             await view.confirm()
             # The process may have slept meanwhile.
-            return await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_ANSWER_AGE_SECONDS_MAX)
+            return await view.still_latest(age_max=self._recheck_seconds, asked_age_max=_LISTING_AGE_SECONDS_MAX)
         return True
 
     async def _read_back(self, formed: FormedVersion, *, taken: bool) -> Settlement | None:

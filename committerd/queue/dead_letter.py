@@ -140,12 +140,12 @@ def smaller_letter(letter: Publication) -> Publication | None:
 def smaller_outcome(outcome: Publication) -> Publication | None:
     """The same outcome without `message` and `producer`; None if it has neither, or can't be decoded."""
     try:
-        answer = Outcome.FromString(outcome.value)
+        smaller = Outcome.FromString(outcome.value)
     except DecodeError:
         return None
-    answer.ClearField("message")
-    answer.ClearField("producer")
-    value = answer.SerializeToString()
+    smaller.ClearField("message")
+    smaller.ClearField("producer")
+    value = smaller.SerializeToString()
     return replace(outcome, value=value) if len(value) < len(outcome.value) else None
 
 

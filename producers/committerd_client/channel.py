@@ -28,7 +28,7 @@ class Listener(Protocol):
 
     def failed(self, submission: Submission, error: ClientError) -> None: ...
 
-    def answered(self, outcome: Outcome) -> None: ...
+    def received(self, outcome: Outcome) -> None: ...
 
 
 class Channel:
@@ -105,7 +105,7 @@ class Channel:
             match event:
                 case OutcomesRead(outcomes):
                     for outcome in outcomes:
-                        self._listener.answered(outcome)
+                        self._listener.received(outcome)
                 case Reading(partition):
                     _resolve(self._reader_started, partition)
                 case CannotRead(cause):

@@ -47,7 +47,7 @@ from committerd_client.queue_status import QueueStatus
 from committerd_client.quiet import quieten_kafka
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
 from committerd_client.results import CommitResult
-from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_answer
+from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_outcome
 from committerd_common.backports import UTC, Self, Unpack, add_note
 from committerd_common.messages import Transaction
 from committerd_common.uris import queue_name
@@ -204,7 +204,7 @@ class CommitClient(TableCalls):
             channel.abandon()
             self._room.close()
             for submission in self._submissions:
-                submission.settle(closed(submission))
+                submission.resolve(closed(submission))
 
     def bookmark(self) -> Bookmark:
         """The earliest place at which the outcome of a record can be that is submitted from now on. Does no I/O.
@@ -271,8 +271,8 @@ class CommitClient(TableCalls):
         if not staged:
             submission.wanted = False
             raise self._timed_out(submission, limit)
-        if not submission.acknowledged and isinstance(submission.answer, ClientError) and submission.offset is None:
-            raise submission.answer
+        if not submission.acknowledged and isinstance(submission.result, ClientError) and submission.offset is None:
+            raise submission.result
         return CommitHandle(submission, bookmark, self._outcome)
 
     async def status(self) -> QueueStatus:
@@ -304,17 +304,17 @@ class CommitClient(TableCalls):
         elif not isinstance(since, Bookmark):
             raise TypeError(f"since takes a Bookmark, as in Bookmark(*kept), or a datetime, not {since!r}")
         limit = self._seconds(timeout)
-        best = await find_answer(
+        best = await find_outcome(
             OutcomeSearch(self._connection, uuid),
             since=since,
             partition=self._partition,
             history=partial(history.find, self._dataset_uri, self._storage_options, uuid),
             until=None if limit is None else time.monotonic() + limit,
         )
-        answer = interpret(best)
-        if isinstance(answer, ClientError):
-            raise answer
-        return answer
+        result = interpret(best)
+        if isinstance(result, ClientError):
+            raise result
+        return result
 
     @overload
     async def commit_many(
@@ -360,28 +360,28 @@ class CommitClient(TableCalls):
                     waiting.append(await self._submit(transaction, Asking(), until))
                 except ClientError as error:
                     waiting.append(error)
-            answers = [
-                one if isinstance(one, ClientError) else await self._answer(one, limit, until) for one in waiting
+            results = [
+                one if isinstance(one, ClientError) else await self._result(one, limit, until) for one in waiting
             ]
         finally:
             for one in waiting:
                 if isinstance(one, Submission):
                     one.wanted = False
-        if not return_exceptions and any(isinstance(answer, ClientError) for answer in answers):
-            raise CommitManyFailed.of(answers)
-        return answers
+        if not return_exceptions and any(isinstance(result, ClientError) for result in results):
+            raise CommitManyFailed.of(results)
+        return results
 
     async def _commit(
         self, transaction: Work, asking: Asking, seconds: float | None, until: float | None
     ) -> CommitResult:
         submission = await self._submit(transaction, asking, until)
         try:
-            answer = await self._answer(submission, seconds, until)
+            result = await self._result(submission, seconds, until)
         finally:
             submission.wanted = False
-        if isinstance(answer, ClientError):
-            raise answer
-        return answer
+        if isinstance(result, ClientError):
+            raise result
+        return result
 
     async def _submit(self, transaction: Work, asking: Asking, until: float | None) -> Submission:
         """Wait for room, and hand the transaction to the sender."""
@@ -412,16 +412,16 @@ class CommitClient(TableCalls):
 
     async def _outcome(self, submission: Submission, timeout: Timeout) -> CommitResult:
         limit = self._seconds(timeout)
-        answer = await self._answer(submission, limit, _until(limit))
-        if isinstance(answer, ClientError):
-            raise answer
-        return answer
+        result = await self._result(submission, limit, _until(limit))
+        if isinstance(result, ClientError):
+            raise result
+        return result
 
-    async def _answer(
+    async def _result(
         self, submission: Submission, seconds: float | None, until: float | None
     ) -> CommitResult | ClientError:
-        await self._waited(submission, submission.wait_answered, _left(until))
-        return submission.answer or self._timed_out(submission, seconds)
+        await self._waited(submission, submission.wait_result, _left(until))
+        return submission.result or self._timed_out(submission, seconds)
 
     async def _waited(
         self, submission: Submission, wait: Callable[[float | None], Awaitable[bool]], seconds: float | None
@@ -431,7 +431,7 @@ class CommitClient(TableCalls):
 
         def tell() -> None:
             found = self._diagnosis.finding(submission.offset)
-            if found is not None and submission.answer is None:
+            if found is not None and submission.result is None:
                 text = "transaction %s has no outcome after %.0f s: %s"
                 _log.warning(text, submission.uuid, time.monotonic() - began, found.text)
 

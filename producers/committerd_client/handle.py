@@ -36,7 +36,7 @@ class CommitHandle:
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._submission.answer is not None
+        return self._submission.result is not None
 
     async def outcome(self, *, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """Wait for the outcome. Raises the errors of `CommitClient.commit`.

@@ -29,10 +29,10 @@ class Submission:
         "__weakref__",
         "_waiters",
         "acknowledged",
-        "answer",
         "namesake",
         "offset",
         "record",
+        "result",
         "size",
         "uuid",
         "wanted",
@@ -48,7 +48,7 @@ class Submission:
         """False once the caller has given up; read by the sender's thread."""
         self.acknowledged = False
         self.offset: int | None = None
-        self.answer: CommitResult | ClientError | None = None
+        self.result: CommitResult | ClientError | None = None
         self.namesake: Submission | None = None
         """An earlier submission with the same uuid whose caller may still wait."""
         self._waiters: list[tuple[bool, asyncio.Future[None]]] = []
@@ -61,39 +61,39 @@ class Submission:
             self.offset = offset
         self._wake()
 
-    def settle(self, answer: CommitResult | ClientError) -> None:
-        """Note the outcome. The first one counts; later ones are equal."""
-        if self.answer is None:
-            self.answer = answer
+    def resolve(self, result: CommitResult | ClientError) -> None:
+        """Note the result. The first one counts; later ones are equal."""
+        if self.result is None:
+            self.result = result
             self._wake()
 
     async def wait_staged(self, seconds: float | None) -> bool:
         """Wait until Kafka has acknowledged the record, or there is an outcome; False if the time is up first."""
-        return self.acknowledged or self.answer is not None or await self._wait(seconds, for_answer=False)
+        return self.acknowledged or self.result is not None or await self._wait(seconds, for_result=False)
 
-    async def wait_answered(self, seconds: float | None) -> bool:
+    async def wait_result(self, seconds: float | None) -> bool:
         """Wait until there is an outcome; False if the time is up first."""
-        return self.answer is not None or await self._wait(seconds, for_answer=True)
+        return self.result is not None or await self._wait(seconds, for_result=True)
 
-    async def _wait(self, seconds: float | None, *, for_answer: bool) -> bool:
+    async def _wait(self, seconds: float | None, *, for_result: bool) -> bool:
         # Each waiter has its own future, so cancelling one does not affect the others.
-        waiter = self._enlist(for_answer=for_answer)
+        waiter = self._enlist(for_result=for_result)
         try:
             return await wait_for_future(waiter, seconds)
         finally:
             if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
                 self._waiters = [one for one in self._waiters if one[1] is not waiter]
 
-    def _enlist(self, *, for_answer: bool) -> asyncio.Future[None]:
+    def _enlist(self, *, for_result: bool) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((for_answer, waiter))
+        self._waiters.append((for_result, waiter))
         return waiter
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
-        for for_answer, waiter in waiters:
-            if for_answer and self.answer is None:
-                self._waiters.append((for_answer, waiter))
+        for for_result, waiter in waiters:
+            if for_result and self.result is None:
+                self._waiters.append((for_result, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
 
@@ -204,24 +204,24 @@ class Submissions:
         self._by_offset[offset] = submission
         early = self._early.pop(offset, None)
         if early is not None:
-            submission.settle(interpret(_named(early, submission.uuid)))
+            submission.resolve(interpret(_named(early, submission.uuid)))
 
-    def answered(self, outcome: Outcome) -> None:
+    def received(self, outcome: Outcome) -> None:
         """Give the outcome to its submission; most outcomes of a partition belong to other clients.
 
         An outcome without a uuid belongs to a record that the committer could not decode; its offset identifies it.
         """
         if outcome.uuid:
             submission = self._by_uuid.get(outcome.uuid)
-            answer = interpret(outcome) if submission is not None else None
-            while submission is not None and answer is not None:
+            result = interpret(outcome) if submission is not None else None
+            while submission is not None and result is not None:
                 submission.offset = outcome.offset if submission.offset is None else submission.offset
-                submission.settle(answer)
+                submission.resolve(result)
                 submission = submission.namesake
             return
         known = self._by_offset.get(outcome.offset)
         if known is not None:
-            known.settle(interpret(_named(outcome, known.uuid)))
+            known.resolve(interpret(_named(outcome, known.uuid)))
             return
         self._early[outcome.offset] = outcome
         while len(self._early) > _EARLY_MAX:
@@ -313,8 +313,8 @@ class Arrivals:
     def failed(self, submission: Submission, error: ClientError) -> None:
         """The sender has given the record up."""
         self._room.give_back(submission.size)
-        submission.settle(error)
+        submission.resolve(error)
 
-    def answered(self, outcome: Outcome) -> None:
+    def received(self, outcome: Outcome) -> None:
         """Take an outcome from this client's partition; it may be for another client."""
-        self._submissions.answered(outcome)
+        self._submissions.received(outcome)

@@ -168,7 +168,7 @@ def check_time(since: datetime, *, earliest: datetime | None) -> None:
         )
 
 
-async def find_answer(
+async def find_outcome(
     search: OutcomeSearch,
     *,
     since: Bookmark | datetime,

@@ -284,7 +284,7 @@ class Sender:
         for handed in waiting:
             if handed not in self._unacknowledged:
                 continue
-            if isinstance(handed.submission.answer, CommitResult):
+            if isinstance(handed.submission.result, CommitResult):
                 self._acknowledged(handed, None)  # the committer has read it, so Kafka holds it
             else:
                 self._send(handed)

@@ -82,11 +82,11 @@ class SyncCommitHandle:
                 f"transaction {self.uuid} was submitted before this process was forked, and its outcome goes to the "
                 f"parent: ask there, or here with resume({self.uuid!r}, since=handle.bookmark)"
             )
-        answer = self._handle._submission.answer
-        if isinstance(answer, ClientError):
-            raise answer
-        if answer is not None:
-            return answer
+        result = self._handle._submission.result
+        if isinstance(result, ClientError):
+            raise result
+        if result is not None:
+            return result
         return self._running.call(lambda _: self._handle.outcome(timeout=timeout))
 
     def __repr__(self) -> str:

@@ -22,8 +22,8 @@ def outcome(uuid: str, offset: int, version: int = 1) -> Outcome:
 
 
 def version_of(one: Submission) -> int | None:
-    assert isinstance(one.answer, CommitResult)
-    return one.answer.version
+    assert isinstance(one.result, CommitResult)
+    return one.result.version
 
 
 async def started(room: InFlightLimit, size: int) -> asyncio.Task[None]:
@@ -101,8 +101,8 @@ async def test_closing_sends_away_who_waits_for_room() -> None:
 def test_the_first_answer_counts() -> None:
     table, one = Submissions(), submission()
     table.add(one)
-    table.answered(outcome("a", 5, version=8))
-    table.answered(outcome("a", 5, version=9))
+    table.received(outcome("a", 5, version=8))
+    table.received(outcome("a", 5, version=9))
     assert version_of(one) == 8
     assert one.offset == 5
 
@@ -110,8 +110,8 @@ def test_the_first_answer_counts() -> None:
 def test_answers_to_others_are_left_alone() -> None:
     table, one = Submissions(), submission()
     table.add(one)
-    table.answered(outcome("b", 5))
-    assert one.answer is None
+    table.received(outcome("b", 5))
+    assert one.result is None
 
 
 def test_two_submissions_of_one_transaction_get_the_same_answer() -> None:
@@ -119,7 +119,7 @@ def test_two_submissions_of_one_transaction_get_the_same_answer() -> None:
     table.add(first)
     table.add(second)
     assert list(table) == [second, first]
-    table.answered(outcome("a", 5, version=8))
+    table.received(outcome("a", 5, version=8))
     assert version_of(first) == version_of(second) == 8
 
 
@@ -141,19 +141,19 @@ def test_an_answer_without_uuid_is_matched_by_offset(acknowledged_first: bool) -
     answer = Outcome(offset=5, status=INVALID, reason="header_invalid")
     if acknowledged_first:
         table.staged(one, 5)
-        table.answered(answer)
+        table.received(answer)
     else:
-        table.answered(answer)
+        table.received(answer)
         table.staged(one, 5)
-    assert isinstance(one.answer, InvalidTransaction)
-    assert one.answer.uuid == "a"
-    assert other.answer is None
+    assert isinstance(one.result, InvalidTransaction)
+    assert one.result.uuid == "a"
+    assert other.result is None
 
 
 def test_early_answers_of_others_do_not_pile_up() -> None:
     table = Submissions()
     for offset in range(5_000):
-        table.answered(Outcome(offset=offset, status=INVALID))
+        table.received(Outcome(offset=offset, status=INVALID))
     assert len(table._early) == 1_000
 
 
@@ -169,9 +169,9 @@ def test_a_submission_that_nobody_waits_for_is_forgotten() -> None:
 
 async def test_every_waiter_has_its_own_patience() -> None:
     one = submission()
-    assert not await one.wait_answered(0.01)
-    patient = asyncio.create_task(one.wait_answered(5))
-    cancelled = asyncio.create_task(one.wait_answered(5))
+    assert not await one.wait_result(0.01)
+    patient = asyncio.create_task(one.wait_result(5))
+    cancelled = asyncio.create_task(one.wait_result(5))
     await asyncio.sleep(0)
     cancelled.cancel()
     one.stage(3)
@@ -179,6 +179,6 @@ async def test_every_waiter_has_its_own_patience() -> None:
     assert not patient.done(), "staged is not answered"
     table = Submissions()
     table.add(one)
-    table.answered(outcome("a", 3))
+    table.received(outcome("a", 3))
     assert await patient
-    assert await one.wait_answered(0)
+    assert await one.wait_result(0)
