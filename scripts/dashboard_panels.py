@@ -107,9 +107,9 @@ NOW = Row(
             red_from=2,
         ),
         Panel(
-            title="Kafka answers",
+            title="Kafka responds",
             queries=[Query(expr=level("committerd_kafka_connected"))],
-            description="1 while Kafka answers at least one member.",
+            description="1 while Kafka responds to at least one member.",
             stat=True,
             red_below=1,
         ),
@@ -353,7 +353,7 @@ TABLE = Row(
             title="Deletion files needed",
             queries=[by_label("committerd_deletion_vector_lookups_total", "found")],
             unit="ops",
-            description="kept: the content was in memory; read: the store was asked for it.",
+            description="kept: the content was in memory; read: it came from the store.",
         ),
         Panel(
             title="Uuids looked up again",
@@ -398,7 +398,7 @@ STORE = Row(
                 )
             ],
             unit="reqps",
-            description="To S3 and DynamoDB, also those that were then repeated.",
+            description="To S3 and DynamoDB, including those that were then repeated.",
         ),
         Panel(
             title="Requests to the manifest store",
@@ -421,10 +421,10 @@ STORE = Row(
             unit="s",
         ),
         Panel(
-            title="Manifests brought into place",
+            title="Manifests put into place",
             queries=[by_label("committerd_external_manifests_total", "event")],
             unit="ops",
-            description="Manifests that a writer had left, or had not registered.",
+            description="Manifests that a writer had left behind, or had not registered.",
         ),
     ],
 )
@@ -471,7 +471,7 @@ MAINTENANCE = Row(
     title="Maintenance",
     panels=[
         Panel(
-            title="Fragments, small ones, and how many of these there should be",
+            title="Fragments, small ones, and how many small ones there may be",
             queries=[
                 Query(expr=level("committerd_maintenance_fragments"), legend="{{dataset}} fragments"),
                 Query(expr=level("committerd_maintenance_small_fragments"), legend="{{dataset}} small"),

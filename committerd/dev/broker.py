@@ -68,7 +68,7 @@ def started(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool,
     if kind is BrokerKind.GIVEN:
         say(f"asks the Kafka at {found.given}")
         if kafka_node.answering(found.given, seconds=_GIVEN_SECONDS) is None:
-            raise PartMissingError(f"no Kafka answers at {found.given}: start it, or unset KAFKA_BOOTSTRAP_SERVERS")
+            raise PartMissingError(f"no Kafka responds at {found.given}: start it, or unset KAFKA_BOOTSTRAP_SERVERS")
         yield Broker(found.given, "which runs already", lambda: True)
         return
     node = (

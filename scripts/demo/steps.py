@@ -172,9 +172,9 @@ class Demo:
             try:
                 admin_client(kafka.bootstrap_servers).close()
             except KafkaError as error:
-                raise DemoFailed(f"no Kafka answers at KAFKA_BOOTSTRAP_SERVERS={given}: {error}") from error
+                raise DemoFailed(f"no Kafka responds at KAFKA_BOOTSTRAP_SERVERS={given}: {error}") from error
             self._cleanup.callback(self._remove_topics, kafka.bootstrap_servers)
-        self._screen.done(f"it answers at {kafka.bootstrap_servers}")
+        self._screen.done(f"it responds at {kafka.bootstrap_servers}")
         return kafka.bootstrap_servers
 
     def _remove_topics(self, bootstrap_servers: str) -> None:

@@ -25,7 +25,7 @@ def start_store(kind: str, screen: Screen, cleanup: ExitStack) -> StorePlace:
             screen.step("Starting DynamoDB Local in a child JVM (the first time it is downloaded, 48 MB)")
             dynamodb = cleanup.enter_context(DynamoDBLocal())
             cleanup.callback(dynamodb.kill)  # its tables are deleted anyway
-            screen.done(f"it answers at {dynamodb.url}")
+            screen.done(f"it responds at {dynamodb.url}")
             place = ddb_place(s3, dynamodb.endpoint)
     except (CommitterError, RuntimeError) as error:  # a program is missing, or did not start; the message says which
         raise DemoFailed(str(error)) from error
@@ -43,5 +43,5 @@ def _start_s3(screen: Screen, cleanup: ExitStack) -> S3Endpoint:
     else:
         screen.step(f"Building versitygw {VERSITYGW.version}, an S3 server (about a minute, once), and starting it")
     s3 = cleanup.enter_context(s3_server())
-    screen.done(f"it answers at {s3.url}")
+    screen.done(f"it responds at {s3.url}")
     return s3

@@ -28,7 +28,7 @@ QUIET = {
     "Refuses to run",
     "Repeated calls to Kafka",
     "Outcomes published again",
-    "Manifests brought into place",
+    "Manifests put into place",
     "Wrong settings of topics",
     "Versions still to be read after the start",
     "Versions that the ledger has dropped",

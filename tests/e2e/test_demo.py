@@ -322,7 +322,7 @@ def test_it_needs_no_java_on_the_machine(tmp_path: Path) -> None:
 def test_when_no_kafka_answers_it_says_so(tmp_path: Path) -> None:
     demo = Demo(tmp_path, kafka="127.0.0.1:1")
     assert demo.run(*SMALL) == 1
-    assert "Failed: no Kafka answers at KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:1" in demo.output
+    assert "Failed: no Kafka responds at KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:1" in demo.output
     assert "Traceback" not in demo.output
     assert_nothing_is_left(demo)
 
