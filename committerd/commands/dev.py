@@ -181,7 +181,7 @@ def _run(configured: Settings, kafka: Broker, folder: Path, *, fresh: bool, scre
 
 
 async def _accept_new_queue(configured: Settings) -> None:
-    """Let the table go on with the new topics: its position belongs to the queue that was deleted."""
+    """Let the table continue with the new topics: its position belongs to the queue that was deleted."""
     async with open_operator(configured.kafka, configured.dataset.name) as operator:
         await operator.survey(create=True)
     async with stores_and_queue(configured) as (stores, queue):

@@ -63,7 +63,7 @@ def show(as_json: bool) -> None:
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
 def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
-    """Accept the topic as it is now, and go on at an offset of it.
+    """Accept the topic as it is now, and continue at an offset of it.
 
     Use it for a topic that was deleted and made again, a log that lost records, or a table that lost its position.
     Without --offset, the committer judges every record that has no known outcome. With it, records below the offset

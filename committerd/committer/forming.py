@@ -191,7 +191,7 @@ class Former:
 
         `held_for`: during a hold, the uuids of the refused transactions whose re-executions alone may be committed.
         Other re-executions that conflict are refused during the hold too, so that their next attempt comes in it.
-        `round_end`: the last offset of the round that goes on; None = a round begins. No record joins a round that has
+        `round_end`: the last offset of the present round; None = a round begins. No record joins a round that has
         begun, so none waits for more than the versions of two rounds.
         """
         limits, caution = self.options.limits, self.caution

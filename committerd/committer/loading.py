@@ -206,7 +206,7 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
 
 
 class _Downwards:
-    """Reads the history from the latest version down, as far as Start must know it before it goes on."""
+    """Reads the history from the latest version down, as far as Start must know it before it continues."""
 
     def __init__(self, table: Table, how: Loading, read_at: float) -> None:
         self._table = table

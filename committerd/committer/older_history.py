@@ -1,6 +1,6 @@
 """Reads the older history of a table, while the committer commits.
 
-The newest version of the queue carries the position and the marks, so the committer can go on before it has read what
+The newest version of the queue carries the position and the marks, so the committer can start before it has read what
 lies below. It needs the rest for duplicates alone: a record waits until every version above its read version is read
 (`Ledger.covers`). So the history is read from its newest version down.
 """

@@ -146,14 +146,15 @@ def adopted(situation: Situation, offset: int | None) -> Position:
     code = situation.refusal.code if situation.refusal else ""
     if code not in _ADOPTED:
         raise SettingsError(
-            "a committer would run on this table and topic as they are: give --offset to go on from elsewhere"
+            "a committer would run on this table and topic as they are: give --offset to continue from elsewhere"
         )
     position = _known_here(situation)
     if position is None:
         raise SettingsError(
             "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
             "carries a position, and the outcomes topic holds more than are read here. Give --offset to say where "
-            "to go on: records below it that have no outcome are not committed, and records from it on are judged again"
+            "to continue: records below it that have no outcome are not committed, and records from it on are judged "
+            "again"
         )
     return replace(position, era=_last_era(situation) + 1)
 

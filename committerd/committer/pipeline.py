@@ -85,7 +85,7 @@ class _Ahead:
 
     @property
     def round_end(self) -> int | None:
-        """The last offset of the round that the next version goes on with; None = it begins one."""
+        """The last offset of the round that the next version continues; None = it begins one."""
         return self._newest.round_end
 
     @property

@@ -46,7 +46,7 @@ class Assignment:
     def begin_seek(self, generation: int) -> int | None:
         """Stop delivering, and drop the records that were fetched so far. Returns the number of the seek.
 
-        Delivering goes on after `seek` with that number. Returns None if the generation is over.
+        Delivery continues after `seek` with that number. Returns None if the generation is over.
         """
         with self._lock:
             if not self._holds(generation):
@@ -110,7 +110,7 @@ class Assignment:
             return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
 
     def throttle(self, consumer: Any) -> None:
-        """Stop fetching while too many records are outstanding; go on when a quarter of the maximum is left."""
+        """Stop fetching while too many records are outstanding; continue when a quarter of the maximum is left."""
         with self._lock, suppress(KeyError):  # just revoked
             if not self._owned or self._parked:
                 return

@@ -13,7 +13,7 @@ An assignment begins parked: the partition is paused, at a position that is neve
 Kafka's committed offset decides nothing. Deliveries carry the assignment's generation and the count of seeks; if either
 has changed since a fetch, its records are dropped, at any stage.
 
-A consumer that can't go on is closed and replaced, whatever the reason, and the records that it fetched are dropped. An
+A consumer that can't continue is closed and replaced, whatever the reason, and its fetched records are dropped. An
 error while the first consumer is opened ends the thread; later the thread tries until the broker is back.
 """
 
@@ -242,7 +242,7 @@ class GroupMember:
         return True
 
     def _survives(self, error: errors.KafkaError) -> bool:
-        """Whether the consumer can go on after an error of `poll`."""
+        """Whether the consumer can continue after an error of `poll`."""
         if isinstance(error, errors.RetriableError):
             if time.monotonic() - self._warned_at >= _WARNING_AGE_SECONDS:
                 self._warned_at = time.monotonic()

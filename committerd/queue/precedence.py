@@ -5,7 +5,7 @@ executed again. Meanwhile a third one could be committed, so that it would be re
 transaction *has precedence* while its re-execution is awaited: a transaction that conflicts with it is refused,
 although it conflicts with nothing that is committed. If two refused transactions conflict with each other, the later
 one *waits in line*: its outcome is published when the re-execution of the earlier one is settled. So no re-execution
-meets a conflict that was committed since, and everything else goes on.
+meets a conflict that was committed since, and everything else continues.
 
 Only transactions whose producers say that they execute them again (header `will-retry`) have precedence or wait. If
 such a re-execution does not arrive in time, there is no precedence for a while, so a producer that breaks its promise

@@ -95,7 +95,7 @@ class Round:
     """For each part, the records of it and of earlier parts that come after a record of a later part."""
 
     def takes(self, part: Part | None, *, app_id: str = "") -> bool:
-        """Take the next waiting record, if the round goes on with it.
+        """Take the next waiting record, if the round continues with it.
 
         `part`: None = it is a version of its own. `app_id`: empty = it has none.
         """

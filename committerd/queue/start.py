@@ -50,7 +50,7 @@ def acknowledged_in(era: int, group_offset: int | None, group_era: int | None) -
 
 
 def starting_position(position: Position | None, facts: QueueFacts, *, table_exists: bool) -> Position:
-    """The position from which the committer goes on. Raises `RefusedToRun`, with the cause as its code.
+    """The position from which the committer continues. Raises `RefusedToRun`, with the cause as its code.
 
     `position` is the highest that any readable version carries; None if none carries one.
     """
@@ -62,14 +62,14 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
         raise RefusedToRun(
             f"the table's position is offset {position.next_offset}, but {_topic(facts)} ends at {facts.log_end}: "
             "records that the table has settled were cut off the log, and new ones would get their offsets. "
-            "If the log is the right one, `committerd position adopt` sets where to go on",
+            "If the log is the right one, `committerd position adopt` sets where to continue",
             code="position_beyond_end",
         )
     if position.next_offset < facts.log_start:
         raise RefusedToRun(
             f"the table's position is offset {position.next_offset}, but {_topic(facts)} starts at {facts.log_start}: "
             f"{facts.log_start - position.next_offset} offsets were deleted before they were read. Find out from their "
-            "producers what was lost; then `committerd position adopt` goes on at the log's start",
+            "producers what was lost; then `committerd position adopt` continues at the log's start",
             code="position_below_log_start",
         )
     behind = facts.acknowledged(position.era)
@@ -102,7 +102,7 @@ def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
             raise RefusedToRun(
                 f"the record at offset {record.offset} of {position.topic} is not the one that the table settled: the "
                 "log was rewritten (restored from elsewhere, or truncated and written again). If this log is the right "
-                "one, `committerd position adopt` sets where to go on",
+                "one, `committerd position adopt` sets where to continue",
                 code="log_rewritten",
             )
 
@@ -142,12 +142,12 @@ def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:
         raise RefusedToRun(
             f"no version of the table carries a position, but {proof}: its committerd keys were dropped and the "
             "versions with them cleaned up, or this is another table. If it is the right one, `committerd position "
-            "adopt` sets where to go on",
+            "adopt` sets where to continue",
             code="keys_missing",
         )
     raise RefusedToRun(
         f"there is no table, but {proof}: it was deleted, or the URI is wrong. Restore it; or create it anew and let "
-        "`committerd position adopt` set where to go on",
+        "`committerd position adopt` set where to continue",
         code="table_gone",
     )
 
@@ -159,7 +159,7 @@ def _refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
         f"the table's position is of topic {position.topic} (id {position.topic_id}, cluster "
         f"{position.cluster_id}), but the queue is {identity.topic} (id {identity.topic_id}, cluster "
         f"{identity.cluster_id}): the topic was deleted and made again, or the settings name another one. If this "
-        "one is right, `committerd position adopt` goes on at its start",
+        "one is right, `committerd position adopt` continues at its start",
         code="topic_id",
     )
 

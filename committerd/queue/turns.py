@@ -110,7 +110,7 @@ class Turns:
         """Note the re-executions that have arrived; end the hold if none is missing any more, or its time is over.
 
         `retries` are the refused uuids that they name. Returns how the hold ended, and its length in seconds; None if
-        there is no hold, or it goes on.
+        there is no hold, or it continues.
         """
         if not self._awaited:
             return None

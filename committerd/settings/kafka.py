@@ -120,12 +120,13 @@ class KafkaSettings(SettingsGroup):
     outstanding_records_max: int = Field(
         default=10_000,
         ge=4,
-        description="Stop fetching while this many delivered records have no outcome; go on below a quarter.",
+        description="Stop fetching while this many delivered records have no outcome; continue below a quarter.",
     )
     outstanding_bytes_max: int = Field(
         default=64 * MIB,
         ge=MIB,
-        description="Stop fetching while delivered records of this many bytes have no outcome; go on below a quarter.",
+        description="Stop fetching while delivered records of this many bytes have no outcome; continue below a "
+        "quarter.",
     )
 
     # Time limits

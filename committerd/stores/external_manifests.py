@@ -263,7 +263,7 @@ class ExternalManifests:
                 f"{staged.key}, and there is no such object. Lance 4.0.0 deletes the staged manifest when the reply "
                 "to its commit is lost, and reports that the commit failed. Bring the object back (bucket "
                 f"versioning), or delete the entry of version {staged.version} from the manifest store: the table "
-                "goes on from the version before it",
+                "continues from the version before it",
                 code="manifest_lost",
             )
 

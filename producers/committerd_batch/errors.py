@@ -88,7 +88,7 @@ def app_id_in_use(app_id: str, said: str, *, uuid: str = "") -> AppIdInUse:
         f"app id {app_id!r} is that of another streaming query. Either the checkpoint was deleted: its batches "
         "count from 0 again, and nothing was written, because it can't be known which of them the table holds. Restore "
         "the checkpoint; or, when the source does not deliver again what is in the table, let the operator run "
-        f"`committerd app release {app_id} --apply --reason '...'`; or go on under another app_id. Or two queries "
+        f"`committerd app release {app_id} --apply --reason '...'`; or continue under another app_id. Or two queries "
         f"have this name: give each its own. {said}",
         uuid=uuid,
     )

@@ -2,7 +2,7 @@
 
 A handle or a waiting `commit` keeps its submission alive, and so does the sender until Kafka has acknowledged the
 record. `Submissions` holds weak references: a submission that nobody waits for takes no memory, so a program that only
-submits may go on through an outage of the committer of any length.
+submits may run through an outage of the committer of any length.
 """
 
 from __future__ import annotations

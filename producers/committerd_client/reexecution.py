@@ -131,9 +131,9 @@ class Attempts:
 class Executions:
     """The executions behind one try: the re-execution itself, and those that bring its work up to date.
 
-    They go on while each takes at most half the time of the one before, and at most a quarter of the time that was left
-    until `timeout`, so half of that time is left at the end. Drive it like `Attempts`: execute `wanted` until it is
-    None, then send `work`.
+    They continue as long as each takes at most half the time of the one before, and at most a quarter of the time that
+    was left until `timeout`, so half of that time is left at the end. Drive it like `Attempts`: execute `wanted` until
+    it is None, then send `work`.
     """
 
     def __init__(self, wanted: Reexecution) -> None:

@@ -125,7 +125,7 @@ class OutcomeSearch:
                 moved, position = time.monotonic(), at
             elif time.monotonic() - moved > self._connection.connect_timeout:
                 raise KafkaUnavailable(
-                    f"{self._place.topic} partition {self._place.partition} does not go on after offset {at}"
+                    f"{self._place.topic} partition {self._place.partition} does not continue after offset {at}"
                 )
             self._poll()
 

@@ -256,7 +256,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001  # as in _send
             if not self._away_was_said:
                 _log.warning(
-                    "Kafka has acknowledged nothing for %.0f s and can't be reached: %s. The client goes on trying",
+                    "Kafka has acknowledged nothing for %.0f s and can't be reached: %s. The client keeps trying",
                     now - progress_at,
                     error,
                 )

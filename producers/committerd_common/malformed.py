@@ -2,7 +2,7 @@
 
 The error depends on where the bytes are from. In the table they stop its committer (`CorruptTable`). In a staged
 transaction, or a file that it adds, they are the producer's fault: the record is refused (`InvalidRequest`), and the
-next one goes on. So decoders of such bytes have a parameter `staged`.
+next one is taken. So decoders of such bytes have a parameter `staged`.
 """
 
 from __future__ import annotations

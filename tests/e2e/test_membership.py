@@ -55,7 +55,7 @@ def test_sigterm_ends_in_order_and_a_standby_takes_over_at_once(scene: Scene) ->
     ended = time.monotonic()
     assert first.code == 0
     assert ended - began < 5
-    # Its commits have outcomes and are acknowledged: the standby owes nothing and goes on behind them.
+    # Its commits have outcomes and are acknowledged: the standby owes nothing and continues behind them.
     start = second.wait_line("start.done")
     assert time.monotonic() - ended < 3
     assert start["answers_from"] == start["position"]

@@ -1,4 +1,4 @@
-"""The order of the work: fragments, indices, and again while there is something to do; cleanups go on beside it."""
+"""The order of the work: fragments, indices, and again while there is something to do; cleanups run beside it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class MaintenanceLoop:
     async def forever(self) -> bool:
         """Do what there is to do, again and again.
 
-        Cleanups go on beside the rest: on a table with many small commits one takes long, and fragments must not pile
+        Cleanups run beside the rest: on a table with many small commits one takes long, and fragments must not pile
         up meanwhile.
         """
         async with anyio.create_task_group() as tasks:

@@ -136,7 +136,7 @@ class KeyCache:
     ) -> None:
         """Read the column in those of these fragments that are new, as long as there is room.
 
-        A thread that needs new fragments while another one reads waits for it, but not forever; then it goes on with
+        A thread that needs new fragments while another one reads waits for it, but not forever; then it continues with
         what is known.
         """
         with self._lock:
