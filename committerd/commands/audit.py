@@ -81,7 +81,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
         identity = await operator.identity()
         log_start, log_end = (await operator.bounds(operator.topics.staged))[0]
         if await operator.identity() != identity:
-            raise CommitterError("the topic was deleted and made again during the audit: audit again", code="contended")
+            raise CommitterError("the topic was deleted and recreated during the audit: audit again", code="contended")
         bounds = QueueBounds(
             identity=identity,
             log_start=log_start,

@@ -65,7 +65,7 @@ def show(as_json: bool) -> None:
 def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
     """Accept the topic as it is now, and continue at an offset of it.
 
-    Use it for a topic that was deleted and made again, a log that lost records, or a table that lost its position.
+    Use it for a topic that was deleted and recreated, a log that lost records, or a table that lost its position.
     Without --offset, the committer judges every record that has no known outcome. With it, records below the offset
     that have no outcome get UNDECIDED and are not committed; the output counts them.
     """

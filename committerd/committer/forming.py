@@ -525,7 +525,7 @@ class Former:
             status=Status.INVALID,
             reason="table_recreated",
             message=f"it was read at version {version} made by transaction {uuid}, but that version of this table was "
-            f"made by {made.uuid}: the table was deleted and made again. Do the work again on the new table",
+            f"made by {made.uuid}: the table was deleted and recreated. Do the work again on the new table",
         )
 
     def _take(self, forming: _Forming, pending: Pending, judged: Judged, head: Head) -> None:

@@ -183,7 +183,7 @@ def require_same(base: int, standing: VersionState) -> None:
     if standing is VersionState.SAME:
         return
     what = "is gone" if standing is VersionState.GONE else "is another one now"
-    raise StartAgain(f"version {base}, which was to be built on, {what}: was the table deleted or made again?")
+    raise StartAgain(f"version {base}, which was to be built on, {what}: was the table deleted or recreated?")
 
 
 async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read | None:

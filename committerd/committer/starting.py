@@ -209,7 +209,7 @@ async def read_facts(
 
     Loads the table's history far enough to find all outcomes that may have to be published again: those of the offsets
     from the group offset on, or without one those of `republish_max` offsets below the position. Raises `StartAgain`
-    when the topic was created again meanwhile, so that the bounds may belong to another topic.
+    when the topic was recreated meanwhile, so that the bounds may belong to another topic.
     """
     acknowledged: Acknowledged | None = None
     tail: list[bytes] = []
@@ -250,7 +250,7 @@ async def require_same_log(queue: Queue, position: Position, facts: QueueFacts) 
     """Compare the record before the position, if the log still has it, with the one that the table settled.
 
     Raises `RefusedToRun` (`log_rewritten`) if it is another record. Raises `StartAgain` if it is another one because
-    the topic was deleted and made again since `facts` were read.
+    the topic was deleted and recreated since `facts` were read.
     """
     if facts.log_start > position.last_offset:
         return
@@ -265,7 +265,7 @@ async def require_same_log(queue: Queue, position: Position, facts: QueueFacts) 
 async def _require_same_topic(queue: Queue, identity: TopicIdentity) -> None:
     """Raise `StartAgain` if the topic no longer has this identity: what was read may be of the new topic."""
     if await queue.identity() != identity:
-        raise StartAgain("the topic was deleted and made again while it was read")
+        raise StartAgain("the topic was deleted and recreated while it was read")
 
 
 async def _entries(

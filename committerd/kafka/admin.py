@@ -1,6 +1,6 @@
 """Admin requests about the dataset's topics and group: topic ids, offsets, configuration, members.
 
-kafka-python fetches by topic name, so after a topic was deleted and created again it would continue with the new one
+kafka-python fetches by topic name, so after a topic was deleted and recreated it would continue with the new one
 without notice. `identity` asks the leader of the partition, on a connection of its own. A Kafka node learns of a new
 topic before it serves that topic's records, so if it returns the old id, all records that it served before are records
 of the old topic.
@@ -247,7 +247,7 @@ class TopicAdmin:
                 raise RefusedToRun(
                     f"{topic} has {len(found.partitions)} partitions and must have one: records have a "
                     "common order only within a partition, and committerd reads one. Kafka can't remove partitions: "
-                    "stage the records of all partitions again elsewhere, delete the topic, create it again, and run "
+                    "stage the records of all partitions again elsewhere, delete the topic, recreate it, and run "
                     "`committerd position adopt`",
                     code="topic_partitions",
                 )

@@ -269,14 +269,14 @@ class GroupMember:
         self._connection = connection
 
     def _was_recreated(self) -> bool:
-        """Whether the topic was deleted and created again. kafka-python fetches by name, and does not notice."""
+        """Whether the topic was deleted and recreated. kafka-python fetches by name, and does not notice."""
         found = self._network.cluster.topic_id(self._staged.topic)
         if not found or found == self._topic_id:
             return False
         before, self._topic_id = self._topic_id, found
         if before is None:
             return False
-        self._report_unreadable(f"{self._staged.topic} was deleted and created again: its id was {before}, is {found}")
+        self._report_unreadable(f"{self._staged.topic} was deleted and recreated: its id was {before}, is {found}")
         return True
 
     def _report_unreadable(self, reason: str) -> None:
@@ -293,7 +293,7 @@ class GroupMember:
         else:
             self.state, self.trouble = "active" if owned else "standby", ""
         if idle:
-            # No fetch is sent meanwhile, so none can fail when the topic is deleted or created again.
+            # No fetch is sent meanwhile, so none can fail when the topic is deleted or recreated.
             if time.monotonic() - self._metadata_at >= _METADATA_AGE_SECONDS:
                 self._metadata_at = time.monotonic()
                 self._network.cluster.request_update()

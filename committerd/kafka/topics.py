@@ -174,7 +174,7 @@ def survey_topics(
         shown = ".".join(map(str, version))
         raise SettingsError(
             f"Kafka {shown} does not report topic ids; committerd needs 2.8 or newer, to notice a "
-            "topic that was deleted and created again"
+            "topic that was deleted and recreated"
         )
     try:
         plans = planned_topics(settings, topics, brokers=admin.broker_count())

@@ -101,7 +101,7 @@ async def waiting(
     """What the records that the position has not passed need, and how far the topic was read.
 
     `position`: None if it is not about this topic, or if there is none; all records wait then. `require_start` says
-    whether it is about this topic. Ask it afterwards: the topic may be deleted and made again meanwhile.
+    whether it is about this topic. Ask it afterwards: the topic may be deleted and recreated meanwhile.
     """
     start, end = await topic.bounds()
     wanted = RecordNeeds(keep)
@@ -181,7 +181,7 @@ async def keep_named_in_letters(topic: StagedTopic, reader: StagedReader, since_
 
 async def _require_identity(topic: StagedTopic, identity: TopicIdentity) -> None:
     if await topic.identity() != identity:
-        raise _changed("the staged topic was deleted and made again meanwhile", "topic_id")
+        raise _changed("the staged topic was deleted and recreated meanwhile", "topic_id")
 
 
 async def _require_same(topic: StagedTopic, read_to: ReadTo) -> None:

@@ -15,7 +15,7 @@ READ_BYTES_MAX = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdentity:
-    """Identifies a topic: after it is deleted and created again under the same name, its id is different."""
+    """Identifies a topic: after it is deleted and recreated under the same name, its id is different."""
 
     cluster_id: str
     topic: str

@@ -158,7 +158,7 @@ def _refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
     raise RefusedToRun(
         f"the table's position is of topic {position.topic} (id {position.topic_id}, cluster "
         f"{position.cluster_id}), but the queue is {identity.topic} (id {identity.topic_id}, cluster "
-        f"{identity.cluster_id}): the topic was deleted and made again, or the settings name another one. If this "
+        f"{identity.cluster_id}): the topic was deleted and recreated, or the settings name another one. If this "
         "one is right, `committerd position adopt` continues at its start",
         code="topic_id",
     )

@@ -8,7 +8,7 @@ A killed process leaves at most temporary files, named `.tmp-` and a random numb
 of Lance takes one for a manifest, and Lance's cleanup deletes files with that prefix.
 
 Versions are created in the folder that their last listing found, which is held open. A table that is deleted and
-created again has a new folder, so a version that was formed for the old table never lands in the new one.
+recreated has a new folder, so a version that was formed for the old table never lands in the new one.
 
 With `durable`, a completed write survives a power failure: the file is synced before it gets its name, and its folder
 after that.

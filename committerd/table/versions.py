@@ -222,7 +222,7 @@ class Table:
     async def latest(self) -> ManifestFile | None:
         """Return the latest version; None when there is no table. Costs one listing and one read.
 
-        Reads the end of the manifest even when it is cached: a table that was dropped and created again has the same
+        Reads the end of the manifest even when it is cached: a table that was dropped and recreated has the same
         names. In that case the whole cache is dropped. Raises as `latest_version` and `read`.
         """
         version = await self.latest_version()
@@ -262,7 +262,7 @@ class Table:
     async def standing(self, version: int) -> VersionState:
         """Check whether a version that this table has read or created still exists and is the same. Costs one read.
 
-        A table that was deleted and created again has other versions under the same numbers.
+        A table that was deleted and recreated has other versions under the same numbers.
         """
         tail = await self.store.get_tail(self._key(version), _END_BYTES)
         if tail is None:

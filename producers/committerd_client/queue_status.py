@@ -187,7 +187,7 @@ def refusal(facts: Observed) -> str | None:
     if position is None:
         return None
     if facts.topic_id is not None and position.topic_id != _written(facts.topic_id):
-        return f"topic {facts.topic} is not the one that the table was written from: it was made anew"
+        return f"topic {facts.topic} is not the one that the table was written from: it was recreated"
     named = f"the table's position is offset {position.next_offset}"
     if facts.readable_end is not None and position.next_offset > facts.readable_end:
         return f"{named}, and topic {facts.topic} ends at {facts.readable_end}"

@@ -97,7 +97,7 @@ class OutcomeSearch:
         self._place = place = TopicPartition(connection.outcomes_topic, wanted)
         if wanted not in (consumer.partitions_for_topic(connection.outcomes_topic) or ()):
             raise KafkaUnavailable(
-                f"topic {connection.outcomes_topic!r} has no partition {wanted}: it was made anew, or the bookmark is "
+                f"topic {connection.outcomes_topic!r} has no partition {wanted}: it was recreated, or the bookmark is "
                 "of another dataset",
                 code="topic_missing",
             )

@@ -127,7 +127,7 @@ class RewrittenLog:
 @pytest.mark.parametrize(
     ("identity", "error"),
     [(TOPIC, RefusedToRun), (replace(TOPIC, topic_id="made again"), StartAgain)],
-    ids=["the same topic", "a topic that was made again"],
+    ids=["the same topic", "a topic that was recreated"],
 )
 async def test_a_log_is_called_rewritten_only_if_it_is_still_the_same_topic(
     identity: TopicIdentity, error: type[Exception]

@@ -214,7 +214,7 @@ def test_every_command_of_a_page_does_its_work(name: str, trouble: Trouble) -> N
 def test_the_way_out_of_a_refusal_is_the_one_on_its_page(
     kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
 ) -> None:
-    """The topic is deleted and made again; the page's lines, in their order, get the committer to run."""
+    """The topic is deleted and recreated; the page's lines, in their order, get the committer to run."""
     with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
         scene.table.create()
         daemon = scene.started()

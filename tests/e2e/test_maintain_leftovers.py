@@ -161,7 +161,7 @@ def test_a_dead_letter_can_be_replayed_after_its_outcome_is_cleaned_up(
 
 
 def test_nothing_goes_while_a_committer_would_refuse_to_run(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
-    """The staged topic was deleted and made again: what is staged in it is not settled, at whatever offset it is."""
+    """The staged topic was deleted and recreated: what is staged in it is not settled, at whatever offset it is."""
     scene.table.create(rows=10)
     daemon = scene.started()
     scene.committed(4)
@@ -177,7 +177,7 @@ def test_nothing_goes_while_a_committer_would_refuse_to_run(scene: Scene, kafka:
     assert [one["version"] for one in scene.table.open().versions()] == versions
     assert {key for key in files if Path(scene.table.uri, key).exists()} == files
 
-    printed(scene, "position", "adopt", "--reason", "the topic was made again", "--apply")
+    printed(scene, "position", "adopt", "--reason", "the topic was recreated", "--apply")
     time.sleep(RECLAIM_HOURS + 1)
     maintenance.run("--once")
     assert {key for key in files if Path(scene.table.uri, key).exists()} == files

@@ -1,4 +1,4 @@
-"""The table is deleted and made again under the queue: nothing is built on the old one, and the new one stays whole."""
+"""The table is deleted and recreated under the queue: nothing is built on the old one, and the new one stays whole."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Place:
                 self._make(versions)
                 if self.version == versions:
                     return
-        raise AssertionError("the table can't be made again")
+        raise AssertionError("the table can't be recreated")
 
     def _make(self, versions: int) -> None:
         row = pa.table({"id": pa.array([-1], pa.int64())})

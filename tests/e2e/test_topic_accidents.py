@@ -1,4 +1,4 @@
-"""The queue changes under the table: made again, truncated, put back, its group forgotten.
+"""The queue changes under the table: recreated, truncated, put back, its group forgotten.
 
 The committer continues if nothing is at stake, and refuses to run if a record could be lost, doubled or get two
 outcomes. Each refusal names a command that resolves it.
@@ -36,7 +36,7 @@ def test_a_topic_that_was_made_again_is_refused_until_it_is_adopted(scene: Scene
     assert offsets == [0, 1, 2]  # offsets that the old topic had too
     version = scene.table.version
     said = daemon.wait_refused("topic_id")
-    assert "deleted and made again" in said
+    assert "deleted and recreated" in said
     assert "committerd position adopt" in said
     assert daemon.metric("committerd_refused_to_run", cause="topic_id") == 1
     assert daemon.metric("committerd_active") == 0

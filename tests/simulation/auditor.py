@@ -158,7 +158,7 @@ class Auditor:
         )
 
     def new_topic(self, taken_from: int = 0) -> None:
-        """Note that the topic was created again, or that an operator has set the position."""
+        """Note that the topic was recreated, or that an operator has set the position."""
         topic_id = self.broker.topic_id or ""
         self._passed_by_hand |= {(topic_id, offset) for offset in range(taken_from)} - self.entries.keys()
         self.taken_from = self._answered_below = self.acknowledged = taken_from
@@ -178,7 +178,7 @@ class Auditor:
         return place in self.answers or (place in self.entries and place not in self._of_dead)
 
     def table_is_swapped(self) -> None:
-        """Note that the table is about to be deleted and made again. Its earlier outcomes stay true; the next table
+        """Note that the table is about to be deleted and recreated. Its earlier outcomes stay true; the next table
         owes nothing to them.
         """
         self.versions.clear()

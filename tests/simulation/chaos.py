@@ -148,7 +148,7 @@ class Chaos:
             broker.expire(max(self.rng.randint(broker.log_start, max(broker.group.offset, broker.log_start)), 0))
 
     async def recreate_topic(self) -> None:
-        """The topic is deleted and created again; the operator adopts the new one some time later."""
+        """The topic is deleted and recreated; the operator adopts the new one some time later."""
         before = self.world.broker.log_end
         self.world.causes |= {"topic_id"}
         self.world.broker.recreate_topic()

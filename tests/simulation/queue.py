@@ -251,7 +251,7 @@ class FakeQueue:
             generation = self._generation
             asyncio.get_running_loop().call_later(
                 self._broker.rng.uniform(0, self._broker.metadata_seconds),
-                lambda: self._fail(generation, "the topic was deleted and created again"),
+                lambda: self._fail(generation, "the topic was deleted and recreated"),
             )
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""A table that is deleted and made again: outcomes for the deleted one are not committed to its successor."""
+"""A table that is deleted and recreated: outcomes for the deleted one are not committed to its successor."""
 
 from __future__ import annotations
 

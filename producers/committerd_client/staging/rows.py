@@ -66,7 +66,7 @@ def append(
         await client.commit(staging.append(fragments, dataset=dataset))
 
     `dataset`: the argument of `write_fragments`; from it the committer knows the schema of the files. An Overwrite or a
-    Restore since that version conflicts with the Append, and so does a table that was made again under the same name.
+    Restore since that version conflicts with the Append, and so does a table that was recreated under the same name.
     `read_version`: the dataset's version alone, if the dataset is not at hand. Without either, the rows go to the
     version that is the latest when the committer reaches the record. That is safe only if nobody ever overwrites the
     table: an Overwrite may give the field ids to columns of other types, and then nobody can read the rows.

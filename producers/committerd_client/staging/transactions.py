@@ -127,7 +127,7 @@ class ReadTable:
         return new_transaction(self.version, uuid=uuid, properties=properties)
 
     def staged(self, transaction: Transaction) -> Staged:
-        """The transaction, ready to be committed; the committer refuses it if the table was made again since."""
+        """The transaction, ready to be committed; the committer refuses it if the table was recreated since."""
         return Staged(transaction=transaction, read_uuid=self.read_uuid, uri=self.uri)
 
     def change(
