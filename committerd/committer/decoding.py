@@ -50,7 +50,7 @@ class Decoder:
         if record.headers_found:
             raise InvalidRequest(
                 f"the record has {record.headers_found} headers; at most {len(record.headers)} are read, and the wire "
-                "contract defines 16",
+                "contract defines 17",
                 code="header_invalid",
             )
         envelope = decode_envelope(record.headers)
