@@ -3,7 +3,7 @@
 isort:skip_file
 SPDX-License-Identifier: Apache-2.0
 
-committerd's own messages: what it answers on the outcomes topic, and what it writes into the transaction
+committerd's own messages: the outcomes that it publishes, and what it writes into the transaction
 properties of the versions that it commits. A staged record needs no message of ours: it is a lance.table.Transaction.
 """
 
@@ -41,11 +41,11 @@ class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Status.ValueTy
     INVALID: _Status.ValueType  # 5
     """Not committed: wrong. Also a dead letter."""
     UNSUPPORTED: _Status.ValueType  # 6
-    """Not committed: not ours to do. Also a dead letter."""
+    """Not committed: it asks for something that committerd does not do. Also a dead letter."""
     EXPIRED: _Status.ValueType  # 7
     """Not committed: the record's deadline had passed."""
     UNDECIDED: _Status.ValueType  # 8
-    """Can be neither found in the table nor ruled out. Never re-execute it without a person looking."""
+    """Can be neither found in the table nor ruled out. Never re-execute it before a person has looked."""
 
 class Status(_Status, metaclass=_StatusEnumTypeWrapper):
     """What became of one staged record. Append-only: numbers and names keep their meaning."""
@@ -62,16 +62,16 @@ INCOMPATIBLE: Status.ValueType  # 4
 INVALID: Status.ValueType  # 5
 """Not committed: wrong. Also a dead letter."""
 UNSUPPORTED: Status.ValueType  # 6
-"""Not committed: not ours to do. Also a dead letter."""
+"""Not committed: it asks for something that committerd does not do. Also a dead letter."""
 EXPIRED: Status.ValueType  # 7
 """Not committed: the record's deadline had passed."""
 UNDECIDED: Status.ValueType  # 8
-"""Can be neither found in the table nor ruled out. Never re-execute it without a person looking."""
+"""Can be neither found in the table nor ruled out. Never re-execute it before a person has looked."""
 Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):
-    """The answer to one staged record. Kafka key: the transaction's uuid (empty where the record has none)."""
+    """The outcome of one staged record. Kafka key: the transaction's uuid (empty where the record has none)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -113,15 +113,15 @@ class Outcome(_message.Message):
     conflicting_operation: _builtins.str
     """Its operation."""
     cluster_id: _builtins.str
-    """Where the record lay: cluster, topic, topic id and offset in its only partition."""
+    """Where the record is: cluster, topic, topic id and offset in its only partition."""
     topic: _builtins.str
     topic_id: _builtins.str
     offset: _builtins.int
     era: _builtins.int
-    """Which life of the position answered: grows with each `committerd position adopt` or `rewind`."""
+    """The era of the position: grows with each `committerd position adopt` or `rewind`."""
     queued_ms: _builtins.int
     """Milliseconds from the record's timestamp to the start of its judging, and from there to the durable version.
-    0 when the answer was published again from the table.
+    0 when the outcome was published again from the table.
     """
     commit_ms: _builtins.int
     transactions: _builtins.int
@@ -172,7 +172,7 @@ class Members(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.str
-    """Of which topic the offsets here and in `committerd.refused` are."""
+    """The topic of the offsets here and in `committerd.refused`."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     def __init__(
