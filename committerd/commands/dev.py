@@ -148,7 +148,7 @@ def _kafka(chosen: str | None, folder: Path, *, fresh: bool, screen: Screen) -> 
         try:
             yield kafka
         finally:
-            # What follows takes some seconds at most, and leaves a broken broker behind if it is interrupted.
+            # What follows takes a few seconds at most, and leaves a broken broker behind if it is interrupted.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
 

@@ -72,7 +72,7 @@ from committerd_common.request import Envelope, Request, who_asked
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
-"""Records to judge between two checkpoints of the event loop: some milliseconds of work."""
+"""Records to judge between two checkpoints of the event loop: a few milliseconds of work."""
 _CULPRITS_MAX = 4
 """Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
 _ROWS_AND_KEYS_MAX = 100

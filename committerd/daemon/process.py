@@ -108,7 +108,7 @@ class Membership(Protocol):
         ...
 
     def silent_seconds(self) -> float:
-        """Seconds since Kafka last responded; up to some seconds even if all is well."""
+        """Seconds since Kafka last responded; up to a few seconds even if all is well."""
         ...
 
 

@@ -99,11 +99,11 @@ class KafkaQueue:
         return self._member.state
 
     def end_offset(self) -> int | None:
-        """End of the staged partition, at most some seconds old; None before the first assignment."""
+        """End of the staged partition, at most a few seconds old; None before the first assignment."""
         return self._member.end_offset
 
     def unread_since_ms(self) -> int | None:
-        """Timestamp (Unix milliseconds) of the oldest record that is not acknowledged, at most some seconds old.
+        """Timestamp (Unix milliseconds) of the oldest record that is not acknowledged, at most a few seconds old.
 
         None if there is none, or if this member does not own the partition.
         """
@@ -113,22 +113,22 @@ class KafkaQueue:
         return oldest.timestamp_ms
 
     def retention_ms(self) -> int | None:
-        """Retention of the staged topic in milliseconds, at most some seconds old; None = unlimited, or not known."""
+        """Retention of the staged topic in milliseconds, at most a few seconds old; None = unlimited, or not known."""
         return self._retention_ms
 
     def held_back(self) -> tuple[int, int] | None:
         """Number of offsets that an open Kafka transaction holds back, and the timestamp of the first (Unix ms).
 
-        At most some seconds old. None if there are none, or if this member does not own the partition.
+        At most a few seconds old. None if there are none, or if this member does not own the partition.
         """
         return self._held_back.current() if self._member.assignment.owned else None
 
     def topic_problems(self) -> Sequence[str]:
-        """Problems with the topics, a sentence with its remedy each; at most some minutes old."""
+        """Problems with the topics, a sentence with its remedy each; at most a few minutes old."""
         return self._topic_problems
 
     def silent_seconds(self) -> float:
-        """Seconds since Kafka last responded; up to some seconds even if all is well."""
+        """Seconds since Kafka last responded; up to a few seconds even if all is well."""
         return time.monotonic() - self._contact.responded_at
 
     # The port; `committerd.queue.port.Queue` documents each method

@@ -22,7 +22,7 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
 HEADERS_MAX = 1000
-"""Number of headers that are read. The wire contract has 17; with those of tracing and routing it is some dozens."""
+"""Number of headers that are read. The wire contract has 17; with those of tracing and routing it is a few dozen."""
 
 Method = Callable[[Any], Any]
 

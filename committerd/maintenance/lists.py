@@ -72,14 +72,14 @@ class Lists:
         )
 
     def keep(self, names: Iterable[str]) -> None:
-        """The files with these names stay, whatever else is known or was decided."""
+        """Keep the files with these names, whatever else is known or was decided."""
         given = iter(names)
         while page := list(islice(given, _PAGE)):
             self.name(page, _KEPT)
             self._many("DELETE FROM going WHERE owner = ?", ((one,) for one in page))
 
     def promise(self, keys: Iterable[str]) -> None:
-        """An earlier run was about to delete these files with their versions when it ended."""
+        """Note the files that an earlier run was about to delete with their versions when it ended."""
         self._many("INSERT OR IGNORE INTO promised VALUES (?)", ((one,) for one in keys))
 
     def decide(

@@ -278,7 +278,7 @@ class CommitClient(TableCalls):
     async def status(self) -> QueueStatus:
         """What the client can see of the queue: committers, waiting records, the table, and what is wrong.
 
-        Asks Kafka, and looks for the table; takes some seconds at most, and never raises. `print(await
+        Asks Kafka, and looks for the table; takes a few seconds at most, and never raises. `print(await
         client.status())` says it in a sentence.
         """
         return await asyncio.to_thread(self._diagnosis.status)

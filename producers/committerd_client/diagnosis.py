@@ -92,7 +92,7 @@ class Diagnosis:
         return explain(facts, offset)
 
     def status(self) -> QueueStatus:
-        """Check now, and wait for the result, some seconds at most."""
+        """Check now, and wait for the result, a few seconds at most."""
         facts = self._observed()
         quieten_kafka(self._connection.client_id, facts.servers)
         asking = threading.Thread(target=self._ask, args=(facts,), name=self._thread_name, daemon=True)

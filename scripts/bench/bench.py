@@ -91,7 +91,7 @@ class Bench:
         """Return the URI of a new local table with a schema and rows with these ids.
 
         The table is deleted at the end of the run and not before: on ext4 without a journal, as small virtual machines
-        have it, a new file costs up to ten times as much for some minutes after many were deleted (`recently_deleted`
+        have it, a new file costs up to ten times as much for a few minutes after many were deleted (`recently_deleted`
         in Linux' fs/ext4/ialloc.c). The next measurement would pay for it.
         """
         uri = self.folder / f"table-{secrets.token_hex(4)}.lance"

@@ -32,7 +32,7 @@ class Interrupts:
     clean-up.
 
     Python drops an exception that is raised while an object is finalised. So a signal counts again if the first one has
-    had no effect for some seconds.
+    had no effect for a few seconds.
     """
 
     def __init__(self) -> None:

@@ -262,7 +262,7 @@ class Skimmed(NamedTuple):
 
 
 def skim(body: bytes) -> Skimmed:
-    """Count the fragments of a serialized manifest without keeping them; decodes some thousand at a time.
+    """Count the fragments of a serialized manifest without keeping them; decodes a few thousand at a time.
 
     Raises `DecodeError`.
     """

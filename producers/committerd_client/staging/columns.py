@@ -277,9 +277,9 @@ def _merged_by_pylance(
     """The Merge that one call of pylance would commit; None if a call for each fragment may be faster, or if it failed.
 
     `change`: makes the call. `names`: of all columns afterwards. A call for each fragment plans the expressions again,
-    which takes as long as computing some ten thousand rows. One call for all handles the fragments one after the other,
-    so it is slow on a remote store and with expensive expressions. It fails if others have changed rows since the
-    dataset was opened.
+    which takes as long as computing tens of thousands of rows. One call for all handles the fragments one after the
+    other, so it is slow on a remote store and with expensive expressions. It fails if others have changed rows since
+    the dataset was opened.
     """
     packed = table.packed_fragments
     if len(packed) < _MANY_FRAGMENTS or local_folder(dataset.uri) is None or dataset.latest_version != table.version:

@@ -1,6 +1,6 @@
 """Many writers of one local table: pylance's race against committerd's queue, end to end through Kafka.
 
-pylance: N processes for some seconds, each committing one written file after the other by `LanceDataset.commit(uri,
+pylance: N processes for a few seconds, each committing one written file after the other by `LanceDataset.commit(uri,
 Append)`. committerd: N producers in at most four processes, each with 8 commits in flight, by `CommitClient.commit` (a
 latency is from submit to outcome), with a real Kafka and `committerd run`, durable and not. Rates are from the first
 call to the last response. Files are written in advance. After each run pylance checks that every committed file is in
