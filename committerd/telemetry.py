@@ -144,7 +144,7 @@ class Spread(_Family[Histogram]):
 
     @contextmanager
     def timed(self, **labels: str) -> Iterator[None]:
-        """Observe the duration of the block in seconds, on the event loop's clock, also when it raises."""
+        """Observe the duration of the block in seconds, on the event loop's clock, even when it raises."""
         start = anyio.current_time()
         try:
             yield
@@ -380,7 +380,7 @@ class Telemetry:
         self.unread_age = metrics.level(
             "committerd_unread_age_seconds",
             "Age of the oldest record that is not acknowledged; 0 when there is none. The member that holds the "
-            "partition looks it up every 30 s, also while it waits or refuses to run.",
+            "partition looks it up every 30 s, even while it waits or refuses to run.",
         )
         self.staged_retention = metrics.level(
             "committerd_staged_retention_seconds",

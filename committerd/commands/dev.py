@@ -233,7 +233,7 @@ def _watched(kafka: Broker) -> Iterator[threading.Event]:
 
 
 def _end_at_signals() -> None:
-    """End at SIGTERM and SIGHUP as at Ctrl-C, also while Kafka starts. The committer drains at the first two."""
+    """End at SIGTERM and SIGHUP as at Ctrl-C, even while Kafka starts. The committer drains at the first two."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt

@@ -91,7 +91,7 @@ async def require_sound_store(store: ObjectStore, *, now: datetime, new_uuid: Ca
         raise RefusedToRun(
             f"the store of {store.uri} can't keep a table safe: {'; '.join(faults)}. Nothing was committed. Use a "
             "server or file system that does it right (on S3: conditional writes, `If-None-Match: *` on PutObject, "
-            "also in proxies on the way); `committerd probe` tries again",
+            "including proxies on the way); `committerd probe` tries again",
             code="store_unsafe",
         )
 

@@ -111,7 +111,7 @@ class Changes:
 
 
 def packed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """The rows as an Arrow IPC stream, which holds no more than these rows, also of a slice."""
+    """The rows as an Arrow IPC stream, which holds no more than these rows, even for a slice."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:

@@ -3,7 +3,7 @@
 A kafka-python consumer belongs to one thread. The partition is assigned, not subscribed to: no group, no rebalance, no
 offset commits. The consumer starts at the end of the partition before the first record is sent and misses no outcome.
 
-A broker responds to every fetch within half a second, also if there are no new records. If no broker has sent anything
+A broker responds to every fetch within half a second, even if there are no new records. If no broker has sent anything
 for a few seconds, the thread connects another consumer. If that succeeds, it replaces the old one; if it fails, Kafka
 is away, and the next attempt follows.
 """
