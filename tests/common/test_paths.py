@@ -101,7 +101,7 @@ def test_a_detached_version_has_bit_63_set() -> None:
 
 @pytest.mark.parametrize("version", [-1, 2**63, 2**64])
 def test_a_version_of_a_history_fits_63_bits(version: int) -> None:
-    with pytest.raises(ValueError, match="no version of a history"):
+    with pytest.raises(ValueError, match="not a version of a history"):
         manifest_name(version, V2)
 
 

@@ -305,7 +305,7 @@ class TestRowsThatChangedInPlace:
         made = with_row_ids(of_version(fragment(0, name="other"), (10, 2)), [range(10)])
         staged = self.staged(made)
         staged.update.updated_fragment_offset_bitmaps[0] = b"nonsense"
-        with pytest.raises(InvalidRequest, match="no Roaring bitmap"):
+        with pytest.raises(InvalidRequest, match="not a Roaring bitmap"):
             after(table(stable_table(fragment(0))), staged)
 
 
