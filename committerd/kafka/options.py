@@ -171,7 +171,7 @@ def _reading(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def _connection(settings: KafkaSettings) -> dict[str, Any]:
-    # Nobody reads kafka-python's own metrics, and they cost some percent of the interpreter's time.
+    # Nobody reads kafka-python's own metrics, and they cost a few percent of the interpreter's time.
     options: dict[str, Any] = {"metrics_enabled": False}
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"):
         path = getattr(settings, name)

@@ -306,7 +306,7 @@ class TestDelete:
         monkeypatch.setattr(following, "FOLLOWED_ROWS_MAX", 9)
         conflict = follow(delete(removed=(0,)), in_order(0), latest=(fragment(9),))
         assert isinstance(conflict, RowConflict)
-        assert (conflict.rule, conflict.message) == ("mov", "10 rows would have to be followed; at most 9 are")
+        assert (conflict.rule, conflict.message) == ("mov", "10 rows would have to be followed; the limit is 9")
 
     def test_many_versions_are_counted(self) -> None:
         assert str(Followed(rows=1, versions=(5,))) == "1 row was followed to where version 5 moved it"

@@ -300,7 +300,7 @@ class MaintenanceLoop:
                 self._shown.indexed(index, await self._rewriting.index(index))
             except Exception as error:
                 if isinstance(error, ClientError) and error.unknown:
-                    raise  # no committer answers
+                    raise  # no committer runs
                 failed = failed or error  # what is wrong with one index does not stop the others
         if failed is not None:
             raise failed

@@ -249,4 +249,4 @@ def _add(places: _Rows, more: Mapping[int, BitMap]) -> None:
 
 
 def _too_many(rows: int, rule: str) -> RowConflict:
-    return RowConflict(message=f"{rows} rows would have to be followed; at most {FOLLOWED_ROWS_MAX} are", rule=rule)
+    return RowConflict(message=f"{rows} rows would have to be followed; the limit is {FOLLOWED_ROWS_MAX}", rule=rule)
