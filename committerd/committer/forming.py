@@ -192,7 +192,8 @@ class Former:
         `held_for`: during a hold, the uuids of the refused transactions whose re-executions alone may be committed.
         Other re-executions that conflict are refused during the hold too, so that their next attempt comes in it.
         `round_end`: the last offset of the present round; None = a round begins. No record joins a round that has
-        begun, so none waits for more than the versions of two rounds.
+        begun, so none waits for more than the versions of two rounds. If all that is left of it is refused, it is over,
+        and the version is one of the next round.
         """
         limits, caution = self.options.limits, self.caution
         unbuildable: dict[int, Refused] = {}
@@ -200,14 +201,17 @@ class Former:
         records = min(limits.records, _AT_ONCE) if limits.coalesce is Coalesce.NONE else limits.records
         waiting = intake.first(records + 1, behind=head.position)
         retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
-        ordered: Sequence[Pending] = [p for p in waiting if round_end is not None and p.offset <= round_end]
-        ordered = ordered or await _in_turn(head, waiting, retries, only_retries=held_for is not None)
+        begun = [p for p in waiting if round_end is not None and p.offset <= round_end]
+        ordered = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
+        if begun:
+            of_round = {p.offset for p in begun}
+            ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
         held = {p.offset for p in ordered if held_for is not None and p.retry_of not in held_for}
         if self.file_check_timing == "together":
             await self._check_files_of_all(ordered, head)
         while True:
             started = anyio.current_time()
-            forming = await self._gather(head, ordered, unbuildable=unbuildable, held=held)
+            forming = await self._gather(head, ordered, begun=len(begun), unbuildable=unbuildable, held=held)
             if not forming.requests and not forming.refusals:
                 return None
             self.telemetry.commit_duration.observe(anyio.current_time() - started, stage="judge")
@@ -282,22 +286,23 @@ class Former:
         head: Head,
         ordered: Sequence[Pending],
         *,
+        begun: int,
         unbuildable: Mapping[int, Refused],
         held: Container[int],
     ) -> _Forming:
         """Judge the records of the first part of the first round, until one can't join the group.
 
-        Goes on with the next part, and with the next round, while none can be committed. Offsets in `held` can only be
-        refused.
+        Goes on with the next part, and with the next round, while none can be committed. `begun`: the number of records,
+        from the first on, that are of a round that goes on. Offsets in `held` can only be refused.
         """
         forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms(), rows=RowGroup(keeps_apart=_keeps_apart(head)))
         left = ordered[: self.options.limits.records]
         while left and not forming.requests:
-            parts = await self._round(forming, head, left, full=len(left) < len(ordered))
+            parts = await self._round(forming, head, left[:begun] or left, full=len(left) < len(ordered))
             collected = [pending for some in parts.values() for pending in some]
             if not collected:
                 break
-            for part in (None, *Part):
+            for part in (*Part, None):  # before a record that is a version of its own, only some that can't be decoded
                 await self._gather_part(forming, part, parts.get(part, ()), head, unbuildable=unbuildable, held=held)
                 if forming.requests:
                     break
@@ -305,7 +310,7 @@ class Former:
             # A re-execution goes before the others, and its offset may be far behind those of the round.
             still_wait = [one.offset for one in collected if one.offset not in settled and one.retry_of is None]
             forming.round_end = max(still_wait, default=None)
-            left = left[len(collected) :]
+            left, begun = left[len(collected) :], max(begun - len(collected), 0)
         return forming
 
     async def _gather_part(
