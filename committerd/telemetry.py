@@ -43,6 +43,7 @@ RETRY_REASONS = (
 STARTED_AGAIN = "started_again"
 LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
 DELETION_VECTOR_FINDINGS = ("kept", "read")
+CACHES = ("manifests", "outcomes", "reuse")
 SETTLEMENTS = ("created", *(race.value for race in Race), STARTED_AGAIN)
 QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
 HOLD_ENDINGS = ("arrived", "expired")
@@ -474,6 +475,12 @@ class Telemetry:
             "How often the content of a deletion file was needed: `kept` if it was in memory, `read` if it came from "
             "the store.",
             found=DELETION_VECTOR_FINDINGS,
+        )
+        self.cache_bytes = metrics.level(
+            "committerd_cache_bytes",
+            "Memory of what is kept of the table besides, within fixed bounds: `manifests` (64 MiB, and the newest "
+            "one), `outcomes` of versions (8 MiB), content of fragment `reuse` indices (32 MiB).",
+            cache=CACHES,
         )
         self.ledger_lookups = metrics.count(
             "committerd_ledger_lookups_total",

@@ -461,6 +461,8 @@ class Committer:
         telemetry.unread_versions.set(view.unread_versions)
         telemetry.ledger_floor_version.set(head.ledger.floor)
         telemetry.footprint_bytes.set(head.table.footprint_bytes)
+        for cache, size in head.table.cache_bytes().items():
+            telemetry.cache_bytes.set(size, cache=cache)
         if head.manifest is not None:
             telemetry.table_fragments.set(len(head.manifest.fragments))
         unread = view.unread_versions

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
@@ -580,14 +581,14 @@ async def _reuse_contents(
 
     None unless the transaction stages one and a version since its read version has changed it.
     """
-    store, read = case.table.store, since.read
+    store, kept, read = case.table.store, case.table.reuse, since.read
     ours = await _staged_reuse(store, transaction)
     if ours is None or not any(theirs.reuse_version is not None for _, theirs in since.theirs):
         return None
     return ReuseContents(
         ours=ours,
-        read=await read_reuse(store, read.indices if read else (), is_old=True) or Content(),
-        latest=await read_reuse(store, latest.indices) or Content(),
+        read=await read_reuse(store, read.indices if read else (), kept=kept, is_old=True) or Content(),
+        latest=await read_reuse(store, latest.indices, kept=kept) or Content(),
     )
 
 
@@ -616,10 +617,15 @@ def _member_conflict(
     return replace(rejected, rows_and_keys=known.rows_and_keys())
 
 
-async def _staged_reuse(store: ObjectStore, transaction: Transaction) -> Content | None:
-    """Read a staged fragment reuse index; None when there is none. Raises `InvalidRequest` when it is damaged."""
+async def _staged_reuse(
+    store: ObjectStore, transaction: Transaction, *, written: Mapping[str, bytes] = MappingProxyType({})
+) -> Content | None:
+    """Read a staged fragment reuse index; None when there is none. Raises `InvalidRequest` when it is damaged.
+
+    `written`: bodies of files that a rebase has made for it, by key.
+    """
     try:
-        content = await read_reuse(store, transaction.create_index.new_indices)
+        content = await read_reuse(store, transaction.create_index.new_indices, written=written)
         if content is not None:
             require_addresses(content)
         return content
@@ -662,7 +668,7 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
     if Need.SCHEMA_METADATA in needs:
         judged = replace(judged, transaction=await with_schema_metadata(places, transaction))
     if Need.STAGED_REUSE in needs:
-        await _staged_reuse(table.store, transaction)
+        await _staged_reuse(table.store, transaction, written=judged.files)
     if Need.RESTORED_VERSION in needs:
         restored = await table.readable(transaction.restore.version)
         _require_base_version(restored)

@@ -26,7 +26,8 @@ class KeptVersions:
         """By version, least recently used first."""
         self._sharers: Counter[int] = Counter()
         """Number of versions that share a chunk of fragments, by the chunk's `id`."""
-        self._bytes = 0
+        self.bytes = 0
+        """Estimated memory of the kept versions, in bytes."""
 
     def __contains__(self, version: int) -> bool:
         return version in self._files
@@ -43,29 +44,29 @@ class KeptVersions:
         if version in self._files:
             self._drop(version)
         self._files[version] = file
-        self._bytes += _own_bytes(file)
+        self.bytes += _own_bytes(file)
         for chunk in file.fragments.chunks:
             self._sharers[id(chunk)] += 1
             if self._sharers[id(chunk)] == 1:
-                self._bytes += len(chunk.body)
+                self.bytes += len(chunk.body)
         bound = self._bytes_max + _own_bytes(file) + file.fragments.size
-        while len(self._files) > 1 and (len(self._files) > self._versions_max or self._bytes > bound):
+        while len(self._files) > 1 and (len(self._files) > self._versions_max or self.bytes > bound):
             self._drop(next(iter(self._files)))
 
     def clear(self) -> None:
         """Drop all versions."""
         self._files.clear()
         self._sharers.clear()
-        self._bytes = 0
+        self.bytes = 0
 
     def _drop(self, version: int) -> None:
         file = self._files.pop(version)
-        self._bytes -= _own_bytes(file)
+        self.bytes -= _own_bytes(file)
         for chunk in file.fragments.chunks:
             self._sharers[id(chunk)] -= 1
             if not self._sharers[id(chunk)]:
                 del self._sharers[id(chunk)]
-                self._bytes -= len(chunk.body)
+                self.bytes -= len(chunk.body)
 
 
 def _own_bytes(file: ManifestFile) -> int:

@@ -172,7 +172,7 @@ async def build_version(
         create=judged.create,
         restored=judged.restored,
         source=judged.source,
-        reuse=await read_reuse(table.store, latest.indices) if latest is not None else None,
+        reuse=await read_reuse(table.store, latest.indices, kept=table.reuse) if latest is not None else None,
         moves=judged.moves,
         table_metadata=table_metadata or {},
     )
@@ -199,7 +199,7 @@ async def build_version(
     if holds_records:
         reuse = given.reuse
         if latest is None or section is not latest.index_section:
-            reuse = await read_reuse(table.store, file.indices)
+            reuse = await read_reuse(table.store, file.indices, kept=table.reuse, written=judged.files)
         await do(lambda: require_next(latest, file, built, given, reuse=reuse))
     return Prepared(
         file=file,

@@ -23,6 +23,7 @@ from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
 from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd.table.deletion_vectors import DeletionVectors
+from committerd.table.kept_reuse import KeptReuse
 from committerd.table.work import LIGHT_BYTES_MAX, Do, Work, at_once
 from committerd_common.deletion_file import decode_deletions
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
@@ -666,8 +667,18 @@ async def read_wanted(places: Places, wanted: Sequence[Wanted], *, allowance: Al
     return [found[place] for place in range(len(wanted))]
 
 
-async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata], *, is_old: bool = False) -> Content | None:
+async def read_reuse(
+    store: ObjectStore,
+    indices: Iterable[IndexMetadata],
+    *,
+    kept: KeptReuse | None = None,
+    written: Mapping[str, bytes] = MappingProxyType({}),
+    is_old: bool = False,
+) -> Content | None:
     """Read the content of the fragment reuse index; None when `indices` has no such index.
+
+    `kept`: has what was read before, and gets what is read now; None for the index of a record, whose file must be
+    there. `written`: bodies of files that are written before the version, by key.
 
     When its file is missing, raises `InvalidRequest` (`missing_file`), or `OutdatedRequest` for the indices of an old
     version (`is_old`).
@@ -675,18 +686,29 @@ async def read_reuse(store: ObjectStore, indices: Iterable[IndexMetadata], *, is
     index = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if index is None:
         return None
+    known = kept.get(index) if kept is not None else None
+    if known is not None:
+        return known
     content = reuse_content(index)
     if isinstance(content, ExternalContent):
-        external = content
-        body = await read_named(
-            store, external.key, lambda: store.get_range(external.key, external.start, external.end)
-        )
-        if body is None and is_old:
-            raise _cleaned_up(f"{content.key}, which is a part of an index of an earlier version")
-        if body is None:
-            raise missing_file([content.key])
-        return decode_content(body, content.end - content.start)
+        content = await _external_content(store, content, written=written, is_old=is_old)
+    if kept is not None:
+        kept.keep(index, content)
     return content
+
+
+async def _external_content(
+    store: ObjectStore, place: ExternalContent, *, written: Mapping[str, bytes], is_old: bool
+) -> Content:
+    key, start, end = place
+    if key in written:
+        return decode_content(written[key][start:end], end - start)
+    body = await read_named(store, key, lambda: store.get_range(key, start, end))
+    if body is None and is_old:
+        raise _cleaned_up(f"{key}, which is a part of an index of an earlier version")
+    if body is None:
+        raise missing_file([key])
+    return decode_content(body, end - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from committerd.queue.ledger import names
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.stores.port import ObjectStore, Tail
 from committerd.table.deletion_vectors import DeletionVectors
+from committerd.table.kept_reuse import KeptReuse
 from committerd.table.kept_versions import KeptVersions
 from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
 from committerd_common.paths import (
@@ -143,6 +144,8 @@ class Table:
         self.store = store
         self.deletion_vectors = deletion_vectors or DeletionVectors()
         """The content of deletion files that were read or written."""
+        self.reuse = KeptReuse()
+        """The content of fragment reuse indices that were read."""
         self.key_room = key_room(store.uri)
         """Maximum bytes that the key of an object of this table may have."""
         self.scheme: NamingScheme | None = None
@@ -168,6 +171,10 @@ class Table:
     def footprint_bytes(self) -> int:
         """Estimated memory of the cached footprints, in bytes."""
         return self._footprint_bytes
+
+    def cache_bytes(self) -> dict[str, int]:
+        """Return the estimated memory of the other caches, in bytes, by their names among the metrics."""
+        return {"manifests": self._kept.bytes, "outcomes": self._settled_bytes, "reuse": self.reuse.bytes}
 
     @property
     def uri(self) -> str:
@@ -488,6 +495,7 @@ class Table:
         self._settled.clear()
         self._settled_bytes = 0
         self._compared_appends.clear()
+        self.reuse.clear()
 
     async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
         found: dict[int, Committed | None] = {version: self._committed.get(version) for version in versions}

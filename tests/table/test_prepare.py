@@ -10,7 +10,9 @@ from pyroaring import BitMap
 
 from committerd.errors import CorruptTable, InvalidRequest, StoreUnavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode
+from committerd.lance.operations.create_index import REUSE_INLINE_BYTES_MAX
 from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
 from committerd.stores.port import Exists
 from committerd.table.history import History
 from committerd.table.prepare import (
@@ -27,7 +29,8 @@ from committerd.table.prepare import (
 )
 from committerd.table.versions import Table
 from committerd.table.writing import put
-from committerd_common.messages import DataFragment, Transaction
+from committerd_common.index_details import pack_details
+from committerd_common.messages import DataFragment, FragmentReuseIndexDetails, Transaction
 from committerd_common.paths import NamingScheme, deletion_key, manifest_key
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, rewrite, update
@@ -317,6 +320,38 @@ class TestIndices:
         prepared = await scene.commit(append())
         assert isinstance(prepared, Prepared)
         assert prepared.indices[1].fragment_bitmap == samples.bitmap([5])
+
+    async def test_of_reuse_that_are_large_after_the_rebase(self, scene: Scene) -> None:
+        kept, new = (([8], [9]), ([0], [5]))
+        before, after = samples.reuse_index(1, kept), samples.reuse_index(2, kept, new)
+        details = FragmentReuseIndexDetails(inline=samples.reuse_content(after.index_details.value))
+        details.inline.versions[1].groups[0].changed_row_addrs = bytes(REUSE_INLINE_BYTES_MAX)
+        after.index_details.CopyFrom(pack_details(details))
+        scene.write_version(manifest(fragment(0), version=1), indices=[before])
+        scene.write_version(manifest(fragment(5), version=2), read_at(rewrite(0), 1), [after])
+        prepared = await scene.commit(read_at(create_index(samples.reuse_index(3), removed=(before,)), 1))
+        assert isinstance(prepared, Prepared), prepared
+        assert len(prepared.files) == 1
+        assert isinstance(await scene.commit(append(3)), Prepared)
+
+    async def test_of_reuse_in_a_file_are_read_once(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        old, read = samples.reuse_index(1, ([0], [5])), list[str]()
+        body = samples.reuse_content(old.index_details.value).SerializeToString()
+        old.index_details.CopyFrom(samples.external_details("details.binpb", len(body)))
+        scene.write_version(manifest(fragment(5), version=1), indices=[old])
+        scene.path(f"_indices/{'0' * 8}-0000-0000-0000-{'0' * 11}1/details.binpb").write_bytes(body)
+        get_range = LocalStore.get_range
+
+        async def noted(store: LocalStore, key: str, start: int, end: int) -> bytes | None:
+            read.append(key)
+            return await get_range(store, key, start, end)
+
+        monkeypatch.setattr(LocalStore, "get_range", noted)
+        table = scene.table()
+        for number in range(3):
+            prepared = await scene.commit(append(0, fragment(0, name=f"new{number}")), table=table)
+            assert isinstance(prepared, Prepared)
+        assert len([key for key in read if key.startswith("_indices/")]) == 1
 
 
 class TestTable:

@@ -21,7 +21,7 @@ from committerd_common.unknown_fields import unknown_fields
 Content = FragmentReuseIndexDetails.InlineContent
 
 FILE_BYTES_MAX = 64 * 2**20
-"""The largest content in a file of its own, in bytes; every commit reads that file."""
+"""The largest content in a file of its own, in bytes. The commits on a table need it."""
 
 
 class ExternalContent(NamedTuple):
