@@ -22,6 +22,7 @@ from committerd.committer.intake import DECODED_BYTES_MAX, Fingerprints, Intake,
 from committerd.committer.putting import FormedVersion
 from committerd.committer.verdicts import Verdicts
 from committerd.errors import CommitterError, CorruptTable, RequestError
+from committerd.lance.conflicts.grid import NOTHING_FOUND
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
@@ -292,8 +293,8 @@ class Former:
     ) -> _Forming:
         """Judge the records of the first part of the first round, until one can't join the group.
 
-        Goes on with the next part, and with the next round, while none can be committed. `begun`: the number of records,
-        from the first on, that are of a round that goes on. Offsets in `held` can only be refused.
+        Goes on with the next part, and with the next round, while none can be committed. `begun`: the number of
+        records, from the first on, that are of a round that goes on. Offsets in `held` can only be refused.
         """
         forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms(), rows=RowGroup(keeps_apart=_keeps_apart(head)))
         left = ordered[: self.options.limits.records]
@@ -512,6 +513,7 @@ class Former:
             create=create_options(envelope.create_options),
             create_only=envelope.create_only,
             trusts_rewrites=options.trusts_rewrites,
+            lists_checked=False,
             as_member=as_member,
             tells_rows_and_keys=tells_rows_and_keys,
         )
@@ -548,8 +550,9 @@ class Former:
             forming.rows.add(change)
         forming.newest = max(forming.newest, pending.number)
         forming.requests.append(request)
-        forming.judged.append(judged)
         forming.verdicts.add(request.operation, judged)
+        # Of thousands of versions since its read version, there may be a conflict with each.
+        forming.judged.append(replace(judged, found=NOTHING_FOUND))
         forming.uuids.add(request.uuid)
         forming.marks |= marks
 

@@ -110,6 +110,8 @@ class PrepareOptions:
     """Whether the Rewrites of all writers count as in order."""
     tells_rows_and_keys: bool = False
     """Whether the refusal of a Delete or Update says which rows and keys it has (`Rejected.rows_and_keys`)."""
+    lists_checked: bool = True
+    """Whether the result lists each version that the transaction was compared with (`Comparison.checked`)."""
     as_member: bool = False
     """Whether a Delete or Update that only deletes and adds rows is judged as a member of a version of several."""
 
@@ -352,7 +354,8 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     async for some in case.history.since(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
-        found, last = compared(ours, [(one.version, one.footprint) for one in some], found), some[-1]
+        versions = [(one.version, one.footprint) for one in some]
+        found, last = compared(ours, versions, found, lists_all=case.options.lists_checked), some[-1]
         if Need.FOOTPRINTS in operation.needs:
             theirs += [
                 (one.version, f)
@@ -399,7 +402,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
         rebased = Rebased(transaction=transaction)
     if isinstance(rebased, RowConflict):
         assert case.latest is not None
-        return _row_conflict(rebased, since.found, case.latest.version)
+        return _row_conflict(rebased, since, case.latest.version)
     return Judged(
         transaction=rebased.transaction,
         files=rebased.files,
@@ -470,8 +473,7 @@ async def _as_member(
     now = excerpt(latest, judged.transaction)
     known, conflict = await with_rows(change, now, case.places(latest), limits=case.options.file_limits)
     if conflict is not None:
-        found = since.found if since is not None else NOTHING_FOUND
-        return _member_conflict(case, conflict, found, latest.version, known=known)
+        return _member_conflict(case, conflict, since, latest.version, known=known)
     return replace(judged, change=known)
 
 
@@ -510,7 +512,7 @@ async def _as_followed_member(
     places = replace(case.places(latest), unwritten={**case.history.unwritten, **written})
     known, conflict = await with_rows(change, now, places, limits=case.options.file_limits)
     if conflict is not None:
-        return _member_conflict(case, conflict, since.found, latest.version, known=known)
+        return _member_conflict(case, conflict, since, latest.version, known=known)
     assert known is not None
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
     touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
@@ -592,26 +594,28 @@ async def _reuse_contents(
     )
 
 
-def _row_conflict(conflict: RowConflict, found: Comparison, latest_version: int) -> Rejected:
-    shared = [one for one in found.checked if one.version == conflict.version]
-    shared = shared or [one for one in found.conflicts if one.verdict is Verdict.REBASABLE]
-    last = shared[-1] if shared else None
+def _row_conflict(conflict: RowConflict, since: _Since | None, latest_version: int) -> Rejected:
+    found = since.found if since is not None else NOTHING_FOUND
+    operations = {version: theirs.kind for version, theirs in since.theirs} if since is not None else {}
+    version = conflict.version
+    if version not in operations:
+        version = max((one.version for one in found.conflicts if one.verdict is Verdict.REBASABLE), default=0)
     return Rejected(
         status=Status.RETRYABLE,
         reason="row_conflict" if conflict.rule == "row" else "conflict",
         message=f"{conflict.message}. Read version {latest_version} and do the work again",
-        conflicting_version=last.version if last else 0,
-        conflicting_operation=(last.theirs or "") if last else "",
+        conflicting_version=version,
+        conflicting_operation=operations.get(version, ""),
         rule=conflict.rule,
         found=found,
     )
 
 
 def _member_conflict(
-    case: _Case, conflict: RowConflict, found: Comparison, latest_version: int, *, known: RowChange | None
+    case: _Case, conflict: RowConflict, since: _Since | None, latest_version: int, *, known: RowChange | None
 ) -> Rejected:
     """As `_row_conflict`, for a member of a version of several. `known`: its rows and keys; None if not known."""
-    rejected = _row_conflict(conflict, found, latest_version)
+    rejected = _row_conflict(conflict, since, latest_version)
     if known is None or not case.options.tells_rows_and_keys:
         return rejected
     return replace(rejected, rows_and_keys=known.rows_and_keys())

@@ -272,3 +272,14 @@ def test_what_was_found_goes_on_from_what_was_found_before() -> None:
     assert both.deciding == check(ours, 6, rewrite)
     assert both == compared(ours, [(5, append), (6, rewrite), (7, append)])
     assert compared(ours, []) is NOTHING_FOUND
+
+
+def test_only_conflicts_are_listed_if_nobody_asks_for_more() -> None:
+    ours = Footprint(kind=Kind.DELETE, fragments=frozenset({1}))
+    append, rewrite = Footprint(kind=Kind.APPEND), Footprint(kind=Kind.REWRITE, fragments=frozenset({1}))
+    some = compared(ours, [(number, append) for number in range(5, 8)], lists_all=False)
+    assert (some.through, some.checked, some.conflicts, some.deciding) == (7, (), (), None)
+    both = compared(ours, [(8, rewrite), (9, Unreadable.UNKNOWN_OPERATION), (10, append)], some, lists_all=False)
+    assert (both.through, both.checked) == (10, ())
+    assert [one.version for one in both.conflicts] == [8, 9]
+    assert both.deciding == check(ours, 9, Unreadable.UNKNOWN_OPERATION)

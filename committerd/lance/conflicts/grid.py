@@ -188,29 +188,53 @@ class Comparison:
     through: int = 0
     """The last of these versions; 0 = there was none."""
     checked: tuple[Checked, ...] = ()
+    """The results, if they are listed."""
     conflicts: tuple[Checked, ...] = ()
-    """The results in `checked` whose verdict is not compatible."""
+    """The results whose verdict is not compatible."""
     deciding: Checked | None = None
-    """The result that decides (`worst`)."""
+    """The result that decides (`worst`); None if all are compatible and not listed."""
 
 
 NOTHING_FOUND = Comparison()
 
 
 def compared(
-    ours: Footprint, committed: Iterable[tuple[int, Footprint | Unreadable]], before: Comparison = NOTHING_FOUND
+    ours: Footprint,
+    committed: Iterable[tuple[int, Footprint | Unreadable]],
+    before: Comparison = NOTHING_FOUND,
+    *,
+    lists_all: bool = True,
 ) -> Comparison:
-    """Compare ours with the versions that follow those of `before`, an earlier comparison of the same footprint."""
-    checked = tuple([check(ours, version, theirs) for version, theirs in committed])
-    if not checked:
+    """Compare ours with the versions that follow those of `before`, an earlier comparison of the same footprint.
+
+    `lists_all`: list each result in `checked`. Without it the time and memory that a version takes with which ours has
+    no conflict are next to nothing.
+    """
+    checked, conflicts, through = list[Checked](), list[Checked](), before.through
+    for version, theirs in committed:
+        through = version
+        if not lists_all and _passes(ours, theirs):
+            continue
+        one = check(ours, version, theirs)
+        checked.append(one)
+        if one.verdict is not Verdict.COMPATIBLE:
+            conflicts.append(one)
+    if through == before.through:
         return before
-    conflicts = tuple([one for one in checked if one.verdict is not Verdict.COMPATIBLE])
     return Comparison(
-        through=checked[-1].version,
-        checked=before.checked + checked,
-        conflicts=before.conflicts + conflicts,
-        deciding=worst(([before.deciding] if before.deciding else []) + list(checked)),
+        through=through,
+        checked=(*before.checked, *checked) if lists_all else (),
+        conflicts=(*before.conflicts, *conflicts) if conflicts else before.conflicts,
+        deciding=worst(([before.deciding] if before.deciding else []) + checked),
     )
+
+
+def _passes(ours: Footprint, theirs: Footprint | Unreadable) -> bool:
+    """Whether ours has no conflict with a committed version."""
+    if isinstance(theirs, Unreadable):
+        return False
+    cell = rule(ours.kind, theirs.kind)
+    return cell is compatible or cell(ours, theirs) is Verdict.COMPATIBLE
 
 
 def reason(name: str) -> str:
