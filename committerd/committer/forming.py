@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from typing import Literal
 
 import anyio
@@ -48,7 +49,7 @@ from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
 from committerd.queue.precedence import Precedence
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
-from committerd.queue.turns import goes_ahead
+from committerd.queue.turns import AHEAD_MAX, goes_ahead
 from committerd.table.judge import can_not_follow, goes_later, places_of
 from committerd.table.prepare import (
     Allowed,
@@ -201,7 +202,9 @@ class Former:
         # A snapshot: while we read, more records may arrive, or the assignment may end.
         records = min(limits.records, _AT_ONCE) if limits.coalesce is Coalesce.NONE else limits.records
         waiting = intake.first(records + 1, behind=head.position)
-        retries = [one for one in intake.waiting_retries() if not head.position.passes(one.offset)]
+        retries = intake.waiting_retries()
+        if held_for is not None:
+            retries.sort(key=lambda pending: pending.retry_of not in held_for)  # a stable sort: the others by offset
         begun = [p for p in waiting if round_end is not None and p.offset <= round_end]
         ordered = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
         if begun:
@@ -366,7 +369,8 @@ class Former:
         `_are_files_checked`.
         """
         limits = self.options.limits
-        round_ = Round(ahead=len(head.position.settled) + sum(p.retry_of is not None for p in ordered))
+        first = sum(1 for _ in takewhile(lambda pending: pending.retry_of is not None, ordered))
+        round_ = Round(ahead=len(head.position.settled) + first)
         parts: dict[Part | None, list[Pending]] = {}
         for number, pending in enumerate(ordered, start=1):
             if number % _AT_ONCE == 0:
@@ -739,9 +743,13 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
 async def _in_turn(
     head: Head, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
 ) -> Sequence[Pending]:
-    """Return the waiting records in the order in which they are judged: re-executions first, then by offset."""
+    """Return the waiting records in the order in which they are judged: re-executions first, then by offset.
+
+    Looks up no more re-executions than may go first: whoever stages many that name no refused record delays nobody.
+    """
     first: list[Pending] = []
-    for pending in retries:
+    unsettled = (pending for pending in retries if not head.position.passes(pending.offset))
+    for pending in islice(unsettled, AHEAD_MAX):
         if pending.retry_of is None:
             continue
         refusal = (await head.earlier(pending.retry_of, head.version)).refusal

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
 
-import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.committer.forming import Former, FormingOptions
-from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
+from committerd.committer.forming import FormingOptions
 from committerd.table.prepare import Prepared
 from committerd_common.messages import Transaction
 from committerd_common.own_properties import IN_ORDER, ROWS
 from tests.committer.test_file_checks import Bench, record
 from tests.lance.operations import delete
 from tests.lance.samples import fragment, manifest, transaction
-from tests.table.scene import Scene, append, read_at
+from tests.table.scene import Scene, read_at
 
 
 def moved(id: int, new: int) -> Transaction:
@@ -65,29 +62,3 @@ async def test_once_however_often_it_was_formed(tmp_path: Path) -> None:
         ("committerd_rebases_total", "delete"): 1,
         ("committerd_followed_rows_total", "delete"): 10,
     }
-
-
-async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = Scene(tmp_path / "t")
-    scene.write_version(manifest(*map(fragment, range(4)), version=1))
-    table = scene.table()
-    for number in range(20):
-        assert isinstance(await scene.commit(append(1, fragment(0, name=f"n{number}")), table=table), Prepared)
-    assert isinstance(await scene.commit(moved(0, 90), table=table), Prepared)
-    bench = Bench(scene, FormingOptions(verify_files="never"), "alone")
-    gathered = Former._gather
-    seen = list[Comparison]()
-
-    async def noted(self: Former, *arguments: Any, **options: Any) -> Any:
-        forming = await gathered(self, *arguments, **options)
-        seen.extend(one.found for one in forming.judged)
-        return forming
-
-    bench.arrive(*(record(offset, staged) for offset, staged in enumerate([removal(0), removal(1), removal(2)])))
-    monkeypatch.setattr(Former, "_gather", noted)
-    formed = await bench.former.form(await bench.head(), bench.intake)
-    assert formed is not None
-    assert len(formed.group.members) == 3
-    assert seen == [NOTHING_FOUND] * 3
