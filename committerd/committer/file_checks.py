@@ -4,8 +4,8 @@ A version may refer only to files that exist, and checking one takes a round tri
 soon as records arrive, for many records at once, and while the previous version is put. It keeps the result with the
 record and decides nothing: an error or a missing file shows again when the record is judged.
 
-A version with Deletes or Updates may need the deletion files that their fragments have already. These are read too, if
-their content is not known.
+To judge Deletes and Updates, their deletion files are needed, even if the files of records are not verified, and those
+that their fragments have already. These are read too, if their content is not known.
 """
 
 from __future__ import annotations
@@ -99,10 +99,15 @@ class FileChecker:
                 pending.file_check.set()
 
     async def _look_at(self, batch: Sequence[Pending]) -> None:
-        now_ms = int(self._wall_clock().timestamp() * 1000)
-        wanted = [one for one in batch if self._options.verifies(age_ms=now_ms - one.record.timestamp_ms)]
-        await check_files(wanted, self._table, decoder=self._decoder, limits=self._options.file_limits, work=self._work)
-        await self._read_deletions(wanted)
+        await check_files(
+            batch,
+            self._table,
+            decoder=self._decoder,
+            options=self._options,
+            now_ms=int(self._wall_clock().timestamp() * 1000),
+            work=self._work,
+        )
+        await self._read_deletions(batch)
 
     async def _read_deletions(self, records: Sequence[Pending]) -> None:
         """Read the deletion files that the latest version has for the fragments of which these records delete rows."""

@@ -87,11 +87,11 @@ STALE_MS = 5 * 24 * 3600 * 1000
 """Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 
 
-FileCheckTiming = Literal["early", "together", "alone"]
+FileCheckTiming = Literal["early", "together"]
 """When the files of records are checked.
 
 early: while the records wait (`FileChecker`), for a store with a round trip. together: all files of a version in one go
-when it is formed, for a local store. alone: the files of each record when it is judged.
+when it is formed, for a local store.
 """
 
 
@@ -183,8 +183,8 @@ class Former:
     containment: Containment
     precedence: Precedence
     caution: _Caution = field(default_factory=_Caution)
-    file_check_timing: FileCheckTiming = "alone"
-    """When the files of records are checked, if they are."""
+    file_check_timing: FileCheckTiming = "together"
+    """When the files of records are checked."""
 
     async def form(
         self, head: Head, intake: Intake, *, held_for: Container[str] | None = None, round_end: int | None = None
@@ -401,19 +401,17 @@ class Former:
 
         Refuses nothing: an error shows again when its record is judged.
         """
-        now_ms = self._now_ms()
-        wanted = [
-            one
-            for one in decoded_together(ordered)
-            if one.checked_files is None
-            and not one.is_claim
-            and self.options.verifies(age_ms=now_ms - one.record.timestamp_ms)
-        ]
+        wanted = [one for one in decoded_together(ordered) if one.checked_files is None and not one.is_claim]
         if not wanted:
             return
         try:
             await check_files(
-                wanted, head.table, decoder=self.decoder, limits=self.options.file_limits, work=self.world.work
+                wanted,
+                head.table,
+                decoder=self.decoder,
+                options=self.options,
+                now_ms=self._now_ms(),
+                work=self.world.work,
             )
         except Exception as error:  # noqa: BLE001  # judging the record raises it again
             _log.debug("files.not_checked", extra={"error": repr(error)})
@@ -764,11 +762,11 @@ async def _in_turn(
 
 
 async def check_files(
-    records: Sequence[Pending], table: Table, *, decoder: Decoder, limits: FileLimits, work: Work
+    records: Sequence[Pending], table: Table, *, decoder: Decoder, options: FormingOptions, now_ms: int, work: Work
 ) -> None:
     """Check the files of records, all at once, and keep the result with each record.
 
-    Raises as `check_files_of_several`.
+    Of records whose files are not verified, only what judging them needs is read. Raises as `check_files_of_several`.
     """
     requests: list[tuple[Pending, Request]] = []
     for number, pending in enumerate(records, start=1):
@@ -777,9 +775,13 @@ async def check_files(
         request = await decoder.decode(pending, table)
         if isinstance(request, Request):
             requests.append((pending, request))
-    transactions = [request.transaction for _, request in requests]
     found = await check_files_of_several(
-        table.store, transactions, limits, deletion_vectors=table.deletion_vectors, work=work
+        table.store,
+        [request.transaction for _, request in requests],
+        options.file_limits,
+        verifies=[options.verifies(age_ms=now_ms - pending.record.timestamp_ms) for pending, _ in requests],
+        deletion_vectors=table.deletion_vectors,
+        work=work,
     )
     for (pending, _), checked_files in zip(requests, found, strict=True):
         pending.checked_files = checked_files

@@ -146,9 +146,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
     )
 
 
-def _file_check_timing(options: FormingOptions, store: ObjectStore) -> FileCheckTiming:
-    if options.verify_files == "never":
-        return "alone"
+def _file_check_timing(store: ObjectStore) -> FileCheckTiming:
     return "together" if isinstance(store, TakesSeveral) else "early"
 
 
@@ -219,14 +217,14 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             telemetry=around.telemetry,
             containment=containment,
             precedence=Precedence(settings.commit.hold_seconds_max),
-            file_check_timing=_file_check_timing(options, around.store),
+            file_check_timing=_file_check_timing(around.store),
         ),
         file_checker=FileChecker(
             intake,
             decoder,
             Table(around.store, deletion_vectors=deletion_vectors),
             options=options,
-            file_check_timing=_file_check_timing(options, around.store),
+            file_check_timing=_file_check_timing(around.store),
             wall_clock=around.wall_clock,
             work=around.work,
         ),

@@ -214,20 +214,24 @@ async def check_files_of_several(
     transactions: Sequence[Transaction],
     limits: FileLimits,
     *,
+    verifies: Sequence[bool] | None = None,
     deletion_vectors: DeletionVectors | None = None,
     work: Work = at_once,
 ) -> list[CheckedFiles]:
     """Check ahead of judging which files of these transactions exist in the table's own folder.
 
     Refuses nothing: a missing or unreadable file is just not noted. Returns one result per transaction, in their order.
-    `deletion_vectors`: keeps what deletion files hold. Raises `StoreUnavailable`, and `InvalidRequest`
-    (`budget_exceeded`) if listing the files of a transaction exceeds the limits of `work`.
+    `verifies`: for each transaction whether its files are verified (None = all are). If they are not, only the facts
+    are read that judging it needs. `deletion_vectors`: keeps what deletion files hold.
+
+    Raises `StoreUnavailable`, and `InvalidRequest` (`budget_exceeded`) if listing the files of a transaction exceeds
+    the limits of `work`.
     """
     places = Places(store=store, deletion_vectors=deletion_vectors or DeletionVectors())
     listed: list[_Listed] = []
-    for transaction in transactions:
+    for transaction, verified in zip(transactions, verifies or [True] * len(transactions), strict=True):
         size = transaction.ByteSize()
-        call = partial(_listed, transaction, limits)
+        call = partial(_listed if verified else _needed, transaction, limits)
         listed.append(await work(call, size=size) if size > LIGHT_BYTES_MAX else call())
     found = [CheckedFiles(at=anyio.current_time()) for _ in transactions]
 
@@ -261,6 +265,21 @@ def _listed(transaction: Transaction, limits: FileLimits) -> _Listed:
     return _Listed(
         [one.key for one in named if one.base_id is None] if len(named) <= limits.files else [],
         [one for one in staged_deletions(files, None) if not one.deletion_file.HasField("base_id")],
+    )
+
+
+def _needed(transaction: Transaction, limits: FileLimits) -> _Listed:
+    """As `_listed`, but only the files whose size or rows it takes to judge the transaction."""
+    files = new_files(transaction)
+    sizeless = [one for one in files.data_files if not one.file_size_bytes and not one.HasField("base_id")]
+    deletes = transaction.WhichOneof("operation") in ("delete", "update")
+    return _Listed(
+        [data_key(one.path) for one in sizeless] if len(sizeless) <= limits.files else [],
+        [
+            one
+            for one in staged_deletions(files, None)
+            if (deletes or _is_uncounted(one)) and not one.deletion_file.HasField("base_id")
+        ],
     )
 
 
@@ -761,7 +780,7 @@ async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | Non
 
 async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
     """Return the sizes in bytes of those objects that exist and are readable."""
-    if isinstance(store, TakesSeveral):
+    if keys and isinstance(store, TakesSeveral):
         found_sizes = zip(keys, await store.head_several(keys), strict=True)
         return {key: size for key, size in found_sizes if isinstance(size, int)}
     sizes: dict[str, int] = {}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
 
 import anyio
 import pytest
@@ -28,13 +28,15 @@ from committerd.queue.port import Queue, Record
 from committerd.queue.position import Position
 from committerd.queue.precedence import Precedence
 from committerd.stores.local import LocalStore
+from committerd.table.deletion_vectors import DeletionVectors
 from committerd.table.staged_files import CheckedFiles
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Transaction
 from committerd_common.request import Request
-from tests.lance.samples import fragment
-from tests.table.scene import Scene, append, world
+from tests.lance.operations import delete
+from tests.lance.samples import fragment, manifest
+from tests.table.scene import Scene, append, read_at, world
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
@@ -87,10 +89,11 @@ class Bench:
         self.intake = Intake(cast(Queue, None))
         self.registry = CollectorRegistry()
         decoder, telemetry = Decoder(), Telemetry(self.registry)
+        self.deletion_vectors = DeletionVectors()
         self.file_checker = FileChecker(
             self.intake,
             decoder,
-            Table(self.store),
+            Table(self.store, deletion_vectors=self.deletion_vectors),
             options=self.options,
             file_check_timing=file_check_timing,
             wall_clock=lambda: NOW,
@@ -116,7 +119,8 @@ class Bench:
         self.arrive(*records)
 
     async def head(self) -> Head:
-        loaded = await load(Table(self.store), Loading(monotonic=anyio.current_time))
+        table = Table(self.store, deletion_vectors=self.deletion_vectors)
+        loaded = await load(table, Loading(monotonic=anyio.current_time))
         return loaded.head(Position(cluster_id="c", topic="t", topic_id="i", next_offset=0))
 
     async def formed(self) -> tuple[list[int], list[str]]:
@@ -289,16 +293,73 @@ async def test_only_stale_records_are_looked_at_where_the_operator_says_so(scene
     old = int((NOW - timedelta(milliseconds=STALE_MS + 1)).timestamp() * 1000)
     bench.arrive(record(0, staged("a"), timestamp_ms=old), record(1, staged("b")))
     async with bench.looking():
-        assert [await bench.looked_at(pending) is not None for pending in bench.intake.pending] == [True, False]
+        for pending in bench.intake.pending:
+            await bench.looked_at(pending)
     assert bench.store.asked == ["data/a.lance"]
 
 
 async def test_none_are_looked_at_where_the_operator_says_never(scene: Scene) -> None:
-    bench = Bench(scene, FormingOptions(verify_files="never"), "alone")
-    bench.arrive_staged("nothing")
-    await bench.file_checker.run()
-    assert await bench.formed() == ([0], [])
+    bench = Bench(scene, FormingOptions(verify_files="never"))
+    async with bench.looking():
+        bench.arrive_staged("nothing")
+        await bench.looked_at(bench.intake.pending[0])
+        assert await bench.formed() == ([0], [])
     assert bench.store.asked == []
+
+
+class TestDeletionFiles:
+    """They are needed to judge a Delete or an Update, whether or not files are verified."""
+
+    @pytest.fixture
+    def read(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+        """The keys of the deletion files that were read, by call of the store."""
+        calls: list[list[str]] = []
+        several, one = LocalStore.get_several, LocalStore.get_range
+
+        async def get_several(store: LocalStore, keys: Sequence[str], *, most: int) -> Any:
+            calls.append([key for key in keys if key.startswith("_deletions/")])
+            return await several(store, keys, most=most)
+
+        async def get_range(store: LocalStore, key: str, start: int, end: int) -> bytes | None:
+            if key.startswith("_deletions/"):
+                calls.append([key])
+            return await one(store, key, start, end)
+
+        monkeypatch.setattr(LocalStore, "get_several", get_several)
+        monkeypatch.setattr(LocalStore, "get_range", get_range)
+        return calls
+
+    def deletes(self, scene: Scene) -> list[Record]:
+        scene.write_version(manifest(*map(fragment, range(3)), version=1))
+        changed = [fragment(number, deleted=1) for number in range(3)]
+        scene.write_files(*changed)
+        made = [read_at(delete(one), 1) for one in changed]
+        for one in made:
+            one.uuid = str(uuid.uuid4())
+        return [record(offset, one) for offset, one in enumerate(made)]
+
+    @pytest.mark.parametrize("verify_files", ["always", "stale", "never"])
+    async def test_are_read_while_their_records_wait(
+        self, scene: Scene, read: list[list[str]], verify_files: Literal["always", "stale", "never"]
+    ) -> None:
+        bench = Bench(scene, FormingOptions(verify_files=verify_files))
+        bench.arrive(*self.deletes(scene))
+        async with bench.looking():
+            for pending in bench.intake.pending:
+                await bench.looked_at(pending)
+            assert len([key for call in read for key in call]) == 3
+            read.clear()
+            assert await bench.formed() == ([0, 1, 2], [])
+        assert read == []
+
+    @pytest.mark.parametrize("verify_files", ["always", "stale", "never"])
+    async def test_of_a_version_are_read_in_one_go_where_the_store_answers_at_once(
+        self, scene: Scene, read: list[list[str]], verify_files: Literal["always", "stale", "never"]
+    ) -> None:
+        bench = Bench(scene, FormingOptions(verify_files=verify_files), "together")
+        bench.arrive(*self.deletes(scene))
+        assert await bench.formed() == ([0, 1, 2], [])
+        assert [len(call) for call in read] == [3]
 
 
 @pytest.mark.parametrize(("times", "offsets"), [(0, [0]), (1, [0]), (2, [0, 1]), (3, [0, 1, 2])])
@@ -316,7 +377,7 @@ async def test_no_more_is_decoded_ahead_than_fits(
 
 async def test_a_version_settles_no_more_than_may_be_decoded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused records count too."""
-    bench = Bench(scene, file_check_timing="alone")
+    bench = Bench(scene, file_check_timing="together")
     bench.arrive_staged("nothing", "nothing", "nothing")
     first, *_ = bench.intake.pending
     monkeypatch.setattr(forming, "DECODED_BYTES_MAX", 2 * first.decoded_bytes_max)

@@ -29,7 +29,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def bench(scene: Scene) -> Bench:
-    return Bench(scene, FormingOptions(verify_files="never"), "alone")
+    return Bench(scene, FormingOptions(verify_files="never"), "together")
 
 
 async def test_a_group_keeps_no_version_that_its_members_were_compared_with(

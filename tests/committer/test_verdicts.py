@@ -47,7 +47,7 @@ async def test_once_however_often_it_was_formed(tmp_path: Path) -> None:
     gone = removal(1)
     assert isinstance(await scene.commit(gone), Prepared)
     assert isinstance(await scene.commit(moved(0, 9)), Prepared)
-    bench = Bench(scene, FormingOptions(verify_files="never"), "alone")
+    bench = Bench(scene, FormingOptions(verify_files="never"), "together")
     bench.arrive(*(record(offset, staged) for offset, staged in enumerate([removal(0), removal(1), moved(2, 10)])))
     # Versions that are formed ahead may be dropped. The Rewrite is left for the next version.
     *_, formed = [await bench.former.form(await bench.head(), bench.intake) for _ in range(3)]
