@@ -24,7 +24,7 @@ def versions() -> Iterator[Pylances]:
 async def test_random_histories_are_what_serial_execution_makes(tmp_path: Path, versions: Pylances) -> None:
     committed: Counter[str] = Counter()
     followed = together = 0
-    for seed in range(100):
+    for seed in range(50):
         folder = tmp_path / str(seed)
         folder.mkdir()
         try:
@@ -35,6 +35,6 @@ async def test_random_histories_are_what_serial_execution_makes(tmp_path: Path, 
         followed += told.followed
         together += told.together
     names = ("append", "compact", "delete", "index", "rename", "update", "upsert")
-    assert min(committed[name] for name in names) > 20
-    assert followed > 200
+    assert min(committed[name] for name in names) > 10
+    assert followed > 100
     assert together > 0
