@@ -289,12 +289,22 @@ class TestKeys:
         assert not KeyUnion(key_filter(first)).takes(key_filter(other))
 
     def test_are_limited_but_for_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        few, more = key_filter(exact(2)), key_filter(exact(2, 3, 4))
         monkeypatch.setattr(key_filters, "KEYS_MAX", 2)
         union = KeyUnion(key_filter(exact()))
-        assert union.takes(key_filter(exact(1, 2, 3)))
+        assert union.takes(more)
         union.add(key_filter(exact(1)))
-        assert union.takes(key_filter(exact(2)))
-        assert not union.takes(key_filter(exact(2, 3)))
+        assert union.takes(few)
+        assert not union.takes(more)
+
+    def test_of_very_many_count_as_any(self) -> None:
+        many = key_filter(exact(*range(key_filters.KEYS_MAX + 1)))
+        assert many.exact is None
+        assert len(many.bloom) < 100_000
+        for other in (exact(-1 % 2**64), bloom(1), bloom(7, size=32768), exact(*range(200_000, 400_000))):
+            assert many.may_share_a_key(key_filter(other))
+            assert key_filter(other).may_share_a_key(many)
+        assert key_filter(exact(*range(key_filters.KEYS_MAX))).exact is not None
 
 
 class TestTakes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pyroaring import BitMap
@@ -175,6 +175,22 @@ def test_keys_of_the_queue_are_reserved(staged: Transaction) -> None:
 )
 def test_producers_may_say_what_the_queue_can_not_see(staged: Transaction) -> None:
     assert refusal(staged) == ""
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        lambda update: update.fields_modified,
+        lambda update: update.fields_for_preserving_frag_bitmap,
+        lambda update: update.inserted_rows.field_ids,
+    ],
+)
+def test_an_update_lists_no_more_fields_than_a_table_may_have(field: Callable[[Transaction.Update], Any]) -> None:
+    staged = transaction(update=Transaction.Update())
+    field(staged.update).extend(range(100_000))
+    assert refusal(staged) == ""
+    field(staged.update).append(1)
+    assert refusal(staged) == "number_out_of_bounds"
 
 
 def test_other_keys_are_free() -> None:

@@ -21,7 +21,11 @@ PROBABILITY_DEFAULT = 0.00057
 _SAME_PROBABILITY = 2.220446049250313e-16
 
 KEYS_MAX = 100_000
-"""Maximum number of hashes in the exact filter of several transactions: about 1 MB in the version that they make."""
+"""Maximum number of hashes in an exact filter, also in that of several transactions: about 1 MB in a version, 10 MB in
+memory. A filter of more counts as one that may have any key.
+"""
+_ANY_KEY = b"\xff" * 32768
+"""A Bloom filter of the size of pylance's that has any key. Lance: inserted_rows.rs."""
 
 _FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 
@@ -176,8 +180,13 @@ def may_bring_a_key(
 
 
 def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:
-    """Decode a filter, with Lance's defaults for unset numbers. A message without data is an empty exact set."""
+    """Decode a filter, with Lance's defaults for unset numbers. A message without data is an empty exact set.
+
+    pylance makes no exact filters. One of more than `KEYS_MAX` keys is rare, and must not take the memory of its keys.
+    """
     field_ids = tuple(message.field_ids)
+    if len(message.exact.key_hashes) > KEYS_MAX:
+        return KeyFilter(field_ids=field_ids, bloom=_ANY_KEY)
     if message.WhichOneof("data") != "bloom":
         return KeyFilter(field_ids=field_ids, exact=frozenset(message.exact.key_hashes))
     bloom = message.bloom

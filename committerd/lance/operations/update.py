@@ -51,6 +51,9 @@ from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 
+_FIELDS_MAX = 100_000
+"""Maximum length of a list of fields. In memory, a list of the largest record would take hundreds of megabytes."""
+
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
     update = transaction.update
@@ -74,6 +77,15 @@ def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
     with blamed(f"property {CHANGES}", code="reserved_key", staged=True):
         changed_fields(transaction)
     require_regions(update.merged_generations)
+    for name, fields in (
+        ("fields_modified", update.fields_modified),
+        ("fields_for_preserving_frag_bitmap", update.fields_for_preserving_frag_bitmap),
+        ("inserted_rows.field_ids", update.inserted_rows.field_ids),
+    ):
+        if len(fields) > _FIELDS_MAX:
+            raise InvalidRequest(
+                f"{name} lists {len(fields)} fields; at most {_FIELDS_MAX} are allowed", code="number_out_of_bounds"
+            )
     probability = update.inserted_rows.bloom.probability
     if not 0 <= probability <= 1:
         raise InvalidRequest(

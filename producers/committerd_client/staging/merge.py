@@ -83,7 +83,7 @@ def merge_insert(
     so is a merge after an Append. But a merge that has no clause for rows that are not in the source passes an Append
     that names its keys (`append(keys=...)`), if these differ from its own, and an `update` or a merge that inserts
     nothing, if it changes other rows and no key column. A merge with more than `keys_max` keys conflicts with every
-    other merge that may insert.
+    other merge that may insert, and so does one with more than `KEYS_MAX`, which the committer takes for any key.
 
     `again`: the argument of a `reexecute` callback. If rows were appended since the same merge was executed, its
     results for the rest of the table are still valid: the helper reads only the new rows, and stages the files that are
