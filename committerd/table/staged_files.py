@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,7 +45,7 @@ _NAMED_MAX = 10
 _HEADS_AT_ONCE = 256
 """HEAD requests at the same time. A store with fewer connections queues them."""
 _BODIES_AT_ONCE = 256
-"""Maximum number of deletion files, and of transactions with some, that are read in one go."""
+"""Maximum number of deletion files that are read in one go."""
 _SMALL_BODY_BYTES = 64 * 1024
 """Deletion files below this size are read in one go: 16 MiB at most."""
 _MANIFESTS_TRIED = 4
@@ -243,8 +243,7 @@ async def check_files_of_several(
     deleting = [(one.deleting, checked) for one, checked in zip(listed, found, strict=True) if one.deleting]
 
     async def read() -> None:
-        for start in range(0, len(deleting), _BODIES_AT_ONCE):
-            await _check_deletions_of_several(places, deleting[start : start + _BODIES_AT_ONCE], limits)
+        await _check_deletions_of_several(places, deleting, limits)
 
     await for_each([look, read] if deleting else [look], lambda call: call())
     return found
@@ -290,17 +289,49 @@ async def _check_deletions_of_several(
 
     `deleting`: for each transaction its fragments with deletion files in the table's folder, and where to note them.
     """
-    keys = [deletion_key(one.id, one.deletion_file, staged=True) for some, _ in deleting for one in some]
-    small = await _small_bodies(places.store, keys[:_BODIES_AT_ONCE])
+    allowances = [Allowance(limits) for _ in deleting]
+    fragments = [(number, one) for number, (several, _) in enumerate(deleting) for one in several]
+    for some in _batches(fragments):
+        small = await _small_bodies(places.store, [_deletion_key(one) for _, one in some])
+        of_each: dict[int, list[DataFragment]] = {}
+        for number, one in some:
+            of_each.setdefault(number, []).append(one)
 
-    async def check(one: tuple[Sequence[DataFragment], CheckedFiles]) -> None:
-        fragments, checked_files = one
-        allowance = Allowance(limits)
-        for fragment in fragments:
-            with suppress(InvalidRequest):
-                await _check_deletions(places, fragment, checked_files, allowance, small=small)
+        async def check(
+            number: int,
+            of_each: Mapping[int, Sequence[DataFragment]] = of_each,
+            small: Mapping[str, bytes] = small,
+        ) -> None:
+            for one in of_each[number]:
+                with suppress(InvalidRequest):
+                    await _check_deletions(places, one, deleting[number][1], allowances[number], small=small)
 
-    await for_each(deleting, check)
+        await for_each(of_each, check)
+
+
+async def _check_deletions_of_one(
+    places: Places, fragments: Sequence[DataFragment], checked_files: CheckedFiles, limits: FileLimits
+) -> None:
+    """As `_check_deletions`, for the fragments of one transaction."""
+    allowance = Allowance(limits)
+    in_bases = [one for one in fragments if one.deletion_file.HasField("base_id")]
+    unknown = [
+        one for one in fragments if not one.deletion_file.HasField("base_id") and not _is_checked(one, checked_files)
+    ]
+    for some in _batches(unknown):
+        small = await _small_bodies(places.store, [_deletion_key(one) for one in some])
+        for one in some:
+            await _check_deletions(places, one, checked_files, allowance, small=small)
+    await for_each(in_bases, lambda one: _read_in_base(places, one, allowance))
+
+
+def _batches(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(items), _BODIES_AT_ONCE):
+        yield items[start : start + _BODIES_AT_ONCE]
+
+
+def _deletion_key(fragment: DataFragment) -> str:
+    return deletion_key(fragment.id, fragment.deletion_file, staged=True)
 
 
 async def require_files(
@@ -350,12 +381,7 @@ async def require_files(
 
     doubtful, deletions = await do(to_read)
     await _require_rows(places.store, doubtful)
-    allowance = Allowance(limits)
-    for fragment in deletions:
-        if fragment.deletion_file.HasField("base_id"):
-            await _read_in_base(places, fragment, allowance)
-        else:
-            await _check_deletions(places, fragment, checked_files, allowance)
+    await _check_deletions_of_one(places, deletions, checked_files, limits)
 
 
 def _require_few(named: Sequence[Named], limits: FileLimits) -> None:
@@ -487,17 +513,25 @@ async def _check_deletions(
 
     `small`: the bodies of deletion files in the table's folder that were just read, by key.
     """
-    key = deletion_key(fragment.id, fragment.deletion_file, staged=True)
-    described = DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
-    known = checked_files.deletions.get(key)
-    if known is not None and known[0] == described:
+    if _is_checked(fragment, checked_files):
         return
+    key = _deletion_key(fragment)
     body = small.get(key)
     if body is not None:
         rows = _decoded(places, fragment, body, store=places.store, key=key, staged=True, allowance=allowance)
     else:
         rows = await read_deletions(places, fragment, staged=True, allowance=allowance, again=True)
-    checked_files.deletions[key] = described, len(rows)
+    checked_files.deletions[key] = _described(fragment), len(rows)
+
+
+def _is_checked(fragment: DataFragment, checked_files: CheckedFiles) -> bool:
+    """Whether its deletion file was read for the same description of the fragment."""
+    known = checked_files.deletions.get(_deletion_key(fragment))
+    return known is not None and known[0] == _described(fragment)
+
+
+def _described(fragment: DataFragment) -> DataFragment:
+    return DataFragment(physical_rows=fragment.physical_rows, deletion_file=fragment.deletion_file)
 
 
 async def _read_in_base(places: Places, fragment: DataFragment, allowance: Allowance) -> None:

@@ -352,6 +352,32 @@ class TestDeletionFiles:
             assert await bench.formed() == ([0, 1, 2], [])
         assert read == []
 
+    def large_delete(self, scene: Scene) -> Record:
+        """It deletes a row of each of 600 fragments."""
+        scene.write_version(manifest(*map(fragment, range(600)), version=1))
+        changed = [fragment(number, deleted=1) for number in range(600)]
+        scene.write_files(*changed)
+        return record(0, read_at(delete(*changed), 1))
+
+    async def test_of_one_record_are_read_many_at_once(self, scene: Scene, read: list[list[str]]) -> None:
+        bench = Bench(scene)
+        bench.arrive(self.large_delete(scene))
+        async with bench.looking():
+            await bench.looked_at(bench.intake.pending[0])
+        assert [len(call) for call in read] == [256, 256, 88]
+
+    async def test_of_a_record_that_was_not_looked_at_are_read_many_at_once(
+        self, scene: Scene, read: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def nothing(*arguments: object, **options: object) -> None:
+            raise StoreUnavailable("503")
+
+        monkeypatch.setattr(forming, "check_files", nothing)
+        bench = Bench(scene, file_check_timing="together")
+        bench.arrive(self.large_delete(scene))
+        assert await bench.formed() == ([0], [])
+        assert [len(call) for call in read] == [256, 256, 88]
+
     @pytest.mark.parametrize("verify_files", ["always", "stale", "never"])
     async def test_of_a_version_are_read_in_one_go_where_the_store_answers_at_once(
         self, scene: Scene, read: list[list[str]], verify_files: Literal["always", "stale", "never"]
