@@ -79,7 +79,7 @@ from committerd.table.staged_files import (
     with_schema_metadata,
 )
 from committerd.table.versions import Gap, Table
-from committerd.table.work import Work, at_once, following_size, heavy_size
+from committerd.table.work import Work, at_once, following_size, heavy_size_to_judge
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import BasePath, Manifest, Transaction
 from committerd_common.paths import VERSIONS
@@ -173,7 +173,7 @@ async def judge(
     """
     found = NOTHING_FOUND
     try:
-        size = heavy_size(transaction, latest)
+        size = heavy_size_to_judge(transaction, latest)
         valid = partial(_valid, transaction, latest, options.allowed, room=history.table.key_room)
         transaction, files, operation = await world.work(valid, size=size) if size else valid()
         refused = _existence(operation, latest, options)

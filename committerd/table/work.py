@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, assert_never
 
 from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.fragment_list import CHUNK_BYTES_MAX
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import Cost
-from committerd.lance.transactions.transaction import known_operation
+from committerd.lance.transactions.transaction import known_operation, named_fragments
 from committerd_common.messages import Manifest, Transaction
 
 T = TypeVar("T")
@@ -66,13 +67,29 @@ class Do(Protocol):
 
 
 def heavy_size(transaction: Transaction, latest: ManifestFile | None) -> int:
-    """The size in bytes of a transaction whose work may take long on this version; 0 when its work is light."""
+    """The size in bytes of a transaction if building its version on `latest` may take long; 0 if it does not."""
+    there = 0 if latest is None else sum(map(len, latest.fragments.bodies()))
+    return _size_if_heavy(transaction, there)
+
+
+def heavy_size_to_judge(transaction: Transaction, latest: ManifestFile | None) -> int:
+    """As `heavy_size`, for judging it. That decodes only the chunks of the fragments that it names."""
+    operation = known_operation(transaction)
+    there = 0
+    if latest is not None and operation is not None and operation.cost is Cost.TABLE:
+        named = len(named_fragments(transaction)) * CHUNK_BYTES_MAX
+        there = min(named, sum(map(len, latest.fragments.bodies())))
+    return _size_if_heavy(transaction, there)
+
+
+def _size_if_heavy(transaction: Transaction, there: int) -> int:
+    """`there`: the bytes of encoded fragments that an operation which reads them decodes."""
     operation = known_operation(transaction)
     size = transaction.ByteSize()
-    return 0 if _is_light(transaction, size, Cost.MESSAGE if operation is None else operation.cost, latest) else size
+    return 0 if _is_light(transaction, size, Cost.MESSAGE if operation is None else operation.cost, there) else size
 
 
-def _is_light(transaction: Transaction, size: int, cost: Cost, latest: ManifestFile | None) -> bool:
+def _is_light(transaction: Transaction, size: int, cost: Cost, there: int) -> bool:
     """Whether the work on a transaction of `size` bytes takes a few milliseconds."""
     match cost:
         case Cost.FRAGMENTS:
@@ -81,7 +98,6 @@ def _is_light(transaction: Transaction, size: int, cost: Cost, latest: ManifestF
         case Cost.MESSAGE:
             return size <= LIGHT_BYTES_MAX
         case Cost.TABLE:
-            there = 0 if latest is None else sum(map(len, latest.fragments.bodies()))
             return size <= LIGHT_BYTES_MAX and there <= LIGHT_MANIFEST_BYTES_MAX
         case Cost.UNBOUNDED:
             return False

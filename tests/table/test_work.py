@@ -6,7 +6,7 @@ import pytest
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.transactions.transaction import footprint
-from committerd.table.work import LIGHT_FRAGMENTS_MAX, at_once, following_size, heavy_size
+from committerd.table.work import LIGHT_FRAGMENTS_MAX, at_once, following_size, heavy_size, heavy_size_to_judge
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from tests.lance.operations import create_index, delete, update
 from tests.lance.samples import fragment, index, manifest, table, transaction, with_row_ids
@@ -53,6 +53,16 @@ def test_a_change_of_a_table_of_many_fragments_is_heavy() -> None:
     large = table(manifest(*(fragment(number) for number in range(30_000))))
     assert heavy_size(delete(removed=(0,)), large) > 0
     assert heavy_size(append(fragment(0)), large) == 0
+
+
+def test_judging_a_change_of_few_fragments_is_light_however_many_the_table_has() -> None:
+    large = table(manifest(*(fragment(number) for number in range(30_000))))
+    assert heavy_size_to_judge(delete(removed=(0,)), large) == 0
+    assert heavy_size_to_judge(delete(fragment(9), removed=(0, 20_000, 29_999)), large) == 0
+    assert heavy_size_to_judge(delete(removed=tuple(range(0, 30_000, 5000))), large) > 0
+    assert heavy_size_to_judge(delete(removed=tuple(range(100))), SMALL) == 0
+    assert heavy_size_to_judge(create_index(index(1)), SMALL) > 0
+    assert heavy_size_to_judge(delete(removed=(0,)), None) == 0
 
 
 def moved(*old: DataFragment) -> Footprint:
