@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from uuid import UUID
 
 import numpy as np
@@ -29,7 +30,7 @@ from committerd_common.messages import (
     RowIdSequence,
     Transaction,
 )
-from committerd_common.paths import deletion_key
+from committerd_common.paths import deletion_key, transaction_key
 from tests.oracle import mutations
 
 Header = tuple[str, bytes]
@@ -129,6 +130,9 @@ def seeds(good: Good, rng: random.Random, *, read_version: int, there: DataFragm
     for name, claim in _CLAIMS.items():
         headers = [("transaction-file", claim.encode()), ("transaction-sha256", b"0" * 64)]
         yield Hostile(name=f"claim: {name}", value=b"", headers=headers)
+    for name, update in _large_updates(there):
+        update.uuid, update.read_version = _uuid(rng), read_version
+        yield _claimed(name, update)
     for path in _PATHS:
         yield Hostile(name=f"450,000 empty {path[-1].full_name}", value=nearly_empty(path, 450_000))
     fragments = Transaction.Append.DESCRIPTOR.fields_by_name["fragments"]
@@ -248,6 +252,27 @@ def lying_deletions(there: DataFragment, rng: random.Random, *, read_version: in
         made.delete.predicate = "true"
         files = {deletion_key(changed.id, changed.deletion_file, staged=True): body}
         yield name, Hostile(name=name, value=made.SerializeToString(), files=files)
+
+
+def _large_updates(there: DataFragment) -> Iterator[tuple[str, Transaction]]:
+    """Updates of a row of a fragment, whose deletion file is not there, that list more than fits in memory decoded."""
+    changed = DataFragment()
+    changed.CopyFrom(there)
+    changed.deletion_file.CopyFrom(DeletionFile(file_type=DeletionFile.BITMAP, id=1, num_deleted_rows=1))
+    named = Transaction(update=Transaction.Update(updated_fragments=[changed]))
+    named.update.inserted_rows.field_ids.append(0)
+    named.update.inserted_rows.exact.key_hashes.extend(range(20_000, 2_020_000))
+    yield "an update that names two million keys", named
+    covered = Transaction(update=Transaction.Update(updated_fragments=[changed]))
+    covered.update.fields_for_preserving_frag_bitmap.extend(range(20_000, 1_520_000))
+    yield "an update of 1,500,000 fields", covered
+
+
+def _claimed(name: str, transaction: Transaction) -> Hostile:
+    """A record that names the file of the transaction."""
+    body, file = transaction.SerializeToString(), f"{transaction.uuid}.txn"
+    headers = [("transaction-file", file.encode()), ("transaction-sha256", sha256(body).hexdigest().encode())]
+    return Hostile(name=name, value=b"", headers=headers, files={transaction_key(file): body})
 
 
 def arrow_array(*batches: Sequence[int]) -> bytes:
