@@ -159,17 +159,35 @@ async def read_new(table: Table, base: int) -> News:
         raise StartAgain("the table appeared")
     if newest - base > _NEW_MAX:
         raise StartAgain(f"{newest - base} versions are new since version {base}")
-    found, manifest = list[Found](), None
-    for number in range(base + 1, newest + 1):
-        one = await (_read(table, number) if number == newest else _read_old(table, number, is_latest=True))
-        if one is None:
-            raise StartAgain(f"version {number} can't be read, but {newest} is there")
-        found.append(one.found)
-        manifest = one.manifest
+    news = News()
+    if newest > base:
+        news = await _read_up_to(table, base, newest)
     # Checked last, so that all versions read above belong to the same table too.
     if base:
         require_same(base, await table.standing(base))
-    return News(found, manifest)
+    return news
+
+
+async def _read_up_to(table: Table, base: int, newest: int) -> News:
+    """Read the versions above `base`, up to `newest`: the newest one first, and the others many at once."""
+    found: dict[int, Found] = {}
+
+    async def read(version: int) -> None:
+        one = await _read_old(table, version, is_latest=True)
+        if one is not None:
+            found[version] = one.found
+
+    latest = await _read(table, newest)
+    if latest is None:
+        raise StartAgain(f"version {newest} vanished while it was read")
+    found[newest] = latest.found
+    at_once = _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
+    await for_each(range(base + 1, newest), read, at_once=at_once)
+    versions = range(base + 1, newest + 1)
+    for version in versions:
+        if version not in found:
+            raise StartAgain(f"version {version} can't be read, but {newest} is there")
+    return News([found[version] for version in versions], latest.manifest)
 
 
 async def position_of(table: Table, version: int) -> Position | None:

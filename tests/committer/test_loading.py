@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from committerd.committer.head import Head, earlier
-from committerd.committer.loading import Loaded, Loading, load
+import anyio
+import pytest
+
+from committerd.committer.head import Head, StartAgain, earlier
+from committerd.committer.loading import Loaded, Loading, load, read_new
 from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.outcomes import Settled, encode_settled
 from committerd.queue.position import Position, encode_metadata
+from committerd.stores.port import Tail
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
@@ -103,3 +107,35 @@ async def test_what_is_dropped_later_is_unknown_again() -> None:
         members = [Member(offset=number, uuid=f"m{number}")]
         ledger = ledger.then(Settled(version=number, uuid="", operation="append", ours=True, members=members))
     assert ledger.floor > 80
+
+
+class Waits(FakeStore):
+    """Responds once all calls that can be made have been made."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+        self.at_once = self._now = 0
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        self._now += 1
+        self.at_once = max(self.at_once, self._now)
+        await anyio.wait_all_tasks_blocked()
+        self._now -= 1
+        return await super().get_tail(key, size)
+
+
+async def test_new_versions_are_read_many_at_once() -> None:
+    bucket = Bucket()
+    for offset in range(20):
+        put(bucket, offset + 1, answers=offset, next_offset=offset + 1, settled=[])
+    store = Waits(bucket)
+    table = Table(store)
+    await table.read(1)
+    news = await read_new(table, 1)
+    assert [one.settled.version for one in news.found] == list(range(2, 21))
+    assert news.manifest is not None
+    assert news.manifest.version == 20
+    assert store.at_once == 16
+    bucket.delete(manifest_key(7, NamingScheme.V2))
+    with pytest.raises(StartAgain, match="version 7 can't be read, but 20 is there"):
+        await read_new(Table(store), 1)
