@@ -15,14 +15,14 @@ def lacking(operation: str, resource: str, name: str = "") -> str:
     )
 
 
-def denied(error: Exception, operation: str, *, topic: str, group: str = "") -> str | None:
+def denied(error: Exception, operation: str, *, topic: str = "", group: str = "") -> str | None:
     """A sentence about the missing ACL, if the error is about authorization; else None.
 
-    `operation`: the operation on `topic`. On a group it is always Read, which includes Describe.
+    `operation`: what was to be done with the topic or the group. Read includes Describe.
     """
     match error:
         case errors.GroupAuthorizationFailedError():
-            return lacking("Read", "Group", group)
+            return lacking(operation, "Group", group)
         case errors.TopicAuthorizationFailedError():
             return lacking(operation, "Topic", topic)
         case errors.ClusterAuthorizationFailedError():

@@ -20,7 +20,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
-from committerd.kafka.access import lacking
+from committerd.kafka.access import denied, lacking
 from committerd.kafka.clients import Opened, in_words, open_client
 from committerd.kafka.options import admin_options
 from committerd.queue.port import Acknowledged, TopicIdentity
@@ -90,7 +90,8 @@ class TopicAdmin:
                     timeout_ms=self._timeout_ms,
                 )
             except errors.KafkaError as error:
-                raise self.failed(f"asking for bounds of {partitions[0].topic}", error) from error
+                doing = f"asking for bounds of {partitions[0].topic}"
+                raise self.failed(doing, error, topic=partitions[0].topic) from error
         return {found: (first[found].offset, last[found].offset) for found in partitions}
 
     def end(self, partition: TopicPartition) -> int:
@@ -99,7 +100,7 @@ class TopicAdmin:
             try:
                 found = self.client.list_partition_offsets({partition: OffsetSpec.LATEST}, timeout_ms=self._timeout_ms)
             except errors.KafkaError as error:
-                raise self.failed(f"asking for the end of {partition.topic}", error) from error
+                raise self.failed(f"asking for the end of {partition.topic}", error, topic=partition.topic) from error
         return int(found[partition].offset)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -110,7 +111,7 @@ class TopicAdmin:
                 if described["error_code"]:
                     raise errors.for_code(described["error_code"])(topic)
             except errors.KafkaError as error:
-                raise self.failed(f"asking for partitions of {topic}", error) from error
+                raise self.failed(f"asking for partitions of {topic}", error, topic=topic) from error
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
     def broker_count(self) -> int:
@@ -136,7 +137,8 @@ class TopicAdmin:
                     dict.fromkeys(partitions, timestamp_ms), timeout_ms=self._timeout_ms
                 )
             except errors.KafkaError as error:
-                raise self.failed(f"asking for offsets of {partitions[0].topic}", error) from error
+                doing = f"asking for offsets of {partitions[0].topic}"
+                raise self.failed(doing, error, topic=partitions[0].topic) from error
         return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
 
     def retention_ms(self, topic: str) -> int | None:
@@ -146,7 +148,8 @@ class TopicAdmin:
             try:
                 described = self.client.describe_configs([resource], config_filter="all")
             except errors.KafkaError as error:
-                raise self.failed(f"asking for the configuration of {topic}", error) from error
+                doing = f"asking for the configuration of {topic}"
+                raise self.failed(doing, error, "DescribeConfigs", topic=topic) from error
         entry = described.get("topic", {}).get(topic, {}).get("retention.ms")
         if entry is None or entry["value"] is None:
             raise QueueUnavailable(f"Kafka does not report the retention of {topic}")
@@ -176,7 +179,7 @@ class TopicAdmin:
             try:
                 described: dict[str, Any] = self.client.describe_groups([group])[group]
             except errors.KafkaError as error:
-                raise self.failed(f"asking for group {group}", error) from error
+                raise self.failed(f"asking for group {group}", error, "Describe", group=group) from error
         return described
 
     def acknowledged(self, group: str, partition: TopicPartition) -> Acknowledged | None:
@@ -188,12 +191,11 @@ class TopicAdmin:
                 try:
                     found = self.client.list_group_offsets({group: [partition]})[group].get(partition)
                     break
-                except _COORDINATOR as error:
-                    if time.monotonic() >= deadline:
-                        raise self.failed(f"reading the offset of group {group}", error) from error
-                    time.sleep(_GONE_SECONDS)
                 except errors.KafkaError as error:
-                    raise self.failed(f"reading the offset of group {group}", error) from error
+                    if not isinstance(error, _COORDINATOR) or time.monotonic() >= deadline:
+                        doing = f"reading the offset of group {group}"
+                        raise self.failed(doing, error, "Describe", group=group) from error
+                    time.sleep(_GONE_SECONDS)
         if found is None or found.offset < 0:
             return None
         return Acknowledged(offset=found.offset, metadata=found.metadata or "")
@@ -204,7 +206,8 @@ class TopicAdmin:
             try:
                 done = self.client.delete_records({partition: offset}, timeout_ms=self._timeout_ms)[partition]
             except errors.KafkaError as error:
-                raise self.failed(f"deleting records of {partition.topic}", error) from error
+                doing = f"deleting records of {partition.topic}"
+                raise self.failed(doing, error, "Delete", topic=partition.topic) from error
         return int(done["low_watermark"])
 
     def close(self) -> None:
@@ -242,7 +245,7 @@ class TopicAdmin:
                 node = leads
                 continue
             if error_type is not errors.NoError and not found.topic_id:
-                raise self.failed(f"asking for topic {topic}", error_type())
+                raise self.failed(f"asking for topic {topic}", error_type(), topic=topic)
             if len(found.partitions) > 1:
                 raise RefusedToRun(
                     f"{topic} has {len(found.partitions)} partitions and must have one: records have a "
@@ -270,13 +273,19 @@ class TopicAdmin:
 
         return manager.run(ask)
 
-    def failed(self, doing: str, error: errors.KafkaError) -> QueueUnavailable:
-        """The error to raise after an error of the client; also closes the client if it must be replaced."""
+    def failed(
+        self, doing: str, error: errors.KafkaError, operation: str = "Read", *, topic: str = "", group: str = ""
+    ) -> QueueUnavailable:
+        """The error to raise after an error of the client; also closes the client if it must be replaced.
+
+        `operation`: the ACL on the topic or group that this needs. What is asked about a topic needs Describe, which
+        Read includes; whoever asks reads the topic too.
+        """
         # After a refused login only a new client tries again. A response that does not come may have been lost on a
         # connection that stays open.
         if not isinstance(error, errors.RetriableError) or isinstance(error, _UNANSWERED):
             self._drop()
-        return QueueUnavailable(f"{doing}: {in_words(error)}")
+        return QueueUnavailable(f"{doing}: {denied(error, operation, topic=topic, group=group) or in_words(error)}")
 
     def require_group(self, group: str) -> None:
         """Raise `SettingsError` with the missing ACL if this user may not use the group."""

@@ -16,6 +16,7 @@ from anyio import to_thread
 from kafka import KafkaProducer, TopicPartition, errors
 
 from committerd.errors import QueueUnavailable
+from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import producer_options, reader_options, topics_of
@@ -173,7 +174,8 @@ class TopicOperator:
             ]
             return [int(future.get(seconds).offset) for future in futures]
         except errors.KafkaError as error:
-            raise QueueUnavailable(f"writing to {self.topics.staged}: {in_words(error)}") from error
+            why = denied(error, "Write", topic=self.topics.staged) or in_words(error)
+            raise QueueUnavailable(f"writing to {self.topics.staged}: {why}") from error
         finally:
             with suppress(errors.KafkaError):
                 opened.client.close(timeout=_CLOSE_SECONDS)

@@ -15,6 +15,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition, errors
 
 from committerd.errors import QueueUnavailable
+from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import Topics, reader_options
@@ -95,7 +96,7 @@ def read_batches(
     if not ends:
         return
     topic = next(iter(ends)).topic
-    with _opened_consumer(options, f"reading {topic}") as consumer:
+    with _opened_consumer(options, topic) as consumer:
         consumer.assign(list(ends))
         for partition in ends:
             consumer.seek(partition, ranges[partition][0])
@@ -114,12 +115,12 @@ def read_batches(
 
 
 @contextmanager
-def _opened_consumer(options: Mapping[str, Any], doing: str) -> Iterator[Any]:
+def _opened_consumer(options: Mapping[str, Any], topic: str) -> Iterator[Any]:
     opened = open_client(KafkaConsumer, options)
     try:
         yield opened.client
     except errors.KafkaError as error:
-        raise QueueUnavailable(f"{doing}: {in_words(error)}") from error
+        raise QueueUnavailable(f"reading {topic}: {denied(error, 'Read', topic=topic) or in_words(error)}") from error
     finally:
         with suppress(errors.KafkaError):
             opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)

@@ -117,8 +117,8 @@ class Reader:
         """Choose a partition, and seek to its end."""
         connection = self._connection
         deadline = time.monotonic() + connection.connect_timeout
-        self._partitions(consumer, connection.staged_topic, deadline)
-        partitions = sorted(self._partitions(consumer, connection.outcomes_topic, deadline))
+        self._partitions(consumer, connection.staged_topic, "Write", deadline)
+        partitions = sorted(self._partitions(consumer, connection.outcomes_topic, "Read", deadline))
         chosen = partitions[zlib.crc32(connection.partition_key.encode()) % len(partitions)]
         self._place = place = TopicPartition(connection.outcomes_topic, chosen)
         consumer.assign([place])
@@ -127,16 +127,17 @@ class Reader:
         consumer.seek(place, self.next_offset)
         return chosen
 
-    def _partitions(self, consumer: Any, topic: str, deadline: float) -> set[int]:
+    def _partitions(self, consumer: Any, topic: str, operation: str, deadline: float) -> set[int]:
+        """Wait until the topic has partitions that this user may see; `operation`: the ACL that the client needs."""
         while True:
             partitions: set[int] = consumer.partitions_for_topic(topic)
             if partitions:
                 return partitions
             if time.monotonic() >= deadline or self._stop.is_set():
                 raise KafkaUnavailable(
-                    f"topic {topic!r} does not exist (or may not be seen by this user). The committer creates the "
-                    "topics of its dataset when it first starts: start it, or check dataset and topic_prefix, "
-                    "which must be those of its settings",
+                    f"topic {topic!r} does not exist, or the user has no ACL {operation} on it: Kafka does not tell "
+                    "which. The committer creates the topics of its dataset when it first starts: start it, or check "
+                    "dataset and topic_prefix, which must be those of its settings",
                     code="topic_missing",
                 )
             self._stop.wait(_AGAIN_SECONDS)

@@ -42,6 +42,7 @@ from kafka.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     SaslAuthenticationFailedError,
+    TopicAuthorizationFailedError,
 )
 
 from committerd_client.connection import Connection, connect
@@ -447,8 +448,11 @@ class Sender:
                 "takes (max.message.bytes). Set max_record_bytes to 1 KiB less than that, and commit in smaller parts",
                 uuid=uuid,
             )
+        why = str(error)
+        if isinstance(error, TopicAuthorizationFailedError):
+            why = f"the user has no ACL Write on it ({error})"
         return SubmitFailed(
-            f"Kafka did not take transaction {uuid} for topic {topic}: {error}. When that is repaired, commit the same "
+            f"Kafka did not take transaction {uuid} for topic {topic}: {why}. When that is repaired, commit the same "
             "transaction again",
             uuid=uuid,
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from anyio import to_thread
+from kafka.admin import ACLOperation, ResourceType
 
 from committerd.errors import SettingsError
 from committerd.kafka.options import Topics, topics_of
@@ -16,21 +15,15 @@ from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import LOGIN, KafkaBroker
+from tests.kafka.acls import Right, allow, forbid, strict_broker
 from tests.kafka.staging import assignment, settings_for, until
 
 pytestmark = pytest.mark.kafka
 
-Right = tuple[ACLOperation, ResourceType, str]
-
 
 @pytest.fixture(scope="module")
 def strict_kafka() -> Iterator[KafkaBroker]:
-    """A user may do what ACLs allow; a client without a login is an administrator."""
-    authorizer = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with KafkaBroker(settings=authorizer) as broker:
+    with strict_broker() as broker:
         yield broker
 
 
@@ -44,26 +37,6 @@ def settings(strict_kafka: KafkaBroker) -> KafkaSettings:
         "sasl_plain_password": password,
     }
     return settings_for(strict_kafka.login_servers, **login, bootstrap_timeout_ms=5_000)
-
-
-@contextlib.contextmanager
-def administrator(broker: KafkaBroker) -> Iterator[Any]:
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    try:
-        yield admin
-    finally:
-        admin.close()
-
-
-def acl(kind: Any, right: Right) -> Any:
-    operation, resource, name = right
-    return kind(
-        principal=f"User:{LOGIN[0]}",
-        host="*",
-        operation=operation,
-        permission_type=ACLPermissionType.ALLOW,
-        resource_pattern=ResourcePattern(resource, name),
-    )
 
 
 def needed(topics: Topics) -> list[Right]:
@@ -84,10 +57,7 @@ async def make(broker: KafkaBroker, dataset: str, rights: Sequence[Right]) -> To
     """Make the dataset's topics as administrator, and give the user its rights."""
     async with open_kafka_queue(settings_for(broker.bootstrap_servers), dataset) as queue:
         topics = queue.topics
-    with administrator(broker) as admin:
-        admin.create_acls([acl(ACL, right) for right in rights])
-        # The controller responds before the broker applies them.
-        await until(lambda: all(admin.describe_acls(acl(ACLFilter, right))[0] for right in rights))
+    await to_thread.run_sync(allow, broker, rights)
     return topics
 
 
@@ -133,10 +103,8 @@ async def test_with_all_of_them_it_works_and_one_that_is_taken_away_is_named(
         assert await queue.acknowledge(generation, 0, "")
         assert queue.trouble() == ""
         right = (ACLOperation.READ, ResourceType.GROUP, topics.group)
-        with administrator(strict_kafka) as admin:
-            admin.delete_acls([acl(ACLFilter, right)])
+        await to_thread.run_sync(forbid, strict_kafka, right)
         await until(lambda: "no ACL Read on Group" in queue.trouble(), seconds=30)
         assert topics.group in queue.trouble()
-        with administrator(strict_kafka) as admin:
-            admin.create_acls([acl(ACL, right)])
+        await to_thread.run_sync(allow, strict_kafka, [right])
         await until(lambda: not queue.trouble(), seconds=30)

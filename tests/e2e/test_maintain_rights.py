@@ -1,0 +1,117 @@
+"""`committerd maintain` on a broker with ACLs: it needs those that docs/operating.md lists, and names a missing one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from kafka.admin import ACLOperation, ResourceType
+
+from committerd.commands import maintain
+from committerd_client import CommitClient, SyncCommitClient
+from harness.child import Launch
+from harness.kafka import LOGIN, KafkaBroker
+from harness.scene import Scene
+from tests.commands.running import Ran, run
+from tests.kafka.acls import Right, allow, strict_broker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+READ, WRITE, DESCRIBE = ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE
+
+
+@pytest.fixture(scope="module")
+def strict_kafka() -> Iterator[KafkaBroker]:
+    with strict_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def scene(strict_kafka: KafkaBroker, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
+    """A dataset on that broker, with small fragments, and a file that no version names."""
+    with Scene(kafka=strict_kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
+        made.table.create(rows=10)
+        made.started()
+        made.committed(12)
+        nobodys = _nobodys_file(made)
+        nobodys.write_bytes(b"?")
+        os.utime(nobodys, (1, 1))
+        yield made
+
+
+def _nobodys_file(scene: Scene) -> Path:
+    return Path(scene.table.uri, "data/nobodys.lance")
+
+
+def _listed(dataset: str) -> dict[str, Right]:
+    """The rights that docs/operating.md lists."""
+    topic, group = ResourceType.TOPIC, ResourceType.GROUP
+    return {
+        "Read staged": (READ, topic, f"{dataset}.staged"),
+        "Write staged": (WRITE, topic, f"{dataset}.staged"),
+        "Read outcomes": (READ, topic, f"{dataset}.outcomes"),
+        "Read dead": (READ, topic, f"{dataset}.dead"),
+        "Describe group": (DESCRIBE, group, f"committerd.{dataset}"),
+    }
+
+
+def _once(scene: Scene, broker: KafkaBroker) -> Ran:
+    user, password = LOGIN
+    return run(
+        scene,
+        *("maintain", "--once"),
+        KAFKA__BOOTSTRAP_SERVERS=broker.login_servers,
+        KAFKA__SECURITY_PROTOCOL="SASL_PLAINTEXT",
+        KAFKA__SASL_MECHANISM="PLAIN",
+        KAFKA__SASL_PLAIN_USERNAME=user,
+        KAFKA__SASL_PLAIN_PASSWORD=password,
+        MAINTAIN__ROWS_PER_FRAGMENT="1000",
+    )
+
+
+def test_with_the_rights_that_the_page_lists_it_compacts_and_cleans_up(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    allow(strict_kafka, [*_listed(scene.name).values()])
+    done = _once(scene, strict_kafka)
+    assert done.code == 0, done.err
+    assert "12 fragments became 1" in done.out
+    assert not _nobodys_file(scene).exists()
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ("Read staged", "no ACL Read on Topic {}.staged"),
+        ("Write staged", "the user has no ACL Write on it"),
+        ("Read outcomes", "topic '{}.outcomes' does not exist, or the user has no ACL Read on it"),
+        ("Read dead", "no ACL Read on Topic {}.dead"),
+        ("Describe group", "no ACL Describe on Group committerd.{}"),
+    ],
+)
+def test_without_one_of_them_it_says_which_one_is_missing(
+    scene: Scene, strict_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, without: str, said: str
+) -> None:
+    monkeypatch.setattr(maintain, "CommitClient", partial(CommitClient, connect_timeout=2.0))
+    allow(strict_kafka, [right for name, right in _listed(scene.name).items() if name != without])
+    done = _once(scene, strict_kafka)
+    assert done.code != 0
+    assert said.format(scene.name) in done.err
+    # Only what needs the right fails.
+    assert ("fragments became 1" in done.out) == (without == "Read dead")
+    assert _nobodys_file(scene).exists() == (without != "Write staged")
+
+
+def test_a_client_needs_two_of_them(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    listed = _listed(scene.name)
+    allow(strict_kafka, [listed["Write staged"], listed["Read outcomes"]])
+    user, password = LOGIN
+    login = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+    with SyncCommitClient(strict_kafka.login_servers, dataset=scene.name, kafka_options=login) as client:
+        assert client.commit(scene.table.append()).version == scene.table.version
