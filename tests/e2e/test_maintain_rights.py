@@ -1,19 +1,26 @@
-"""`committerd maintain` on a broker with ACLs: it needs those that docs/operating.md lists, and names a missing one."""
+"""What `committerd maintain` may do is enough: the ACLs of docs/operating.md, and the permissions of docs/stores.md.
+
+It names an ACL that is missing.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import botocore.session
 import pytest
 from kafka.admin import ACLOperation, ResourceType
 
 from committerd.commands import maintain
 from committerd_client import CommitClient, SyncCommitClient
 from harness.child import Launch
-from harness.kafka import LOGIN, KafkaBroker
+from harness.kafka import LOGIN, KafkaBroker, RunningKafka
+from harness.places import s3_place
+from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import Ran, run
 from tests.kafka.acls import Right, allow, strict_broker
@@ -115,3 +122,49 @@ def test_a_client_needs_two_of_them(scene: Scene, strict_kafka: KafkaBroker) -> 
     }
     with SyncCommitClient(strict_kafka.login_servers, dataset=scene.name, kafka_options=login) as client:
         assert client.commit(scene.table.append()).version == scene.table.version
+
+
+@pytest.mark.s3
+def test_the_permissions_on_s3_that_the_page_lists_are_enough(
+    kafka: KafkaBroker | RunningKafka,
+    minio: S3Endpoint,
+    dataset: str,
+    tmp_path: Path,
+    launch: Launch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour lasts a millisecond, so that old versions are deleted too."""
+    policy = maintain.policy_of
+    monkeypatch.setattr(maintain, "policy_of", lambda settings, **_: policy(settings, hour_ms=1))
+    place = s3_place(minio)
+    limited = _limited(minio, place.bucket)
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
+        scene.table.create(rows=10)
+        scene.started(**limited)
+        scene.committed(12)
+        given = dict(place.settings) | limited | {"MAINTAIN__KEEP_VERSIONS": "2"}
+        done = run(scene, "maintain", "--once", **given)
+        assert done.code == 0, done.err
+        assert "12 fragments became 1" in done.out
+        assert scene.table.open().versions()[0]["version"] > 1
+
+
+def _limited(server: S3Endpoint, bucket: str) -> dict[str, str]:
+    """Settings with a login that may do what docs/stores.md lists, and nothing else, in this bucket."""
+    page = Path(__file__).parents[2].joinpath("docs/stores.md").read_text("utf-8")
+    (policy,) = re.findall(r'^\{"Version".*?^\]\}', page, re.DOTALL | re.MULTILINE)
+    own = policy.replace("lake/events.lance", f"{bucket}/lake/table.lance").replace(':::lake"', f':::{bucket}"')
+    client = botocore.session.Session().create_client(
+        "sts",
+        endpoint_url=server.url,
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        region_name=server.region,
+    )
+    made = client.assume_role(RoleArn="arn:minio:takes:any:one", RoleSessionName="maintenance", Policy=own)
+    login = made["Credentials"]
+    return {
+        "S3__ACCESS_KEY_ID": login["AccessKeyId"],
+        "S3__SECRET_ACCESS_KEY": login["SecretAccessKey"],
+        "S3__SESSION_TOKEN": login["SessionToken"],
+    }
