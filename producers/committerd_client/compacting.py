@@ -5,7 +5,8 @@
 
 A compaction takes two transactions: the first reserves fragment ids, the second replaces the old fragments and carries
 along the indices that cover them, rewritten for the rows' new addresses. No data is written before the first has its
-outcome, so nothing is rewritten in vain while no committer runs. Appends don't conflict with the second. Deletes,
+outcome. So nothing is rewritten in vain while no committer runs, or while another Rewrite of the same fragments waits:
+what was staged before the reservation is committed or refused by then. Appends don't conflict with the second. Deletes,
 updates and upserts of its rows don't conflict with it either: the committer follows the rows. Only another compaction
 of the same fragments, or a change of their columns, causes a group to be rewritten again. Files that no version will
 name are removed as soon as that is certain.
@@ -209,7 +210,13 @@ class _Compaction:
             tasks = await to_thread.run_sync(partial(self._tasks, dataset))
             if not tasks:
                 return None
-            await self._reserve(dataset, ids_expected(tasks))
+            reserved = await self._reserve(dataset, ids_expected(tasks))
+            # What was staged earlier is committed or refused by now: for example, the Rewrite of an earlier call that
+            # had no outcome in time.
+            dataset = await to_thread.run_sync(dataset.checkout_version, reserved.version)
+            tasks = await to_thread.run_sync(partial(self._tasks, dataset))
+            if not tasks:
+                return None
             started = time.monotonic()
             self.done = await to_thread.run_sync(lambda: compacted(dataset, self._executed(dataset, tasks)))
             first = await self._staged(dataset)
@@ -242,10 +249,11 @@ class _Compaction:
             self._leftovers.wrote(new_data_files(result))
             yield result
 
-    async def _reserve(self, dataset: lance.LanceDataset, count: int) -> None:
+    async def _reserve(self, dataset: lance.LanceDataset, count: int) -> CommitResult:
         reservation = reserve_fragments(dataset, min(count + _SPARE_IDS, _IDS_MAX))
         result: CommitResult = await self._client.commit(reservation, timeout=self._timeout)
         self._ids = list(result.reserved or ())
+        return result
 
     async def _staged(self, dataset: lance.LanceDataset) -> Staged | None:
         self._nothing_left = not self.done.groups

@@ -188,6 +188,31 @@ async def test_fragments_that_come_after_the_reservation_do_not_fail_the_next_ex
     assert files(uri) == named(uri)
 
 
+@pytest.mark.parametrize("others", [[[0, 1]], [[0, 1], [4, 5, 6, 7]]], ids=["one group", "all"])
+async def test_what_a_waiting_rewrite_replaces_is_not_rewritten_in_vain(uri: str, others: list[list[int]]) -> None:
+    """It is that of an earlier call, say, which had no outcome in time: it is committed before the ids are reserved."""
+    waiting = staging.compact_files(lance.dataset(uri), groups=others)
+    first, count = (await commit(uri, staging.reserve_fragments(lance.dataset(uri), 2))).reserved
+    queue, executed = Queue(uri), []
+
+    async def before(operation: str) -> None:
+        if operation == "reserve_fragments":
+            assert (await commit(uri, waiting.rewrite(range(first, first + count)))).status is Status.COMMITTED
+
+    def execute(dataset: lance.LanceDataset, tasks: Sequence[Any]) -> Iterator[Any]:
+        executed.append(len(tasks))
+        yield from staging.compaction.execute_here(dataset, tasks)
+
+    queue.before = before
+    done = await compacted(queue, uri, groups=[[0, 1], [4, 5, 6, 7]], execute=execute)
+    if len(others) == 2:
+        assert (done, executed, queue.operations) == (None, [], ["reserve_fragments"])
+    else:
+        assert (done.attempts, done.fragments_removed, executed) == (1, 4, [1])
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [*range(400)]
+    assert files(uri) == named(uri)
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
 async def test_what_executions_that_were_refused_have_written_is_removed(uri: str, attempts: int) -> None:
     queue = Queue(uri)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from committerd_client import SyncCommitClient, staging
+from committerd_client import CommitTimeout, SyncCommitClient, staging
 from committerd_client.maintenance.plan import Limits, Targets
 from committerd_spark import maintain
 from harness.kafka import KafkaBroker, RunningKafka
@@ -51,6 +51,26 @@ def test_tasks_run_on_executors_and_one_commit_replaces_all_fragments(
     while maintain(spark, queue.uri, **options).compaction is not None:
         assert queue.versions() < before + 12
     assert queue.table().count_rows() == 3470
+
+
+def test_a_call_while_the_rewrite_of_an_earlier_one_waits_writes_nothing(spark: SparkSession, queue: Queue) -> None:
+    lance.write_dataset(pa.table({"id": range(400)}), queue.uri, max_rows_per_file=20)
+    with SyncCommitClient(queue.kafka, dataset=queue.name, dataset_uri=queue.uri, timeout=200) as client:
+        ids = client.commit(staging.reserve_fragments(queue.table(), 1)).reserved
+        assert ids is not None
+        earlier = staging.compact_files(queue.table(), groups=[range(20)]).rewrite(ids)
+        queue.daemon.stop()
+        client.submit(earlier)
+    options: dict[str, Any] = {"bootstrap_servers": queue.kafka, "targets": TARGETS}
+    data = Path(queue.uri, "data")
+    before = set(data.iterdir())
+    with pytest.raises(CommitTimeout):
+        maintain(spark, queue.uri, timeout=3.0, **options)
+    queue.daemon.start()
+    done = maintain(spark, queue.uri, timeout=200.0, **options)
+    assert done.compaction is None
+    assert set(data.iterdir()) == before, "the earlier one wrote its file, and nobody wrote more"
+    assert (len(queue.table().get_fragments()), queue.column("id")) == (1, [*range(400)])
 
 
 @pytest.mark.slow
