@@ -70,6 +70,8 @@ class NotCommitted(ClientError):
     conflicting_version: int | None = None
     """The committed version that this transaction conflicts with, if that is the reason."""
     conflicting_operation: str = ""
+    commit_ms: int = 0
+    """Milliseconds from when the committer began to process it until its refusal was durable; 0 = not known."""
 
 
 class CommitConflict(NotCommitted):

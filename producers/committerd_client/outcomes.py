@@ -55,6 +55,7 @@ def interpret(outcome: Outcome) -> CommitResult | ClientError:
     error.read_version = outcome.read_version
     error.conflicting_version = outcome.conflicting_version or None
     error.conflicting_operation = outcome.conflicting_operation
+    error.commit_ms = outcome.commit_ms
     return error
 
 

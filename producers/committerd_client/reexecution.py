@@ -165,14 +165,17 @@ async def ask(
     rounds = Executions(wanted)
     while rounds.wanted is not None:
         began = time.monotonic()
-        made = (
-            function(rounds.wanted)
-            if inspect.iscoroutinefunction(function)
-            else await anyio.to_thread.run_sync(function, rounds.wanted)
-        )
-        work = cast("Work | None", await made if inspect.isawaitable(made) else made)
+        work = await execute_again(function, rounds.wanted)
         rounds.done(work, took=time.monotonic() - began, seconds_left=left())
     return rounds.work
+
+
+async def execute_again(function: Callable[[Reexecution], Any], wanted: Reexecution) -> Work | None:
+    """Call the function once; a plain one in a worker thread."""
+    made = (
+        function(wanted) if inspect.iscoroutinefunction(function) else await anyio.to_thread.run_sync(function, wanted)
+    )
+    return cast("Work | None", await made if inspect.isawaitable(made) else made)
 
 
 def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float | None]) -> Work | None:

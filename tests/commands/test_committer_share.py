@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -10,6 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.telemetry import MaintenanceTelemetry
+from committerd_client import RetryableConflict
+from committerd_client.reexecution import ask
 from committerd_client.results import CommitResult, CommitStatus
 
 
@@ -63,10 +67,57 @@ async def test_time_that_was_not_used_is_not_saved_up() -> None:
 async def test_the_client_is_asked_as_the_caller_asks() -> None:
     client = Client(1)
     transaction: Any = object()
-
-    async def again(_: Any) -> None: ...
-
     await CommitterShare(client, 0.5, MaintenanceTelemetry(CollectorRegistry())).commit(
-        transaction, timeout=7.0, reexecute=again, attempts=3
+        transaction, timeout=7.0, attempts=3
     )
-    assert client.asked == [(transaction, {"timeout": 7.0, "reexecute": again, "attempts": 3})]
+    assert client.asked == [(transaction, {"timeout": 7.0, "reexecute": None, "attempts": 3})]
+
+
+def refused(milliseconds: int) -> RetryableConflict:
+    error = RetryableConflict("lost")
+    error.commit_ms = milliseconds
+    return error
+
+
+class RefusingClient(Client):
+    """Refuses each try, and says that it took the committer so long; commits what is left of `commits_ms`, if any."""
+
+    def __init__(self, refusals: Sequence[RetryableConflict], *commits_ms: int) -> None:
+        super().__init__(*commits_ms)
+        self._refusals = refusals
+
+    async def commit(self, transaction: Any, *, reexecute: Any = None, **given: Any) -> CommitResult:
+        for error in self._refusals:
+            asked: Any = SimpleNamespace(error=error)
+            if reexecute is None or await ask(reexecute, asked, lambda: None) is None:
+                raise error
+        return await super().commit(transaction, **given)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_tries_that_were_refused_count_too(in_thread: bool) -> None:
+    registry = CollectorRegistry()
+    client = RefusingClient([refused(3_000), refused(2_000)], 5_000)
+    limited = CommitterShare(client, 0.5, MaintenanceTelemetry(registry))
+    asked: list[Any] = []
+
+    async def again(one: Any) -> Any:
+        return plain(one)
+
+    def plain(one: Any) -> Any:
+        asked.append(one.error)
+        return b"again"
+
+    await limited.commit(b"", reexecute=plain if in_thread else again)
+    assert [one.commit_ms for one in asked] == [3_000, 2_000]
+    assert limited.seconds_left == pytest.approx(17, abs=0.5)  # 20 s from the start of the first try
+    assert registry.get_sample_value("committerd_maintenance_committer_seconds_total") == pytest.approx(10)
+
+
+@pytest.mark.parametrize("reexecute", [None, lambda _: None])
+async def test_a_commit_that_was_refused_for_good_counts_once(reexecute: Any) -> None:
+    registry = CollectorRegistry()
+    limited = CommitterShare(RefusingClient([refused(3_000)]), 0.5, MaintenanceTelemetry(registry))
+    with pytest.raises(RetryableConflict):
+        await limited.commit(b"", reexecute=reexecute)
+    assert registry.get_sample_value("committerd_maintenance_committer_seconds_total") == pytest.approx(3)

@@ -333,6 +333,17 @@ async def test_once_obeys_the_hours() -> None:
     assert world.shown.said[-1] == "hours_over"
 
 
+async def test_a_task_does_not_begin_when_the_hours_end_while_it_waits_for_its_share() -> None:
+    steps, world = Steps(), World()
+    steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
+    steps.clean.set()
+    world.busy_until = anyio.current_time() + 0.05
+    world.hours = iter([12] + [13] * 100)
+    assert await loop_of(steps, Stop(), world=world, hours="12-13").once()
+    assert (steps.looks, steps.rewritten, steps.indexed) == ([], 0, [])
+    assert world.shown.said == ["leaves_committer", "hours_over"]
+
+
 async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -> None:
     steps, stop, world = Steps(), Stop(), World()
     world.there = False

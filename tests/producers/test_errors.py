@@ -63,6 +63,7 @@ def outcome(status: Status.ValueType) -> Outcome:
         message="in words",
         conflicting_version=7,
         conflicting_operation="overwrite",
+        commit_ms=12,
         topic="d.staged",
         offset=41,
     )
@@ -81,6 +82,7 @@ def test_a_refusal_says_what_where_and_why(status: Status.ValueType) -> None:
     if isinstance(error, NotCommitted):
         assert (error.operation, error.read_version) == ("append", 3)
         assert (error.conflicting_version, error.conflicting_operation) == (7, "overwrite")
+        assert error.commit_ms == 12
 
 
 def test_an_undecided_transaction_is_not_among_those_that_are_certainly_not_committed() -> None:

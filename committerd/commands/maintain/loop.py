@@ -229,18 +229,22 @@ class MaintenanceLoop:
         room = max(self._settings.fragments_max / 2 - left, GROUP_MIN)
         return min(self._settings.interval_seconds, max(room / a_second, _LOOK_SECONDS_MIN))
 
-    async def _leave_committer(self) -> None:
-        """Wait until the next task may begin, or the process has to end, so that the committer serves others."""
+    async def _leave_committer(self) -> bool:
+        """Wait until the next task may begin, so that the committer serves others.
+
+        False if none may begin then, because the process has to end or the hours have ended.
+        """
         seconds = self._share.seconds_left
-        if seconds:
-            self.doing = f"it leaves the committer to others for {seconds:.0f} s (maintain.committer_share)"
-            await self._stop.wait(seconds)
+        if not seconds:
+            return not self._stop.wanted
+        self.doing = f"it leaves the committer to others for {seconds:.0f} s (maintain.committer_share)"
+        self._shown.leaves_committer(seconds)
+        await self._stop.wait(seconds)
+        return self._may_begin() and not self._stop.wanted
 
     async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the step succeeded, or was left out because the process has to end."""
-        if step != "cleanup":
-            await self._leave_committer()
-        if self._stop.wanted:
+        """Whether the step succeeded, or was left out because the process has to end or the hours have ended."""
+        if self._stop.wanted or (step != "cleanup" and not await self._leave_committer()):
             return True
         self.doing = f"step {step}"
         try:
@@ -292,9 +296,10 @@ class MaintenanceLoop:
         _, plan = await self._rewriting.look(tasks=1)
         failed: Exception | None = None
         for index in plan.indices:
-            await self._leave_committer()
+            if not await self._leave_committer():
+                break
             # Anew for each one, since each may take hours.
-            if self._stop.wanted or index.name in (await self._cleaning.waiting_records()).indices:
+            if index.name in (await self._cleaning.waiting_records()).indices:
                 continue
             try:
                 self._shown.indexed(index, await self._rewriting.index(index))

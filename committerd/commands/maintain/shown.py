@@ -24,7 +24,7 @@ from committerd_client.maintenance.table import IndexState, TableState
 _log = logging.getLogger("committerd.maintain")
 _GROUPS_SHOWN_MAX = 20
 _PROGRESS_SECONDS = 3.0
-"""Shortest time between two lines about the progress of a cleanup."""
+"""Shortest time between two lines about the progress of a cleanup, and shortest wait about which there is a line."""
 _REASONS = {
     RemovalReason.MANIFEST: "manifest of one of these versions",
     RemovalReason.VERSION: "named only by these versions",
@@ -89,6 +89,11 @@ class Shown:
         if not self._as_json and not self._logged:
             count, read = sum(len(one.fragments) for one in groups), sum(one.bytes for one in groups)
             click.echo(f"rewriting {count} fragments of {size(read)} ...", err=True)
+
+    def leaves_committer(self, seconds: float) -> None:
+        """The next task waits because of maintain.committer_share."""
+        if not self._as_json and not self._logged and seconds > _PROGRESS_SECONDS:
+            click.echo(f"leaving the committer to others for {seconds:.0f} s (maintain.committer_share) ...", err=True)
 
     def rewritten(self, done: Rewritten | None) -> None:
         """They have been rewritten; None: others have rewritten or deleted all of them."""
