@@ -7,7 +7,7 @@ The order is what makes it safe while others write:
    seen in the record, or in the version that committed it.
 3. A step is some versions, the oldest first, with all files that go with them. Before each step, and each further time
    that files are deleted, the records that were staged since are read, tags and branches, and the versions that came
-   since.
+   since. It ends if the table was deleted and made again meanwhile.
 4. What the step deletes is written down. Then the manifests go, the oldest first. Then the files go, after another
    look, since a version may have been restored until then. A run that is stopped between two steps has left nothing of
    a version. One that is stopped or killed within a step leaves versions that are whole, and files that no version
@@ -187,6 +187,8 @@ class Cleaning:
         """How far `look` has read the staged topic."""
         self._identity: TopicIdentity | None = None
         """The topic's, at the look."""
+        self._newest: tuple[int, bytes | None] = 0, None
+        """The newest version that is known, and its end: it stays for as long as this is the same table."""
         self._lists = Lists()
 
     def close(self) -> None:
@@ -203,6 +205,8 @@ class Cleaning:
         self._lists.close()
         lists = self._lists = Lists()
         published = await self._topic.published()
+        newest = await self._table.latest_version()
+        self._newest = newest or 0, None if newest is None else await self._table.end(newest)
         now_ms = await self._common_now_ms()
         manifests = await self._list_files()
         lately_ms = now_ms - self._policy.reclaim_ms
@@ -353,6 +357,7 @@ class Cleaning:
         """Let stay what newer records, tags, branches and versions need."""
         store, lists = self._table.store, self._lists
         assert self._identity is not None
+        await self._require_same_table()
         staged, self._read_to = await staged_since(
             self._topic, self._reader, self._read_to, self._identity, keep=lists.keep
         )
@@ -362,7 +367,9 @@ class Cleaning:
             since.read_at = staged.read_at
             stay |= {key for key, version in since.going.items() if version >= since.read_at}
         above = await self._table.versions_above(since.highest)
-        since.highest = max(above, default=since.highest)
+        if above:
+            since.highest = max(above)
+            self._newest = since.highest, await self._table.end(since.highest)
         detached = set(await self._table.detached_manifests()) - since.detached
         since.detached |= detached
         restored: set[str] = set()
@@ -377,6 +384,19 @@ class Cleaning:
             del since.going[key]
             lists.keep([key])
             lists.keep(await named_by_version(self._table, key))
+
+    async def _require_same_table(self) -> None:
+        """Raise `RefusedToRun` (`table_replaced`) if the table was deleted since the look.
+
+        Versions of a table that was made again have the numbers, and so the keys, of versions of the old one.
+        """
+        version, end = self._newest
+        if version and await self._table.end(version) != end:
+            raise RefusedToRun(
+                f"the table was deleted, or made again, since it was read: version {version} is no longer what it was. "
+                "Nothing more is deleted until the next cleanup",
+                code="table_replaced",
+            )
 
     async def _delete(self, files: Sequence[Going], *, in_order: bool = False) -> None:
         for file, reason in files:

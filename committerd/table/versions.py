@@ -271,10 +271,15 @@ class Table:
 
         A table that was deleted and recreated has other versions under the same numbers.
         """
-        tail = await self.store.get_tail(self._key(version), _END_BYTES)
-        if tail is None:
+        end = await self.end(version)
+        if end is None:
             return VersionState.GONE
-        return VersionState.SAME if self._ends.get(version) == _end(tail) else VersionState.REPLACED
+        return VersionState.SAME if self._ends.get(version) == end else VersionState.REPLACED
+
+    async def end(self, version: int) -> bytes | None:
+        """Return what tells a version from another one with its number; None when it does not exist. Costs one read."""
+        tail = await self.store.get_tail(self._key(version), _END_BYTES)
+        return None if tail is None else _end(tail)
 
     async def is_gone(self, version: int) -> bool:
         """Whether a version no longer exists. Costs one read, unless `is_known_gone` is True."""

@@ -56,12 +56,12 @@ async def test_the_next_task_waits_until_the_commits_are_at_most_this_share_of_t
 
 
 async def test_time_that_was_not_used_is_not_saved_up() -> None:
-    limited = CommitterShare(Client(20, 100), 0.5, MaintenanceTelemetry(CollectorRegistry()))
+    limited = CommitterShare(Client(20, 1000), 0.5, MaintenanceTelemetry(CollectorRegistry()))
     await limited.commit(None)  # type: ignore[arg-type]
     await anyio.sleep(0.3)
     assert limited.seconds_left == 0
     await limited.commit(None)  # type: ignore[arg-type]
-    assert 0.05 < limited.seconds_left <= 0.1
+    assert 0.5 < limited.seconds_left <= 1.0
 
 
 async def test_the_client_is_asked_as_the_caller_asks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import threading
 import tracemalloc
 from functools import partial
@@ -220,6 +221,88 @@ async def test_a_tag_that_is_made_after_the_look_keeps_its_version(
     lance.dataset(scene.uri).tags.create("late", 4)
     await cleaning.clean(found)
     assert scene.read_all() == {4: 29, 6: 29}
+
+
+async def test_a_tag_that_moves_keeps_the_old_version_once_more_and_the_new_one_from_then_on(scene: Scene) -> None:
+    lance.dataset(scene.uri).tags.create("moves", 2)
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    lance.dataset(scene.uri).tags.update("moves", 4)
+    await cleaning.clean(found)
+    assert scene.read_all() == {2: 20, 4: 29, 6: 29}
+    await scene.clean()
+    assert scene.read_all() == {4: 29, 6: 29}
+
+
+@pytest.mark.parametrize("name", ["late", "team/late"])
+async def test_a_branch_that_is_made_after_the_look_keeps_its_version(scene: Scene, name: str) -> None:
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    lance.dataset(scene.uri).create_branch(name, 4)
+    await cleaning.clean(found)
+    await scene.clean()
+    assert scene.read_all() == {4: 29, 6: 29}
+    assert lance.dataset(scene.uri).checkout_version((name, None)).to_table().num_rows == 29
+
+
+@pytest.mark.parametrize("versions", [2, 6, 9])
+async def test_a_table_that_is_made_again_after_the_look_stays(scene: Scene, versions: int) -> None:
+    """Its versions have the numbers of the old ones, and are as new as can be."""
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    shutil.rmtree(scene.uri)
+    for number in range(versions):
+        scene.write(10 * number, mode="append")
+    before = scene.read_all()
+    with pytest.raises(RefusedToRun, match="the table was deleted, or made again") as raised:
+        await cleaning.clean(found)
+    assert raised.value.code == "table_replaced"
+    assert scene.read_all() == before
+
+
+async def test_a_table_that_is_made_again_between_two_steps_stays(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that came meanwhile is checked as well."""
+    monkeypatch.setattr(cleaning_module, "_STEP_MAX", 2)
+    scene.hours = 2
+    cleaning = scene.cleaning(progress=lambda *_: steps.pop(0)())
+
+    def make_again() -> None:
+        shutil.rmtree(scene.uri)
+        scene.write(0)
+        scene.write(10, mode="append")
+
+    steps = [lambda: scene.write(30, mode="append"), make_again]
+    with pytest.raises(RefusedToRun, match="version 7 is no longer what it was"):
+        await cleaning.clean(await cleaning.look())
+    assert scene.read_all() == {1: 10, 2: 20}
+
+
+async def test_a_shallow_clone_is_cleaned_up_and_what_it_reads_of_its_source_stays(
+    scene: Scene, tmp_path: Path
+) -> None:
+    lance.dataset(scene.uri).create_scalar_index("id", "BTREE")
+    source = lance.dataset(scene.uri)
+    there = scene.files("")
+    scene.uri = str(tmp_path / "clone.lance")
+    source.shallow_clone(scene.uri, source.version)
+    scene.write(100, mode="append")
+    lance.dataset(scene.uri).delete("id = 7")
+    scene.write(200, mode="append")
+    lance.dataset(scene.uri).optimize.compact_files()
+    scene.hours = 2
+    _, cleaned = await scene.clean()
+    assert cleaned.versions > 3
+    assert len(scene.versions()) == 1
+    clone = lance.dataset(scene.uri)
+    assert (clone.to_table().num_rows, clone.count_rows("id = 9"), clone.count_rows("id = 7")) == (48, 1, 0)
+    scene.uri = source.uri
+    assert scene.files("") == there
+    assert source.to_table().num_rows == 29
 
 
 async def test_the_file_of_a_claim_check_stays_while_its_record_waits(scene: Scene) -> None:
