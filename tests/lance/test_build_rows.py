@@ -215,6 +215,14 @@ class TestRewrite:
         assert built.manifest.max_fragment_id == 6
         assert covered(built) == {"i1": [2, 5]}
 
+    def test_an_index_of_a_clone_that_is_rewritten_is_in_the_tables_own_folder(self) -> None:
+        staged = rewriting(((0,), (5,)))
+        staged.rewrite.rewritten_indices.add(old_id=samples.uuid_of(1), new_id=samples.uuid_of(101))
+        old, other = index(1, fragments=[0]), index(2, fragments=[0])
+        old.base_id = other.base_id = 3
+        built = after(table(samples.manifest(fragment(0)), old, other), staged)
+        assert [one.HasField("base_id") for one in built.indices] == [False, True]
+
     def test_every_old_fragment_must_be_there(self) -> None:
         with pytest.raises(InvalidRequest, match=r"fragments \[7, 8\]"):
             after(table(samples.manifest(fragment(0))), rewriting(((0, 7, 8), (9,))))

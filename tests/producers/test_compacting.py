@@ -27,6 +27,7 @@ from committerd_client import (
 from committerd_client.compacting import compact, optimize_index, require_committer
 from committerd_client.reexecution import Reexecution
 from committerd_client.results import CommitResult, CommitStatus
+from committerd_client.staging.indices import index_names
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance
@@ -285,3 +286,36 @@ async def test_an_index_that_others_have_optimized_meanwhile_is_done(uri: str) -
     done = await optimize_index(queue, lambda: lance.dataset(uri), optimized)
     assert done is None or done.attempts == 1
     assert lance.dataset(uri).to_table(filter="id = 9001").num_rows == 1
+
+
+@pytest.mark.parametrize("column", ["", "id", "text"], ids=["dropped", "made again", "made again on another column"])
+async def test_an_index_that_others_drop_meanwhile_is_as_they_left_it(uri: str, column: str) -> None:
+    """Between the work and its commit, of a compaction that carries the index and of one that extends it."""
+    for operation in ("rewrite", "create_index"):
+        append(uri)
+        queue, left = Queue(uri), ["drop"]
+
+        def before(given: str, wanted: str = operation, left: list[str] = left) -> None:
+            if given == wanted and left:
+                left.pop()
+                lance.dataset(uri).drop_index("id_idx")
+                if column:
+                    lance.dataset(uri).create_scalar_index(column, "BTREE", name="id_idx")
+
+        queue.before = before
+        if operation == "rewrite":
+            assert (await compacted(queue, uri)).fragments_removed > 2
+        else:
+            assert await optimize_index(queue, lambda: lance.dataset(uri), optimized_if_there) is None
+        table = lance.dataset(uri)
+        assert [(one.name, one.field_names) for one in table.describe_indices()] == [("id_idx", [column])][
+            : bool(column)
+        ]
+        for filter in ("id = 77", "id = 399", "text = 'word77'"):
+            assert table.to_table(filter=filter).num_rows == 1
+        if not column:
+            table.create_scalar_index("id", "BTREE")
+
+
+def optimized_if_there(dataset: lance.LanceDataset) -> Staged | None:
+    return staging.optimize_indices(dataset, index_names(dataset).intersection(["id_idx"]))

@@ -154,6 +154,29 @@ async def test_a_rewrite_carries_its_indices_as_that_of_pylance_does(uri: str, s
     }
 
 
+@pytest.mark.parametrize("kind", ["BTREE", "INVERTED", "IVF_FLAT"])
+async def test_a_shallow_clone_has_its_rewritten_indices_in_its_own_folder(
+    uri: str, tmp_path: Path, stable: bool, kind: str
+) -> None:
+    """pylance's own compaction looks for them in the folder of the source."""
+    column = {"BTREE": "id", "INVERTED": "text", "IVF_FLAT": "vector"}[kind]
+    parameters: dict[str, Any] = {"num_partitions": 2} if kind == "IVF_FLAT" else {}
+    await commit(uri, staging.create_index(lance.dataset(uri), column, kind, **parameters))
+    source = lance.dataset(uri)
+    before, clone = found(uri), str(tmp_path / "clone.lance")
+    source.shallow_clone(clone, source.version)
+    assert await rewrite(clone, staging.compact_files(lance.dataset(clone), **OPTIONS), remap=True) is Status.COMMITTED
+    assert found(clone) == before
+    lance.write_dataset(rows(ROWS, 50), clone, mode="append")
+    optimized = staging.optimize_indices(lance.dataset(clone), [f"{column}_idx"], num_indices_to_merge=1)
+    assert optimized is not None
+    assert (await commit(clone, optimized)).status is Status.COMMITTED
+    assert covered(clone) == fragment_ids(clone)
+    assert lance.dataset(clone).count_rows(f"id = {ROWS + 7}") == 1
+    lance.write_dataset(rows(ROWS, 50), uri, mode="append")
+    assert found(clone) == found(uri)
+
+
 def covered(uri: str) -> list[int]:
     (index,) = lance.dataset(uri).describe_indices()
     return sorted(one for segment in index.segments for one in segment.fragment_ids)

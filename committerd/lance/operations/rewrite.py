@@ -248,6 +248,7 @@ def _rewritten_indices(
                 )
             moved = with_coverage(index, rewritten_coverage(covered, groups, name=index.name))
             moved.uuid.CopyFrom(change.new_id)
+            moved.ClearField("base_id")  # the new one is in the table's own folder, unlike the old one of a clone
             moved.ClearField("files")
             moved.files.extend(change.new_index_files)
             indices.append(moved)
