@@ -74,10 +74,12 @@ class TopicAdmin:
         with self._one:
             return self._identity(topic, leader)
 
-    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def bounds(
+        self, partitions: Sequence[TopicPartition], *, held_back: bool = False
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """Log start and end of each partition: the half-open range of readable offsets.
 
-        An open Kafka transaction holds the end back.
+        An open Kafka transaction holds the end back. `held_back`: include the records from there on.
         """
         with self._one:
             try:
@@ -86,7 +88,7 @@ class TopicAdmin:
                 )
                 last = self.client.list_partition_offsets(
                     dict.fromkeys(partitions, OffsetSpec.LATEST),
-                    isolation_level="read_committed",
+                    isolation_level="read_uncommitted" if held_back else "read_committed",
                     timeout_ms=self._timeout_ms,
                 )
             except errors.KafkaError as error:

@@ -76,11 +76,14 @@ class TopicOperator:
         """The identity of the staged topic. Raises `RefusedToRun` (`topic_gone`) if it does not exist."""
         return await _in_thread(partial(self._admin.identity, self.topics.staged, None))
 
-    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Log start and end of each partition, half-open. Raises `QueueUnavailable` also if there is no such topic."""
+    async def bounds(self, topic: str, *, held_back: bool = False) -> dict[int, tuple[int, int]]:
+        """Log start and end of each partition, half-open. Raises `QueueUnavailable` also if there is no such topic.
+
+        `held_back`: with the records that an open Kafka transaction holds back.
+        """
 
         def ask() -> dict[int, tuple[int, int]]:
-            found = self._admin.bounds(self._admin.partitions(topic))
+            found = self._admin.bounds(self._admin.partitions(topic), held_back=held_back)
             return {at.partition: bounds for at, bounds in found.items()}
 
         return await _in_thread(ask)
@@ -132,12 +135,17 @@ class TopicOperator:
         ]
         return GroupFound(name=self.topics.group, state=described["group_state"], members=members)
 
-    async def stream(self, topic: str, ranges: Bounds) -> AsyncGenerator[list[tuple[int, Record]], None]:
+    async def stream(
+        self, topic: str, ranges: Bounds, *, held_back: bool = False
+    ) -> AsyncGenerator[list[tuple[int, Record]], None]:
         """Yield batches of (partition, record) of the half-open ranges, each partition in offset order.
 
-        A caller that does not read to the end must close it (`contextlib.aclosing`).
+        `held_back`: also those of Kafka transactions that are open or aborted. A caller that does not read to the end
+        must close it (`contextlib.aclosing`).
         """
         options = reader_options(self._settings, self.topics, self._name)
+        if held_back:
+            options["isolation_level"] = "read_uncommitted"
         requested = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
         batches = read_batches(
             options | {"bootstrap_timeout_ms": self._settings.request_timeout_ms},

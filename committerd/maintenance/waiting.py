@@ -50,11 +50,11 @@ class StagedTopic(Protocol):
         ...
 
     async def bounds(self) -> tuple[int, int]:
-        """Log start and end, half-open."""
+        """Log start and end, half-open; with the records that an open Kafka transaction holds back."""
         ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
-        """The records in a half-open range that still exist."""
+        """The records in a half-open range that still exist; with those that an open Kafka transaction holds back."""
         ...
 
     def letters(self, since_ms: int) -> AsyncIterator[Sequence[Letter]]:

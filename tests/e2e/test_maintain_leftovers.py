@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka import KafkaProducer
 
 from committerd_client import staging
 from committerd_common.messages import Status, Transaction
@@ -182,3 +183,33 @@ def test_nothing_goes_while_a_committer_would_refuse_to_run(scene: Scene, kafka:
     maintenance.run("--once")
     assert {key for key in files if Path(scene.table.uri, key).exists()} == files
     assert scene.table.open().versions()[0]["version"] == versions[-1]
+
+
+def test_what_an_open_kafka_transaction_holds_back_waits_too(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
+    """Nobody can read these records until the transaction ends, and it may stay open for days."""
+    scene.table.create(rows=10)
+    scene.started()
+    producer = KafkaProducer(bootstrap_servers=scene.topics.servers, transactional_id=f"{scene.name}.writer")
+    producer.init_transactions()
+    producer.begin_transaction()
+    first, append, version = scene.table.append(), scene.table.append(), scene.table.version
+    producer.send(scene.topics.staged, value=first.SerializeToString(), partition=0)
+    producer.flush()
+    offsets = scene.stage(append, staging.delete(scene.table.open(), "id = 3"))
+    for _ in range(3):
+        scene.table.write()
+    time.sleep(RECLAIM_HOURS + 1)
+    maintenance = Maintenance(scene, kafka.bootstrap_servers)
+    cleaned = maintenance.run("--once")
+    assert cleaned["event"] == "cleaned"
+    needed = files_of(first) | files_of(append)
+    assert {key for key in needed if Path(scene.table.uri, key).exists()} == needed
+    assert scene.table.open().versions()[0]["version"] == version
+    found = maintenance.run("--dry-run")
+    assert (found["waiting_records"], found["oldest_read_version"]) == (3, version)
+
+    producer.commit_transaction()
+    producer.close()
+    offsets.append(offsets[0] - 1)
+    assert {one.status for one in scene.topics.wait_answers(offsets)} == {Status.COMMITTED}
+    assert len(scene.table.ids()) == 10 + 3 + 2 - 1

@@ -33,13 +33,17 @@ class OperatorsTopic:
 
     async def bounds(self) -> tuple[int, int]:
         """As the port says."""
-        return (await self._operator.bounds(self._operator.topics.staged))[0]
+        return (await self._operator.bounds(self._operator.topics.staged, held_back=True))[0]
 
     async def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
         """As the port says."""
-        async with aclosing(self._operator.stream(self._operator.topics.staged, {0: (start, end)})) as batches:
-            async for batch in batches:
-                yield [record for _, record in batch]
+        topic = self._operator.topics.staged
+        readable = min(max((await self._operator.bounds(topic))[0][1], start), end)
+        # Of those before, aborted transactions have none; of the others it is not known yet.
+        for bounds, held_back in (((start, readable), False), ((readable, end), True)):
+            async with aclosing(self._operator.stream(topic, {0: bounds}, held_back=held_back)) as batches:
+                async for batch in batches:
+                    yield [record for _, record in batch]
 
     async def letters(self, since_ms: int) -> AsyncIterator[Sequence[Letter]]:
         """As the port says."""
