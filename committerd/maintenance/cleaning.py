@@ -386,15 +386,15 @@ class Cleaning:
             lists.keep(await named_by_version(self._table, key))
 
     async def _require_same_table(self) -> None:
-        """Raise `RefusedToRun` (`table_replaced`) if the table was deleted since the look.
+        """Raise `RefusedToRun` (`table_replaced`) if the table was deleted or migrated since the look.
 
         Versions of a table that was made again have the numbers, and so the keys, of versions of the old one.
         """
         version, end = self._newest
         if version and await self._table.end(version) != end:
             raise RefusedToRun(
-                f"the table was deleted, or made again, since it was read: version {version} is no longer what it was. "
-                "Nothing more is deleted until the next cleanup",
+                f"the table was deleted, made again or migrated to other names of manifests since it was read: version "
+                f"{version} is no longer what it was. Nothing more is deleted until the next cleanup",
                 code="table_replaced",
             )
 

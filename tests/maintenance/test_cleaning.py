@@ -257,7 +257,7 @@ async def test_a_table_that_is_made_again_after_the_look_stays(scene: Scene, ver
     for number in range(versions):
         scene.write(10 * number, mode="append")
     before = scene.read_all()
-    with pytest.raises(RefusedToRun, match="the table was deleted, or made again") as raised:
+    with pytest.raises(RefusedToRun, match="the table was deleted, made again") as raised:
         await cleaning.clean(found)
     assert raised.value.code == "table_replaced"
     assert scene.read_all() == before
@@ -280,6 +280,23 @@ async def test_a_table_that_is_made_again_between_two_steps_stays(
     with pytest.raises(RefusedToRun, match="version 7 is no longer what it was"):
         await cleaning.clean(await cleaning.look())
     assert scene.read_all() == {1: 10, 2: 20}
+
+
+async def test_old_names_of_manifests_may_change_after_the_look(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(0, enable_v2_manifest_paths=False)
+    for number in range(1, 12):
+        scene.write(10 * number, mode="append")
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    before = scene.read_all()
+    lance.dataset(scene.uri).migrate_manifest_paths_v2()
+    with pytest.raises(RefusedToRun):
+        await cleaning.clean(found)
+    assert scene.read_all() == before
+    assert (await scene.clean())[1].versions == 11
+    assert scene.read_all() == {12: 120}
 
 
 async def test_a_shallow_clone_is_cleaned_up_and_what_it_reads_of_its_source_stays(
