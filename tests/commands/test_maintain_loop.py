@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
@@ -170,6 +172,17 @@ def loop_of(
     )
 
 
+@asynccontextmanager
+async def running(steps: Steps, **given: Any) -> AsyncIterator[MaintenanceLoop]:
+    """A loop that goes on until the block ends. `given`: as for `loop_of`."""
+    stop = Stop()
+    made = loop_of(steps, stop, **given)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.forever)
+        yield made
+        stop.set()
+
+
 class Reached:
     """An event when a number is reached."""
 
@@ -188,35 +201,29 @@ class Reached:
 @pytest.mark.parametrize("fails", [False, True])
 async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
-    steps, stop = Steps(), Stop()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, fails=fails, cleanup_seconds=0.05).forever)
+    steps = Steps()
+    async with running(steps, fails=fails, cleanup_seconds=0.05):
         await steps.has_rewritten.wait()
         assert steps.cleanups == 1
         steps.clean.set()
         await steps.has_cleaned.wait()
-        stop.set()
 
 
 async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
-    steps, stop = Steps(), Stop()
+    steps = Steps()
     noon_ms = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, cleanup_seconds=0.05).forever)
+    async with running(steps, cleanup_seconds=0.05):
         await steps.has_rewritten.wait()
         steps.clean.set()
         await steps.has_cleaned.wait()
-        stop.set()
     figures = {"fragments": 0, "unindexed_rows": 0, "rewrite_ms": noon_ms, "index_ms": noon_ms}
     assert steps.summaries[0] == figures
 
 
 async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
-    steps, stop = Steps(), Stop()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, hours="13-14").forever)
+    steps = Steps()
+    async with running(steps, hours="13-14"):
         await anyio.sleep(0.2)
-        stop.set()
     assert (steps.rewritten, steps.cleanups) == (0, 0)
 
 
@@ -224,38 +231,32 @@ async def test_a_table_that_gets_fragments_fast_is_looked_at_before_they_are_too
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
-    steps, stop = Steps(), Stop()
+    steps = Steps()
     steps.fragments_a_second = 1000
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=400).forever)
+    async with running(steps, interval_seconds=60, fragments_max=400):
         await steps.has_looked.wait()
-        stop.set()
     assert steps.looks[2] - steps.looks[1] > 0.1, "200 fragments take 0.2 s"
 
 
 async def test_a_table_that_gets_few_fragments_is_looked_at_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
     for a_second in (0.0, 40.0):
-        steps, stop = Steps(), Stop()
+        steps = Steps()
         steps.fragments_a_second = a_second
         steps.clean.set()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=1000).forever)
+        async with running(steps, interval_seconds=60, fragments_max=1000):
             await anyio.sleep(0.5)
-            stop.set()
         assert len(steps.looks) == 2
 
 
 async def test_fragments_that_nobody_would_rewrite_do_not_make_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
-    steps, stop = Steps(), Stop()
+    steps = Steps()
     steps.full_a_second, steps.fragments_a_second = 100_000, 0.0
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=10).forever)
+    async with running(steps, interval_seconds=60, fragments_max=10):
         await anyio.sleep(0.5)
-        stop.set()
     assert len(steps.looks) == 2
 
 
@@ -263,26 +264,22 @@ async def test_too_many_small_fragments_that_can_not_be_rewritten_yet_do_not_mak
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.01)
-    steps, stop = Steps(), Stop()
+    steps = Steps()
     steps.fragments_a_second = 200.0
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, interval_seconds=60, fragments_max=1).forever)
+    async with running(steps, interval_seconds=60, fragments_max=1):
         await steps.has_looked.wait()
-        stop.set()
     assert steps.looks[-1] - steps.looks[-2] > 0.035, "eight fragments take 0.04 s"
 
 
 async def test_after_failures_it_waits_longer_and_longer_until_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.05)
-    steps, stop, world = Steps(), Stop(), World()
+    steps, world = Steps(), World()
     steps.fails = {1, 2, 3, 5}
     steps.has_looked = Reached(6)
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, world=world).forever)
+    async with running(steps, world=world):
         await steps.has_looked.wait()
-        stop.set()
     waits = [after - before for before, after in pairwise(steps.looks)]
     assert all(waited >= 0.99 * at_least for waited, at_least in zip(waits, (0.05, 0.1, 0.2, 0, 0.05), strict=False))
     assert world.failures("rewrite") == 4
@@ -300,14 +297,12 @@ async def test_the_wait_after_failures_is_bounded_and_a_success_resets_it() -> N
 
 
 async def test_a_step_does_not_wait_for_the_failures_of_another_one() -> None:
-    steps, stop = Steps(), Stop()
+    steps = Steps()
     steps.fails = {1}
     steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop).forever)
+    async with running(steps):
         await steps.has_indexed.wait()
-        stop.set()
     assert steps.rewritten == 1
 
 
@@ -345,32 +340,27 @@ async def test_a_task_does_not_begin_when_the_hours_end_while_it_waits_for_its_s
 
 
 async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -> None:
-    steps, stop, world = Steps(), Stop(), World()
+    steps, world = Steps(), World()
     world.there = False
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        running = loop_of(steps, stop, world=world)
-        tasks.start_soon(running.forever)
+    async with running(steps, world=world) as made:
         await anyio.sleep(0.2)
         assert world.shown.said == ["waits_for_table"]
-        assert running.doing == "it waits until somebody creates the table"
+        assert made.doing == "it waits until somebody creates the table"
         world.there = True
         await steps.has_rewritten.wait()
-        stop.set()
     assert [world.failures(step) for step in ("rewrite", "index", "cleanup")] == [0, 0, 0]
 
 
 async def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
-    steps, stop, world = Steps(), Stop(), World()
+    steps, world = Steps(), World()
     world.waiting = [{4, 5}, {5}, set(), {6}, set()]  # as after a restart; and after the failure
     steps.fails = {3}
     steps.has_looked = Reached(7)
     steps.clean.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(loop_of(steps, stop, world=world).forever)
+    async with running(steps, world=world):
         await steps.has_looked.wait()
-        stop.set()
     assert [set(one) for one in steps.left_alone[:7]] == [{4, 5}, {5}, set(), {6}, set(), set(), set()]
     assert world.queue_reads == 5, "the queue is read only while something of ours may wait"
 
@@ -387,18 +377,15 @@ async def test_indices_in_the_making_are_read_before_each_index_and_one_that_fai
 
 
 async def test_tasks_wait_while_maintenance_has_had_its_share_of_the_committers_time_and_cleanups_do_not() -> None:
-    steps, stop, world = Steps(), Stop(), World()
+    steps, world = Steps(), World()
     steps.clean.set()
     started = anyio.current_time()
     world.busy_until = started + 0.4
-    async with anyio.create_task_group() as tasks:
-        running = loop_of(steps, stop, world=world, cleanup_seconds=0.01)
-        tasks.start_soon(running.forever)
+    async with running(steps, world=world, cleanup_seconds=0.01):
         await steps.has_cleaned.wait()
         assert (steps.rewritten, steps.looks) == (0, []), "a plan would be old by the time that the task begins"
         await steps.has_rewritten.wait()
         assert steps.looks[0] - started >= 0.399
-        stop.set()
 
 
 async def test_once_waits_for_its_share_before_each_task_and_index_and_ends_at_once_when_it_is_told_to() -> None:
@@ -417,12 +404,10 @@ async def test_once_waits_for_its_share_before_each_task_and_index_and_ends_at_o
     assert (steps.rewritten, steps.indexed) == (2, ["a"])
     assert len(begun) == 5, "the look, two tasks, the step, its index"
 
-    steps, stop, world = Steps(), Stop(), World()
+    steps, world = Steps(), World()
     steps.clean.set()
     world.busy_until = anyio.current_time() + 60
     with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(loop_of(steps, stop, world=world).forever)
+        async with running(steps, world=world):
             await anyio.sleep(0.1)
-            stop.set()
     assert steps.rewritten == 0

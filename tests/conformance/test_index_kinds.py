@@ -156,16 +156,22 @@ def check_later_work(root: Path, kind: str) -> None:
         check(root, kind)
 
 
+async def being_built(root: Path, kind: str, *, stable: bool) -> tuple[lance.LanceDataset, Staged]:
+    """A table to which rows are appended while an index of it is built; the version that the index has read."""
+    dataset = create(root, stable=stable)
+    index = staging.create_index(dataset, column_of(kind), kind, **parameters(kind))
+    added = staging.append(write_fragments(rows(ROWS, 9), dataset), dataset=dataset)
+    assert (await commit(root, added)).status is Status.COMMITTED
+    return dataset, index
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_index_that_has_passed_a_compaction_finds_every_row_once(
     tmp_path: Path, kind: str, stable: bool
 ) -> None:
     root = tmp_path / "table"
-    dataset = create(root, stable=stable)
-    index = staging.create_index(dataset, column_of(kind), kind, **parameters(kind))
-    added = staging.append(write_fragments(rows(ROWS, 9), dataset), dataset=dataset)
-    assert (await commit(root, added)).status is Status.COMMITTED
+    dataset, index = await being_built(root, kind, stable=stable)
     await compact(root, dataset, [0, 1], [2, 3])
     done = await commit(root, index)
     assert done.status is Status.COMMITTED
@@ -178,9 +184,7 @@ async def test_an_index_of_row_ids_does_not_pass_a_compaction_of_its_rows_with_o
     tmp_path: Path, kind: str
 ) -> None:
     root = tmp_path / "table"
-    dataset = create(root, stable=True)
-    index = staging.create_index(dataset, column_of(kind), kind, **parameters(kind))
-    await commit(root, staging.append(write_fragments(rows(ROWS, 9), dataset), dataset=dataset))
+    _, index = await being_built(root, kind, stable=True)
     await compact(root, lance.dataset(root), [5, 6])
     done = await commit(root, index)
     (built,) = index.transaction.create_index.new_indices

@@ -27,6 +27,7 @@ from committerd.table.versions import Table
 from committerd_client import Staged, staging
 from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
+from tests.queue.letters import LETTER
 
 HOUR_MS = 3_600_000
 
@@ -143,19 +144,13 @@ class Scene:
     ) -> None:
         """Write a dead letter, so many hours ago by the clock of maintenance."""
         now = datetime.now(UTC) + timedelta(hours=self.hours - hours_ago)
-        letter = Letter(
+        letter = replace(
+            LETTER,
             offset=len(self.topic.dead),
             timestamp_ms=int(now.timestamp() * 1000),
-            status="INVALID",
-            reason="schema",
-            message="",
-            topic="topic",
-            staged_offset=0,
-            staged_timestamp_ms=0,
-            key=None,
             value=value if isinstance(value, bytes) else value.SerializeToString(),
             headers=[(name, text.encode()) for name, text in (headers or {}).items()],
-            **({"dropped_bytes": 0} | given),
+            **given,
         )
         self.topic.dead.append(letter)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from committerd.queue.dead_letter import Letter
 from committerd.queue.ledger import Earlier, Refused, names, refusal_in
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark
@@ -15,22 +14,9 @@ from committerd.queue.replay import Since, refuse_replay
 from committerd_common.messages import Member, Outcome, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
 from committerd_common.request import AppUnit, Envelope, Request
+from tests.queue.letters import LETTER
 
 _UUID = str(uuid.UUID(int=7))
-_LETTER = Letter(
-    offset=2,
-    timestamp_ms=5,
-    status="INVALID",
-    reason="unknown_fragment",
-    message="",
-    topic="t.staged",
-    staged_offset=17,
-    staged_timestamp_ms=1,
-    key=None,
-    value=b"x",
-    headers=(),
-    dropped_bytes=0,
-)
 
 
 def _request(**envelope: Any) -> Request:
@@ -56,40 +42,40 @@ def test_a_letter_that_nothing_has_happened_to_may_be_staged_again() -> None:
     told = Outcome(uuid=_UUID, status=StatusNumber.INVALID, topic="t.staged", offset=17)
     cleaned = Outcome(uuid=_UUID, status=StatusNumber.UNDECIDED, topic="t.staged", offset=17)
     since = _since(_settled(3, refusals=[refusal]), outcomes=[told, cleaned], o18=40)
-    assert refuse_replay(_LETTER, _request(deadline_ms=1001), since) == ""
+    assert refuse_replay(LETTER, _request(deadline_ms=1001), since) == ""
 
 
 def test_what_would_be_refused_again_is_refused_here() -> None:
     again = Refused(status=Status.INVALID, reason="wrong_dataset", message="another table")
-    assert "again, as wrong_dataset: another table" in refuse_replay(_LETTER, again, _since())
-    assert "only its producer" in refuse_replay(replace(_LETTER, cut=True), _request(), _since())
-    assert "1048576 bytes did not fit" in refuse_replay(replace(_LETTER, dropped_bytes=1 << 20), _request(), _since())
-    assert "deadline-ms has passed" in refuse_replay(_LETTER, _request(deadline_ms=1000), _since())
+    assert "again, as wrong_dataset: another table" in refuse_replay(LETTER, again, _since())
+    assert "only its producer" in refuse_replay(replace(LETTER, cut=True), _request(), _since())
+    assert "1048576 bytes did not fit" in refuse_replay(replace(LETTER, dropped_bytes=1 << 20), _request(), _since())
+    assert "deadline-ms has passed" in refuse_replay(LETTER, _request(deadline_ms=1000), _since())
 
 
 def test_a_replay_that_waits_is_not_staged_twice() -> None:
-    assert "at offset 40" in refuse_replay(_LETTER, _request(), _since(o17=40))
+    assert "at offset 40" in refuse_replay(LETTER, _request(), _since(o17=40))
 
 
 def test_what_is_in_the_table_is_not_staged_again() -> None:
     alone = Settled(version=4, uuid=_UUID, operation="append", ours=False)
-    assert "in the table at version 4" in refuse_replay(_LETTER, _request(), _since(alone))
+    assert "in the table at version 4" in refuse_replay(LETTER, _request(), _since(alone))
     member = _settled(5, members=[Member(uuid=_UUID)])
-    assert "in the table at version 5" in refuse_replay(_LETTER, _request(), _since(member))
+    assert "in the table at version 5" in refuse_replay(LETTER, _request(), _since(member))
 
 
 def test_an_application_that_has_come_as_far_keeps_its_work_out() -> None:
     mark = AppMark(run="r", version=3, uuid="u", table_version=9, used_ms=0)
     asked = _request(app=AppUnit(app_id="a", version=3, run="r"))
-    assert "has committed version 3" in refuse_replay(_LETTER, asked, _since(marks={"a": mark}))
+    assert "has committed version 3" in refuse_replay(LETTER, asked, _since(marks={"a": mark}))
     later = _request(app=AppUnit(app_id="a", version=4, run="r"))
-    assert refuse_replay(_LETTER, later, _since(marks={"a": mark})) == ""
+    assert refuse_replay(LETTER, later, _since(marks={"a": mark})) == ""
 
 
 def test_answers_whose_version_is_gone_still_count() -> None:
     for status in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE):
         told = Outcome(uuid=_UUID, status=status, version=6, topic="t.staged", offset=30)
-        said = refuse_replay(_LETTER, _request(), _since(outcomes=[told]))
+        said = refuse_replay(LETTER, _request(), _since(outcomes=[told]))
         assert f"{StatusNumber.Name(status)} at version 6, for the record at offset 30" in said
     undecided = Outcome(uuid=_UUID, status=StatusNumber.UNDECIDED, topic="t.staged", offset=30)
-    assert "UNDECIDED for the record at offset 30" in refuse_replay(_LETTER, _request(), _since(outcomes=[undecided]))
+    assert "UNDECIDED for the record at offset 30" in refuse_replay(LETTER, _request(), _since(outcomes=[undecided]))
