@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from committerd_client.errors import StagingError, TableMissing
 from committerd_client.headers import Staged
 from committerd_common.messages import DataFragment
-from committerd_common.uris import canonical_uri, local_folder
+from committerd_common.uris import canonical_uri, lance_uri, local_folder
 
 if TYPE_CHECKING:
     import lance
@@ -56,7 +56,7 @@ class Place:
 
 
 def checked_uri(given: str | os.PathLike[str]) -> str:
-    """The URI or absolute path of a table, as text. Raises `ValueError` for a relative path."""
+    """The URI or absolute path of a table, as pylance takes it. Raises `ValueError` for a relative path."""
     uri = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(uri, str):
         raise TypeError(f"dataset_uri is {type(given).__name__}, and a str or a Path is needed")
@@ -69,7 +69,7 @@ def checked_uri(given: str | os.PathLike[str]) -> str:
             f"dataset_uri {uri!r} is relative, and the committer runs in another folder: give the absolute path "
             f"({absolute!r}), or a URI with its scheme, such as 's3://bucket/events.lance'"
         )
-    return uri
+    return lance_uri(uri)
 
 
 def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Place:

@@ -27,6 +27,12 @@ def canonical_uri(uri: str) -> str:
     return f"{scheme}://{place}{query}" if scheme else place
 
 
+def lance_uri(uri: str) -> str:
+    """The URI in the form that pylance takes: it knows `s3`, and not the other names of that scheme."""
+    scheme, colon, rest = uri.strip().partition(":")
+    return f"{_SAME_SCHEME[scheme.lower()]}:{rest}" if colon and scheme.lower() in _SAME_SCHEME else uri
+
+
 def local_folder(uri: str) -> str | None:
     """The folder of a table on a local disk; None for a table in another store."""
     folder = canonical_uri(uri)

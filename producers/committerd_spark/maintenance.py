@@ -23,6 +23,7 @@ from committerd_client.compacting import compact, optimize_index, require_commit
 from committerd_client.headers import Staged
 from committerd_client.maintenance.plan import Limits, Targets, TaskPace, plan
 from committerd_client.maintenance.table import read_state
+from committerd_client.place import checked_uri
 from committerd_client.results import CompactionResult
 from committerd_client.staging.remapping import RewrittenIndex
 from committerd_common.messages import Transaction
@@ -76,6 +77,7 @@ def maintain(
 
     Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
     """
+    uri = checked_uri(uri)
     work = _Work(spark, uri, None if storage_options is None else dict(storage_options))
     client = partial(
         CommitClient,

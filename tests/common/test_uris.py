@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from committerd_common.uris import local_folder, queue_name
+from committerd_common.uris import lance_uri, local_folder, queue_name
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,18 @@ def test_the_queue_of_a_table_has_the_name_of_its_folder(uri: str, name: str) ->
 )
 def test_only_a_table_on_a_local_disk_has_a_folder(uri: str, folder: str | None) -> None:
     assert local_folder(uri) == folder
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("s3a://b/t%20t?x=1", "s3://b/t%20t?x=1"),
+        ("S3N://b/t", "s3://b/t"),
+        ("s3://b/t", "s3://b/t"),
+        ("s3+ddb://b/t?ddbTableName=m", "s3+ddb://b/t?ddbTableName=m"),
+        ("/lake/s3a", "/lake/s3a"),
+        ("s3a", "s3a"),
+    ],
+)
+def test_pylance_knows_one_name_of_s3(given: str, expected: str) -> None:
+    assert lance_uri(given) == expected

@@ -32,6 +32,7 @@ from harness.lance_table import run_in_4
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
+from tests.commands.running import printed
 from tests.kafka.staging import settings_for
 from tests.maintenance.scene import HOUR_MS
 
@@ -159,3 +160,13 @@ async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(
     scene.committed(2)
     scene.table.write()
     assert sorted(scene.table.ids()) == [*range(23)]
+
+
+@pytest.mark.parametrize("place", ["minio"], indirect=True)
+def test_other_names_of_s3_are_the_same(scene: Scene, place: StorePlace) -> None:
+    scene.table.create(rows=10)
+    scene.started()
+    scene.committed(10)
+    for name in ("s3a:", "s3n:"):
+        given = dict(place.settings) | {"DATASET__URI": place.uri.replace("s3:", name)}
+        assert "would rewrite" in printed(scene, "maintain", "--dry-run", **given)

@@ -24,6 +24,7 @@ from committerd_client import (
     Undecided,
     UnsupportedTransaction,
 )
+from committerd_client.place import checked_uri
 from committerd_common.messages import (
     DUPLICATE,
     EXPIRED,
@@ -267,3 +268,7 @@ async def test_it_works_in_anyio_task_groups_and_scopes(servers: str, dataset: s
             with pytest.raises(TimeoutError), anyio.fail_after(0.3):
                 await client.commit(append())
     assert sorted(version or 0 for version in versions) == list(range(1, 11))
+
+
+def test_pylance_gets_the_name_of_s3_that_it_knows() -> None:
+    assert (checked_uri("s3a://b/t"), checked_uri("/lake/t.lance")) == ("s3://b/t", "/lake/t.lance")

@@ -18,6 +18,7 @@ from committerd_client.compacting import Commits, compact, optimize_index, requi
 from committerd_client.maintenance.plan import Limits, MaintenancePlan, RewriteGroup, Targets, TaskPace, plan
 from committerd_client.maintenance.table import IndexState, TableState, read_state
 from committerd_client.staging.indices import index_names
+from committerd_common.uris import lance_uri
 
 if TYPE_CHECKING:
     import lance
@@ -63,7 +64,7 @@ class Rewriting:
 
     def __init__(self, client: Commits, uri: str, storage_options: dict[str, str], settings: MaintainSettings) -> None:
         self._client = client
-        self._uri = uri
+        self._uri = lance_uri(uri)
         self._options = storage_options
         self._settings = settings
         self.pace = TaskPace()
