@@ -213,7 +213,7 @@ class _Compaction:
             reserved = await self._reserve(dataset, ids_expected(tasks))
             # What was staged earlier is committed or refused by now: for example, the Rewrite of an earlier call that
             # had no outcome in time.
-            dataset = await to_thread.run_sync(dataset.checkout_version, reserved.version)
+            dataset = await to_thread.run_sync(dataset.checkout_version, reserved.version or dataset.version)
             tasks = await to_thread.run_sync(partial(self._tasks, dataset))
             if not tasks:
                 return None
