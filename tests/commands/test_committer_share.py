@@ -55,13 +55,15 @@ async def test_the_next_task_waits_until_the_commits_are_at_most_this_share_of_t
     assert counted == pytest.approx(sum(commits_ms) / 1000)
 
 
-async def test_time_that_was_not_used_is_not_saved_up() -> None:
-    limited = CommitterShare(Client(20, 1000), 0.5, MaintenanceTelemetry(CollectorRegistry()))
+async def test_time_that_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(anyio, "current_time", lambda: now)
+    limited = CommitterShare(Client(20, 100), 0.5, MaintenanceTelemetry(CollectorRegistry()))
     await limited.commit(None)  # type: ignore[arg-type]
-    await anyio.sleep(0.3)
+    now += 60
     assert limited.seconds_left == 0
     await limited.commit(None)  # type: ignore[arg-type]
-    assert 0.5 < limited.seconds_left <= 1.0
+    assert limited.seconds_left == pytest.approx(0.1)
 
 
 async def test_the_client_is_asked_as_the_caller_asks() -> None:

@@ -168,5 +168,5 @@ def test_other_names_of_s3_are_the_same(scene: Scene, place: StorePlace) -> None
     scene.started()
     scene.committed(10)
     for name in ("s3a:", "s3n:"):
-        given = dict(place.settings) | {"DATASET__URI": place.uri.replace("s3:", name)}
+        given: Any = dict(place.settings) | {"DATASET__URI": place.uri.replace("s3:", name)}
         assert "would rewrite" in printed(scene, "maintain", "--dry-run", **given)

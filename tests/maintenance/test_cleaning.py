@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import tracemalloc
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -269,14 +270,14 @@ async def test_a_table_that_is_made_again_between_two_steps_stays(
     """A version that came meanwhile is checked as well."""
     monkeypatch.setattr(cleaning_module, "_STEP_MAX", 2)
     scene.hours = 2
-    cleaning = scene.cleaning(progress=lambda *_: steps.pop(0)())
 
     def make_again() -> None:
         shutil.rmtree(scene.uri)
         scene.write(0)
         scene.write(10, mode="append")
 
-    steps = [lambda: scene.write(30, mode="append"), make_again]
+    steps: list[Callable[[], Any]] = [lambda: scene.write(30, mode="append"), make_again]
+    cleaning = scene.cleaning(progress=lambda *_: steps.pop(0)())
     with pytest.raises(RefusedToRun, match="version 7 is no longer what it was"):
         await cleaning.clean(await cleaning.look())
     assert scene.read_all() == {1: 10, 2: 20}
@@ -291,7 +292,8 @@ async def test_old_names_of_manifests_may_change_after_the_look(tmp_path: Path) 
     cleaning = scene.cleaning()
     found = await cleaning.look()
     before = scene.read_all()
-    lance.dataset(scene.uri).migrate_manifest_paths_v2()
+    table: Any = lance.dataset(scene.uri)
+    table.migrate_manifest_paths_v2()
     with pytest.raises(RefusedToRun):
         await cleaning.clean(found)
     assert scene.read_all() == before

@@ -46,6 +46,7 @@ class CommitterShare:
 
         async def again(refused: Reexecution) -> Work | None:
             nonlocal counted
+            assert reexecute is not None
             counted = refused.error
             self._used(counted.commit_ms)
             return await execute_again(reexecute, refused)
