@@ -386,7 +386,7 @@ class Cleaning:
             lists.keep(await named_by_version(self._table, key))
 
     async def _require_same_table(self) -> None:
-        """Raise `RefusedToRun` (`table_replaced`) if the table was deleted or migrated since the look.
+        """Raise `RefusedToRun` (`table_gone`) if the table was deleted or migrated since the look.
 
         Versions of a table that was made again have the numbers, and so the keys, of versions of the old one.
         """
@@ -395,7 +395,7 @@ class Cleaning:
             raise RefusedToRun(
                 f"the table was deleted, made again or migrated to other names of manifests since it was read: version "
                 f"{version} is no longer what it was. Nothing more is deleted until the next cleanup",
-                code="table_replaced",
+                code="table_gone",
             )
 
     async def _delete(self, files: Sequence[Going], *, in_order: bool = False) -> None:

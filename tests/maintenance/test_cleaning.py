@@ -260,7 +260,7 @@ async def test_a_table_that_is_made_again_after_the_look_stays(scene: Scene, ver
     before = scene.read_all()
     with pytest.raises(RefusedToRun, match="the table was deleted, made again") as raised:
         await cleaning.clean(found)
-    assert raised.value.code == "table_replaced"
+    assert raised.value.code == "table_gone"
     assert scene.read_all() == before
 
 
