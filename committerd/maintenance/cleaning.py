@@ -393,8 +393,9 @@ class Cleaning:
         version, end = self._newest
         if version and await self._table.end(version) != end:
             raise RefusedToRun(
-                f"the table was deleted, made again or migrated to other names of manifests since it was read: version "
-                f"{version} is no longer what it was. Nothing more is deleted until the next cleanup",
+                f"version {version} is no longer what it was when it was read: the table was deleted, made again or "
+                "migrated to other names of manifests, or others delete versions too. Nothing more is deleted until "
+                "the next cleanup",
                 code="table_gone",
             )
 

@@ -187,6 +187,18 @@ def test_a_missing_table_and_wrong_hours_are_said_so(scene: Scene) -> None:
     assert "such as 22-6 or 8-18" in wrong.err
 
 
+def test_operations_that_are_not_allowed_are_named_before_data_is_written(scene: Scene) -> None:
+    """Each try would leave its data files behind, for as long as its dead letter may be replayed."""
+    lance.write_dataset(rows(0, 200), scene.table.uri, max_rows_per_file=10)
+    allowed = {"COMMIT__ALLOWED_OPERATIONS": "append,reserve_fragments"}
+    scene.started(**allowed)
+    before = files(scene)
+    done = run(scene, "maintain", "--once", **allowed)
+    assert files(scene) == before
+    assert done.code == 2
+    assert "commit.allowed_operations lacks create_index and rewrite, which maintenance commits" in done.err
+
+
 def test_while_no_committer_answers_it_writes_nothing_and_ends_with_1(scene: Scene) -> None:
     lance.write_dataset(rows(0, 200), scene.table.uri, max_rows_per_file=10)
     scene.started().stop()

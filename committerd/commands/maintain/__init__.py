@@ -27,6 +27,7 @@ from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of, writer_options
+from committerd.lance.format.kind import Kind
 from committerd.maintenance.cleaning import Cleaning, Policy
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
@@ -67,6 +68,12 @@ def run(*, as_json: bool, dry_run: bool, once: bool, hour_ms: int = HOUR_MS) -> 
     if find_spec("lance") is None:
         raise SettingsError("`committerd maintain` needs pylance: pip install 'committerd[lance]'")
     configured = settings()
+    lacks = sorted({Kind.CREATE_INDEX, Kind.RESERVE_FRAGMENTS, Kind.REWRITE} - configured.commit.allowed_operations)
+    if lacks:
+        raise SettingsError(
+            f"commit.allowed_operations lacks {' and '.join(lacks)}, which maintenance commits: allow it, or leave the "
+            "table without maintenance"
+        )
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
     shown = Shown(as_json=as_json, logged=not once and not dry_run)
     if not once and not dry_run:
