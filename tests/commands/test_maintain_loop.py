@@ -38,6 +38,8 @@ class Steps:
         self.fragments_a_second: float | None = None
         """So many come that could be rewritten, from the first look on; nothing is rewritten then."""
         self.full_a_second = 0
+        self.in_a_commit = 1
+        """Groups that one commit replaces."""
         self.groups: tuple[RewriteGroup, ...] = (GROUP,)
         self.indices: tuple[IndexState, ...] = ()
         self.fails: set[int] = set()
@@ -62,6 +64,9 @@ class Steps:
         full = self.full_a_second * int(anyio.current_time() - self.looks[0])
         fragments = (FRAGMENT,) * (count + full)
         return TableState(version=1, fragments=fragments, indices=()), MaintenancePlan(mergeable=count, left=count)
+
+    def in_one_commit(self, groups: tuple[RewriteGroup, ...]) -> int:
+        return min(len(groups), self.in_a_commit)
 
     async def rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:
         self.rewritten += len(groups)
@@ -308,7 +313,7 @@ async def test_a_step_does_not_wait_for_the_failures_of_another_one() -> None:
 
 async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
     steps, world = Steps(), World()
-    steps.groups, steps.fails = (GROUP,) * 7, {4}
+    steps.groups, steps.fails, steps.in_a_commit = (GROUP,) * 7, {4}, 2
     steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
     steps.clean.set()
     assert not await loop_of(steps, Stop(), world=world, tasks_max=2).once()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -105,6 +106,23 @@ def test_a_task_stays_within_its_limits() -> None:
     assert [len(one) for one in groups(planned(*(small(id) for id in range(20)), limits=slow))] == [10, 10]
     one_at_a_time = planned(*(small(id) for id in range(20)), limits=Limits(task_bytes=1000, tasks=1))
     assert (len(one_at_a_time.groups), one_at_a_time.waiting) == (1, 1)
+
+
+def test_short_tasks_share_a_commit() -> None:
+    fragments = [small(id, 600, size=1000) for id in range(40)]  # 20 pairs, a tenth of a second each
+    limits = Limits(tasks=2, short_seconds=0.32)
+    pace = TaskPace(bytes_per_second=20_000, fragments_per_second=200)
+
+    def pairs(limits: Limits, *, pace: TaskPace = pace) -> tuple[int, int]:
+        found = plan(TableState(version=1, fragments=tuple(fragments)), TARGETS, limits, pace)
+        return len(found.groups), found.waiting
+
+    assert pairs(limits) == (6, 14), "0.3 seconds, two at once"
+    assert pairs(replace(limits, short_seconds=0.0)) == (2, 18)
+    assert pairs(replace(limits, tasks=1)) == (3, 17)
+    assert pairs(replace(limits, short_seconds=60)) == (20, 0)
+    assert pairs(limits, pace=TaskPace(bytes_per_second=2_000)) == (2, 18), "those that take long do not"
+    assert pairs(limits, pace=replace(pace, fragments_per_second=10)) == (3, 17), "nor those of many fragments"
 
 
 def test_the_pace_follows_the_tasks() -> None:

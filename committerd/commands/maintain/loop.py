@@ -272,14 +272,13 @@ class MaintenanceLoop:
             groups = (await self._rewriting.look(tasks=_GROUPS_MAX, leave=await self._leave()))[1].groups
 
         good = not self._may_begin() or await self._try("rewrite", look)
-        step = self._settings.tasks_max
-        for first in range(0, len(groups), step):
-            if self._stop.wanted or not self._may_begin():
-                break
-            good = await self._try("rewrite", partial(self._rewrite, groups[first : first + step]))
+        left = groups
+        while left and good and not self._stop.wanted and self._may_begin():
+            count = self._rewriting.in_one_commit(left)
+            good = await self._try("rewrite", partial(self._rewrite, left[:count]))
+            left = left[count:]
             if not good:
-                self._shown.gave_up(left=max(len(groups) - first - step, 0), tasks=len(groups))
-                break
+                self._shown.gave_up(left=len(left), tasks=len(groups))
         return good
 
     async def _rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:

@@ -15,7 +15,15 @@ from anyio import to_thread
 from committerd.settings.maintain import MaintainSettings
 from committerd_client import Staged, staging
 from committerd_client.compacting import Commits, compact, optimize_index, require_committer
-from committerd_client.maintenance.plan import Limits, MaintenancePlan, RewriteGroup, Targets, TaskPace, plan
+from committerd_client.maintenance.plan import (
+    Limits,
+    MaintenancePlan,
+    RewriteGroup,
+    Targets,
+    TaskPace,
+    in_one_commit,
+    plan,
+)
 from committerd_client.maintenance.table import IndexState, TableState, read_state
 from committerd_client.staging.indices import index_names
 from committerd_common.uris import lance_uri
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
 
 _COMMIT_SECONDS = 120.0
 """How long a commit may wait for its outcome, without re-executions."""
+_SHORT = 0.1
+"""Tasks that take at most this share of maintain.task_seconds_max together go into one commit."""
 _PATIENCE = 3.0
 """Re-executions of a commit may take this many times as long as the first execution."""
 
@@ -43,8 +53,13 @@ def targets_of(settings: MaintainSettings) -> Targets:
 
 
 def limits_of(settings: MaintainSettings, *, tasks: int) -> Limits:
-    """The limits that the settings set, for a plan of at most this many tasks."""
-    return Limits(task_bytes=settings.task_bytes_max, task_seconds=settings.task_seconds_max, tasks=tasks)
+    """The limits that the settings set, for a plan of at most this many tasks, or more if they are short."""
+    return Limits(
+        task_bytes=settings.task_bytes_max,
+        task_seconds=settings.task_seconds_max,
+        tasks=tasks,
+        short_seconds=settings.task_seconds_max * _SHORT,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,10 @@ class Rewriting:
         state = await to_thread.run_sync(lambda: read_state(self.open()))
         limits = limits_of(self._settings, tasks=tasks)
         return state, plan(state, targets_of(self._settings), limits, self.pace, leave=leave)
+
+    def in_one_commit(self, groups: Sequence[RewriteGroup]) -> int:
+        """How many of these groups, from the first on, one call of `rewrite` replaces."""
+        return in_one_commit(groups, limits_of(self._settings, tasks=self._settings.tasks_max), self.pace)
 
     async def rewrite(self, groups: Sequence[RewriteGroup]) -> Rewritten | None:
         """Rewrite these fragments, all in one commit; None if they have changed so that nothing is left to do.

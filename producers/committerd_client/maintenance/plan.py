@@ -64,7 +64,11 @@ class Limits:
     task_seconds: float = 300.0
     """Maximum seconds that one task is expected to take, by the pace of earlier ones."""
     tasks: int = 1
-    """Maximum number of tasks in one plan."""
+    """Maximum number of tasks in one plan, unless `short_seconds` allows more."""
+    short_seconds: float = 0.0
+    """A plan has more tasks than that as long as all of them are expected to take at most this time, `tasks` at once.
+    Each commit of an index that holds row addresses writes the whole index anew, so short tasks share a commit.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,10 @@ class TaskPace:
         if size / self.bytes_per_second > fragments / self.fragments_per_second:
             return replace(self, bytes_per_second=(self.bytes_per_second + size / seconds) / 2)
         return replace(self, fragments_per_second=(self.fragments_per_second + fragments / seconds) / 2)
+
+    def seconds(self, *, size: float, fragments: float) -> float:
+        """The time that a task on so many bytes and fragments is expected to take."""
+        return max(size / self.bytes_per_second, fragments / self.fragments_per_second)
 
     def bounds(self, limits: Limits) -> tuple[float, float]:
         """Maximum bytes and fragments of one task."""
@@ -107,7 +115,7 @@ class MaintenancePlan:
     """What to do next. Nothing to do: no groups and no indices."""
 
     groups: tuple[RewriteGroup, ...] = ()
-    """In the order of their urgency; at most `Limits.tasks`."""
+    """In the order of their urgency; those of one commit."""
     waiting: int = 0
     """Number of groups beyond `groups` that could be rewritten now."""
     mergeable: int = 0
@@ -136,15 +144,16 @@ def plan(
     leave: Collection[int] = frozenset(),
 ) -> MaintenancePlan:
     """The plan for this version of the table. `leave`: ids of fragments that others are about to replace."""
-    sizes = _Sizes(targets, *(pace or TaskPace()).bounds(limits))
+    pace = pace or TaskPace()
+    sizes = _Sizes(targets, *pace.bounds(limits))
     wanted = [one for one in table.fragments if one.id not in leave and sizes.why(one) is not None]
     mergeable = sum(1 for one in wanted if sizes.is_small(one))
     groups = [group for alike in _alike(wanted) for group in _grouped(alike, sizes, many=mergeable > targets.fragments)]
     groups.sort(key=lambda one: (one.rows // len(one.fragments), one.fragments))
-    next_ones = tuple(groups[: limits.tasks])
+    next_ones = tuple(groups[: in_one_commit(groups, limits, pace)])
     return MaintenancePlan(
         groups=next_ones,
-        waiting=max(len(groups) - limits.tasks, 0),
+        waiting=len(groups) - len(next_ones),
         mergeable=mergeable,
         small=sum(1 for one in table.fragments if sizes.is_below_target(one)),
         left=mergeable - _gone(wanted, next_ones, sizes),
@@ -155,6 +164,16 @@ def plan(
         ),
         too_large=tuple(one.id for one in table.fragments if sizes.is_too_large(one)),
     )
+
+
+def in_one_commit(groups: Sequence[RewriteGroup], limits: Limits, pace: TaskPace) -> int:
+    """How many of these groups, from the first on, one commit replaces."""
+    seconds = 0.0
+    for number, one in enumerate(groups):
+        seconds += pace.seconds(size=one.bytes, fragments=len(one.fragments)) / limits.tasks
+        if number >= limits.tasks and seconds > limits.short_seconds:
+            return number
+    return len(groups)
 
 
 class _Sizes:
