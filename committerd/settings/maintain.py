@@ -61,8 +61,8 @@ class MaintainSettings(SettingsGroup):
         default=2,
         ge=1,
         le=64,
-        description="Maximum number of tasks at once. Their fragments are replaced in one commit; more tasks share it if "
-        "they are short.",
+        description="Maximum number of tasks at once. Their fragments are replaced in one commit, which more tasks "
+        "share if they are short.",
     )
     committer_share: float = Field(
         default=0.25,
