@@ -58,19 +58,16 @@ class KafkaBroker(Restartable):
         folder: Path | None = None,
         version: str | None = None,
         ports: tuple[int, int, int] | None = None,
-        lasting: bool = False,
     ) -> None:
         """`settings`: lines for server.properties.
 
         `version`: Kafka's version; default the one in the environment variable, or else the default version.
         `ports`: those of the listener without login, the controller, and the listener with login.
-        `lasting`: as in `kafka_node.command`.
         """
         super().__init__(folder)
         self._settings = dict(settings or {})
         self._version = version or os.environ.get("COMMITTERD_TEST_KAFKA_VERSION")
         self._ports = ports
-        self._lasting = lasting
 
     @property
     def bootstrap_servers(self) -> str:
@@ -110,9 +107,7 @@ class KafkaBroker(Restartable):
         begun = ready_made(program, libs)
         if not data.exists():
             begun.copy_data(data)
-        self._process = ChildProcess(
-            begun.server(program, libs, file, lasting=self._lasting), log=self.log, folder=self.folder
-        )
+        self._process = ChildProcess(begun.server(program, libs, file), log=self.log, folder=self.folder)
         return self._process
 
 
@@ -131,16 +126,13 @@ def _login(port: int, controller_port: int, login_port: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def kafka_broker(*, lasting: bool = False) -> Iterator[KafkaBroker | RunningKafka]:
-    """The Kafka in `KAFKA_BOOTSTRAP_SERVERS`, else our own. Raises `PartMissingError` if there is no Java.
-
-    `lasting`: as in `kafka_node.command`.
-    """
+def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
+    """The Kafka in `KAFKA_BOOTSTRAP_SERVERS`, else our own. Raises `PartMissingError` if there is no Java."""
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if given:
         yield RunningKafka(given)
         return
-    with KafkaBroker(lasting=lasting) as broker:
+    with KafkaBroker() as broker:
         yield broker
 
 

@@ -26,10 +26,9 @@ _JVM = (
     "-Xmx384m",
     "-XX:MaxDirectMemorySize=128m",
     "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
 )
-_SHORT = "-XX:TieredStopAtLevel=1"
-"""Compiles once, quickly. A program that runs for minutes needs less processor time without it."""
 
 
 def settings(*, port: int, controller_port: int, data: str) -> dict[str, str]:
@@ -44,21 +43,18 @@ def properties(chosen: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in chosen.items())
 
 
-def command(java: str, jars: Path, *, lasting: bool = False) -> list[str]:
-    """The command that runs a Java program of Kafka, without the program's class. `jars`: the folder of its jars.
-
-    `lasting`: Java optimizes as it does for a broker in production, which pays after the first minute.
-    """
+def command(java: str, jars: Path) -> list[str]:
+    """The command that runs a Java program of Kafka, without the program's class. `jars`: the folder of its jars."""
     logs = [f"-Dlog4j2.configurationFile={_RESOURCES / 'log4j2.properties'}"]
     old = jars.parent / "config" / "tools-log4j.properties"  # of an unpacked Kafka before 4.0
     if old.exists():
         logs.append(f"-Dlog4j.configuration=file:{old}")
-    return [java, "-cp", f"{jars}/*", *_JVM, *([] if lasting else [_SHORT]), *logs]
+    return [java, "-cp", f"{jars}/*", *_JVM, *logs]
 
 
-def server(java: str, jars: Path, file: Path, *, lasting: bool = False) -> list[str]:
-    """The command that runs the node. `file`: its server.properties. `lasting`: as in `command`."""
-    return [*command(java, jars, lasting=lasting), "kafka.Kafka", str(file)]
+def server(java: str, jars: Path, file: Path) -> list[str]:
+    """The command that runs the node. `file`: its server.properties."""
+    return [*command(java, jars), "kafka.Kafka", str(file)]
 
 
 def format_data(java: str, jars: Path, file: Path) -> None:

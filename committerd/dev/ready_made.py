@@ -45,9 +45,9 @@ class ReadyMade:
         shutil.rmtree(data, ignore_errors=True)
         copy.rename(data)
 
-    def server(self, java: str, jars: Path, file: Path, *, lasting: bool = False) -> list[str]:
+    def server(self, java: str, jars: Path, file: Path) -> list[str]:
         """The command that runs the node, as `kafka_node.server`, with the archive if there is one."""
-        program, *options = kafka_node.server(java, jars, file, lasting=lasting)
+        program, *options = kafka_node.server(java, jars, file)
         archive = self.folder / _ARCHIVE
         return [program, *([f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []), *options]
 

@@ -23,7 +23,6 @@ from scripts.bench.plan import Plan
 from scripts.bench.pool import Pool, make_pool, make_table
 from scripts.bench.proxied_s3 import ProxiedS3
 from scripts.bench.results import Results
-from scripts.bench.warming import warm
 from scripts.bench.workers import Worker
 
 
@@ -66,13 +65,12 @@ class Bench:
 
     @property
     def kafka(self) -> str:
-        """Bootstrap servers of a real Kafka, which has worked for some time."""
+        """Bootstrap servers of a real Kafka."""
         if not self._kafka:
-            self._kafka = self._stack.enter_context(kafka_broker(lasting=True)).bootstrap_servers
+            self._kafka = self._stack.enter_context(kafka_broker()).bootstrap_servers
             if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # a port that stays the same after a restart
                 self._stack.callback(self._remove_topics)
-            self.tell(f"Kafka runs, and is warmed for {self.plan.kafka_warming_seconds:g} s")
-            self.tell(f"Kafka has passed {warm(self._kafka, seconds=self.plan.kafka_warming_seconds)} records")
+            self.tell("Kafka runs")
         return self._kafka
 
     def workers(self, count: int) -> list[Worker]:

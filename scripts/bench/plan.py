@@ -14,9 +14,6 @@ class Plan:
     runs: int = 3
     """How often each measurement is repeated; figures are medians over the runs."""
 
-    kafka_warming_seconds: float = 60.0
-    """The time for which Kafka passes records before anything is measured."""
-
     producers: Mapping[int, int] = field(default_factory=lambda: {1: 1000, 4: 4000, 16: 10_000, 32: 20_000})
     """Number of writers -> Appends that they commit through the queue together."""
     in_flight: int = 8
@@ -108,7 +105,6 @@ def quick(runs: int | None) -> Plan:
     return Plan(
         quick=True,
         runs=runs or 1,
-        kafka_warming_seconds=1.0,
         producers={1: 50, 4: 400},
         race_seconds=1.0,
         uncoalesced=100,
