@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -433,6 +434,34 @@ class TestTransaction:
         assert list(made.fields_for_preserving_frag_bitmap) == [1, 2]
         assert made.inserted_rows == exact(0, 2)
         assert group.moves == [(1, frozenset({0})), (1, frozenset({2}))]
+
+    def test_of_100_000_members_has_one_file_for_each_fragment(self) -> None:
+        """And the keys of all. Some of them empty the last fragment together."""
+        many, rows = 100_000, 30_000
+        group = RowGroup()
+
+        def member(number: int, key: int) -> RowChange:
+            at, row = divmod(number, rows)
+            touched = {at: Touched(read=fragment(at), staged=fragment(at, deleted=1), rows=BitMap([row]))}
+            return replace(updating(key), touched=touched)
+
+        for number in range(many):
+            change = member(number, number)
+            assert group.takes(change)
+            assert group.conflict(change) is None
+            group.add(change)
+        assert group.conflict(updating(many - 1)) is not None
+        assert group.conflict(member(many - 1, many + 1)) is not None
+        assert not group.takes(updating(many + 1))  # there is no room for one more key
+        latest = manifest(*(fragment(at, rows=rows + 1) for at in range(3)), fragment(3, rows=many - 3 * rows))
+        started = time.process_time()
+        recorded = group.recorded(latest, dict.fromkeys(range(4), BitMap()), latest_version=5, file_ids=count())
+        made = group.transaction([update() for _ in range(many)], recorded).update
+        assert time.process_time() - started < 5
+        assert [one.deletion_file.num_deleted_rows for one in recorded.updated] == [rows] * 3
+        assert (list(recorded.removed), len(recorded.files)) == ([3], 3)
+        assert len(made.inserted_rows.exact.key_hashes) == many
+        assert len(group.moves) == many
 
     def test_has_no_keys_without_those_of_members(self) -> None:
         staged = update(fragment(0, deleted=1))
