@@ -180,19 +180,24 @@ async def named_by_version(table: Table, key: str) -> set[str]:
 
 async def references(store: ObjectStore) -> References:
     """The versions of the main branch that tags and branches name. Raises `CorruptTable` for one that can't be read."""
+    found: dict[str, dict[str, Any] | None] = {}
+
+    async def read(key: str) -> None:
+        found[key] = await _read_reference(store, key)
+
+    await for_each([*await store.list(_TAGS), *await store.list(_BRANCHES)], read, at_once=_AT_ONCE)
     tagged, branched = set(), set()
-    for key in await store.list(_TAGS):
-        tag = await _read_reference(store, key)
-        if tag and tag.get("branch") in (None, "main"):
-            tagged.add(int(tag["version"]))
-    for key in await store.list(_BRANCHES):
-        branch = await _read_reference(store, key)
-        if not branch:
+    for key, one in found.items():
+        if not one:
             continue
-        if branch.get("parentBranch") in (None, "main"):
-            branched.add(int(branch["parentVersion"]))
+        if key.startswith(_TAGS):
+            if one.get("branch") in (None, "main"):
+                tagged.add(int(one["version"]))
+            continue
+        if one.get("parentBranch") in (None, "main"):
+            branched.add(int(one["parentVersion"]))
         # A branch of a branch reads files of the version at which the first of them left the main branch.
-        lineage = (branch.get("identifier") or {}).get("version_mapping") or []
+        lineage = (one.get("identifier") or {}).get("version_mapping") or []
         if lineage:
             branched.add(int(lineage[0][0]))
     return References(tagged=frozenset(tagged), branched=frozenset(branched))

@@ -383,6 +383,26 @@ async def test_a_tag_that_cannot_be_read_stops_it(scene: Scene) -> None:
         await scene.clean()
 
 
+async def test_many_tags_are_read_several_at_a_time(scene: Scene) -> None:
+    for number in range(40):
+        lance.dataset(scene.uri).tags.create(f"t{number}", 2 + number % 2)
+    store: Any = scene.cleaning()._table.store
+    get, reading, most = store.get, 0, 0
+
+    async def slow(key: str) -> bytes | None:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await anyio.sleep(0.001)
+        body: bytes | None = await get(key)
+        reading -= 1
+        return body
+
+    store.get = slow
+    assert (await survey_module.references(store)).tagged == {2, 3}
+    assert 4 <= most <= 16
+
+
 async def test_indices_go_with_their_last_version(scene: Scene) -> None:
     lance.dataset(scene.uri).create_scalar_index("id", "BTREE")
     before = {one.split("/")[0] for one in scene.files("_indices")}
