@@ -33,7 +33,7 @@ from anyio import to_thread
 from committerd.concurrency import for_each
 from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
 from committerd.maintenance import report
-from committerd.maintenance.files import File, RemovalReason, why
+from committerd.maintenance.files import File, RemovalReason, Until, why
 from committerd.maintenance.lists import Going, Lists
 from committerd.maintenance.report import Report
 from committerd.maintenance.staged import StagedReader
@@ -231,7 +231,12 @@ class Cleaning:
             await keep_named_at(self._topic, self._reader, found.refused, lists.keep)
         await keep_named_in_letters(self._topic, self._reader, lately_ms, lists.keep)
         await self._read_promises()
-        await to_thread.run_sync(partial(lists.decide, partial(why, before_ms=lately_ms), removable, above=above))
+        until = Until(
+            before_ms=lately_ms,
+            deletions_before_ms=now_ms - self._policy.keep_ms,
+            is_gone=lambda version: version <= found.latest and version not in choice.kept,
+        )
+        await to_thread.run_sync(partial(lists.decide, partial(why, until=until), removable, above=above))
         return CleanupPlan(
             latest=found.latest,
             choice=choice,

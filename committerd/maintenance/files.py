@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from committerd.maintenance.names import is_temporary, owner
-from committerd_common.paths import VERSIONS, parse_manifest_name, parse_staging_name
+from committerd_common.paths import VERSIONS, deletion_read_version, parse_manifest_name, parse_staging_name
 
 
 class RemovalReason(StrEnum):
@@ -45,15 +46,38 @@ class Standing:
     """An earlier run was about to delete it with its version when it ended."""
 
 
-def why(file: File, standing: Standing, *, before_ms: int) -> RemovalReason | None:
-    """Why the file goes; None if it stays. `before_ms`: an unnamed file goes only if it was last written before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """How long files stay that nothing names. Times are Unix milliseconds."""
+
+    before_ms: int
+    """They go only if they were last written before this."""
+    deletions_before_ms: int
+    """Deletion files go if they were last written before this, and the version that their writer read is gone."""
+    is_gone: Callable[[int], bool]
+    """Whether a version of the table is gone, or goes now."""
+
+    def allows(self, file: File) -> bool:
+        """Whether the file may go if nothing names it.
+
+        No transaction can bring a deletion file whose read version is gone: nobody can plan a change against it any
+        more. Transactions that share a version leave many of them, because the version has one file for all.
+        """
+        if file.modified_ms < self.before_ms:
+            return True
+        read_at = deletion_read_version(file.key) if file.modified_ms < self.deletions_before_ms else None
+        return read_at is not None and self.is_gone(read_at)
+
+
+def why(file: File, standing: Standing, until: Until) -> RemovalReason | None:
+    """Why the file goes; None if it stays."""
     if file.key.startswith(VERSIONS):
-        return _why_of_version(file, before_ms)
+        return _why_of_version(file, until.before_ms)
     if owner(file.key) is None or standing.kept:
         return None
     if standing.removed or standing.promised:
         return RemovalReason.VERSION
-    if file.modified_ms >= before_ms:
+    if not until.allows(file):
         return None
     return RemovalReason.TEMPORARY if is_temporary(file.key) else RemovalReason.UNNAMED
 

@@ -103,7 +103,8 @@ class MaintainSettings(SettingsGroup):
         default=168.0,
         ge=1,
         description="Age in hours at which a file that no version and no waiting record names is deleted. A writer "
-        "must stage a file within this time after it has written it.",
+        "must stage a file within this time after it has written it. A deletion file goes sooner, when the version "
+        "that its writer read is gone.",
     )
 
     @field_validator("hours")

@@ -44,6 +44,9 @@ _SUFFIX = {DeletionFile.ARROW_ARRAY: "arrow", DeletionFile.BITMAP: "bin"}
 # Canonical decimals only: no writer uses other forms, and a second name for a number would be a second manifest of one
 # version.
 _MANIFEST = re.compile(r"(?:(?P<v1>0|[1-9][0-9]{0,18})|(?P<v2>[0-9]{20}))\.manifest")
+_DELETION_KEY = re.compile(
+    rf"{re.escape(DELETIONS)}[0-9]{{1,20}}-(?P<read_version>[0-9]{{1,20}})-[0-9]{{1,20}}\.(?:{'|'.join(_SUFFIX.values())})"
+)
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _STAGING = re.compile(rf"(?P<name>[^-]+)-(?P<uuid>{_UUID})")
 _ENCODED = re.compile(r"""[^ -~]|[/\\{^}%`\]">\[~<#|*?]""")
@@ -170,6 +173,12 @@ def deletion_key(fragment_id: int, file: DeletionFile, *, staged: bool) -> str:
         if suffix is None:
             raise MalformedError(f"its deletion file is of type {file.file_type}, unknown to us")
     return f"{DELETIONS}{fragment_id}-{file.read_version}-{file.id}.{suffix}"
+
+
+def deletion_read_version(key: str) -> int | None:
+    """The version that the writer of this deletion file read, as its name says; None for the key of another file."""
+    found = _DELETION_KEY.fullmatch(key)
+    return None if found is None else int(found["read_version"])
 
 
 def index_prefix(uuid: bytes) -> str:

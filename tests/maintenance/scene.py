@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -130,6 +132,11 @@ class Scene:
         path = Path(self.uri, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
+
+    def age(self, key: str, *, hours: float) -> None:
+        """Let a file of the table have been written so long ago."""
+        moment = time.time() - hours * 3600
+        os.utime(Path(self.uri, key), (moment, moment))
 
     def get(self, key: str) -> bytes:
         """Read a file of the table."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import lance
@@ -22,12 +23,12 @@ from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
 from committerd.maintenance.cleaning import Cleaning
-from committerd.maintenance.files import File, RemovalReason, why
+from committerd.maintenance.files import File, RemovalReason, Until, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.versions import Kept, choose
 from committerd.table import versions as versions_module
 from committerd_client import staging
-from committerd_common.messages import Refusal, Status, Transaction
+from committerd_common.messages import DeletionFile, Refusal, Status, Transaction
 from tests.maintenance.scene import Scene
 
 pytestmark = pytest.mark.pylance
@@ -173,6 +174,39 @@ async def test_files_that_nothing_names_go_when_they_are_old_enough(scene: Scene
     }
     assert not scene.files("_indices")
     assert scene.read_all() == {6: 29}
+
+
+async def test_deletion_files_that_nothing_names_go_once_the_version_is_gone_that_their_writer_read(
+    scene: Scene,
+) -> None:
+    """As those of Deletes and Updates that share a version, which has one file for all of them."""
+    named = scene.files("_deletions")
+    lance.dataset(scene.uri).tags.create("stays", 3)
+    scene.put("_deletions/0-2-17.bin")
+    scene.put("_deletions/0-2-18.arrow")
+    stay = {"0-3-17.bin", "0-6-17.bin", "0-7-17.bin", "0-18446744073709551615-1.bin", "x-2-17.bin", "0-2-17.bin.bin"}
+    for name in (*stay, "0-2-19.bin", "0-2-20.bin", "0-2-21.bin"):
+        scene.put(f"_deletions/{name}")
+    waits = Transaction(uuid=str(uuid4()), read_version=6)
+    waits.delete.updated_fragments.add(
+        id=0, deletion_file=DeletionFile(file_type=DeletionFile.BITMAP, read_version=2, id=19)
+    )
+    scene.topic.add(waits)
+    scene.hours = 0.5
+    await scene.clean()
+    assert {"0-2-17.bin", "0-2-18.arrow"} <= scene.files("_deletions")
+    scene.hours = 2
+    scene.age("_deletions/0-2-20.bin", hours=-1.5)
+    cleaning = scene.cleaning()
+    found = await cleaning.look()
+    waits.uuid, waits.delete.updated_fragments[0].deletion_file.id = str(uuid4()), 21
+    scene.topic.add(waits)  # after the look
+    cleaned = await cleaning.clean(found)
+    assert cleaned.by_reason["unnamed"] == 2
+    left = scene.files("_deletions")
+    assert left - named == stay | {"0-2-19.bin", "0-2-20.bin", "0-2-21.bin"}
+    assert lance.dataset(scene.uri, version=3).count_rows() == 30
+    assert scene.read_all()
 
 
 @pytest.mark.parametrize(
@@ -613,7 +647,8 @@ def test_many_files_take_little_memory() -> None:
         lists.add(File(key=one, size=10, modified_ms=5) for one in names)
         lists.name(names, first)
         lists.keep(one for one in names if one.endswith("7.lance"))
-    lists.decide(partial(why, before_ms=9), {}, above=10**6)
+    until = Until(before_ms=9, deletions_before_ms=9, is_gone=lambda _: False)
+    lists.decide(partial(why, until=until), {}, above=10**6)
     deleted = 0
     while (turn := lists.next_turn(1000)) is not None:
         for page in lists.pages(turn, 1000):
