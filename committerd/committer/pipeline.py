@@ -253,8 +253,8 @@ class Pipeline:
     async def _form_one_more(self, ahead: _Ahead) -> bool:
         """Add a version to the run; returns whether another one may follow in it."""
         formed = await self._form(ahead.last, round_end=ahead.round_end)
-        if formed is None or (ahead.formed and not formed.group.members):
-            return False  # versions of refusals alone have an interval of their own
+        if formed is None or not formed.group.members:
+            return False  # records that arrive before it is put may share the version of the refusals
         ahead.formed.append(formed)
         if len(ahead.formed) == ahead.most or ahead.age > _RUN_SECONDS:
             return False

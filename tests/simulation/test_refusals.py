@@ -28,9 +28,9 @@ class Mixed(Producers):
         while len(self.records) < count:
             for name in self.together:
                 self.stage(getattr(self, f"_{name}")())
-            await anyio.sleep(0.05)
+            await anyio.sleep(self.rng.uniform(0.01, 0.08))
             self.stage(self.plain())
-            await anyio.sleep(0.05)
+            await anyio.sleep(self.rng.uniform(0.01, 0.08))
 
     def _outside(self) -> Staged:
         """An Append that is refused."""
@@ -42,24 +42,25 @@ class Mixed(Producers):
         return Staged(value=b"garbage")
 
 
-def run(together: Sequence[str], *, several: bool) -> Report:
+def run(seed: int, together: Sequence[str], *, several: bool) -> Report:
     def prepare(world: World) -> None:
         world.producers = producers = Mixed(world)
         producers.together = together
 
     settings = {"refusal_interval_seconds": 1.0}
     scenario = Scenario(records=120, seconds=5.0, rates=Rates(latency=0.005), settings=settings, several=several)
-    return simulate(1, scenario, prepare=prepare)
+    return simulate(seed, scenario, prepare=prepare)
 
 
 @pytest.mark.parametrize("several", [True, False])
 @pytest.mark.parametrize("together", [("rows", "outside"), ("garbage", "reserve"), ("rows", "garbage", "reserve")])
 def test_a_good_record_does_not_wait_for_refusals(together: Sequence[str], several: bool) -> None:
-    report = run(together, several=several)
-    assert report.violation is None, report.text()
-    waited = [one.queued_ms for one in committed(report) if one.offset >= 5]
-    assert len(waited) > 40
-    assert max(waited) < 200, sorted(waited)[-20:]
+    for seed in range(5):
+        report = run(seed, together, several=several)
+        assert report.violation is None, report.text()
+        waited = [one.queued_ms for one in committed(report) if one.offset >= 5]
+        assert len(waited) > 40
+        assert max(waited) < 400, (seed, sorted(waited)[-20:])
 
 
 def committed(report: Report) -> list[Outcome]:
