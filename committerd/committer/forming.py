@@ -211,8 +211,7 @@ class Former:
             of_round = {p.offset for p in begun}
             ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
         held = {p.offset for p in ordered if held_for is not None and p.retry_of not in held_for}
-        if self.file_check_timing == "together":
-            await self._check_files_of_all(ordered, head)
+        await self._check_files_of_all(ordered, head)
         while True:
             started = anyio.current_time()
             forming = await self._gather(head, ordered, begun=len(begun), unbuildable=unbuildable, held=held)
@@ -397,11 +396,14 @@ class Former:
         return parts
 
     async def _check_files_of_all(self, ordered: Sequence[Pending], head: Head) -> None:
-        """Check the files of all records that may join the version, in one go.
+        """Check the files of the records that may join the version, in one go: of all, or only of those of which files
+        were missing.
 
         Refuses nothing: an error shows again when its record is judged.
         """
-        wanted = [one for one in decoded_together(ordered) if one.checked_files is None and not one.is_claim]
+        wanted = [one for one in ordered if one.checked_files is not None and one.checked_files.lacks]
+        if self.file_check_timing == "together":
+            wanted += [one for one in decoded_together(ordered) if one.checked_files is None and not one.is_claim]
         if not wanted:
             return
         try:
@@ -411,6 +413,7 @@ class Former:
                 decoder=self.decoder,
                 options=self.options,
                 now_ms=self._now_ms(),
+                is_final=True,
                 work=self.world.work,
             )
         except Exception as error:  # noqa: BLE001  # judging the record raises it again
@@ -762,11 +765,19 @@ async def _in_turn(
 
 
 async def check_files(
-    records: Sequence[Pending], table: Table, *, decoder: Decoder, options: FormingOptions, now_ms: int, work: Work
+    records: Sequence[Pending],
+    table: Table,
+    *,
+    decoder: Decoder,
+    options: FormingOptions,
+    now_ms: int,
+    is_final: bool = False,
+    work: Work,
 ) -> None:
     """Check the files of records, all at once, and keep the result with each record.
 
-    Of records whose files are not verified, only what judging them needs is read. Raises as `check_files_of_several`.
+    Of records whose files are not verified, only what judging them needs is read. `is_final`: as in `CheckedFiles`.
+    Raises as `check_files_of_several`.
     """
     requests: list[tuple[Pending, Request]] = []
     for number, pending in enumerate(records, start=1):
@@ -780,6 +791,7 @@ async def check_files(
         [request.transaction for _, request in requests],
         options.file_limits,
         verifies=[options.verifies(age_ms=now_ms - pending.record.timestamp_ms) for pending, _ in requests],
+        is_final=is_final,
         deletion_vectors=table.deletion_vectors,
         work=work,
     )

@@ -199,14 +199,22 @@ def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataF
 
 @dataclass(slots=True)
 class CheckedFiles:
-    """The files of a transaction that were found. A missing file is not noted, as it may still appear."""
+    """The files of a transaction that were found. A missing file may still appear."""
 
     at: float = float("-inf")
     """When they were checked, on the event loop's clock, in seconds."""
+    is_final: bool = False
+    """Whether they were verified for the version that is being formed, so what is missing is not looked for again."""
+    lacks: bool = False
+    """Whether a file is missing, or is not what the transaction says."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Size in bytes of each file in the table's folder, by key."""
+    missing: set[str] = field(default_factory=set)
+    """The keys of the files that the table's folder lacks; without those of which the store can't say."""
     deletions: dict[str, tuple[DataFragment, int]] = field(default_factory=dict)
     """By key of a deletion file: its fragment's `physical_rows` and `deletion_file`, and the number of deleted rows."""
+    faults: dict[str, tuple[DataFragment, InvalidRequest]] = field(default_factory=dict)
+    """By key of a deletion file that is missing or damaged: as in `deletions`, and what is wrong."""
 
 
 async def check_files_of_several(
@@ -215,30 +223,38 @@ async def check_files_of_several(
     limits: FileLimits,
     *,
     verifies: Sequence[bool] | None = None,
+    is_final: bool = False,
     deletion_vectors: DeletionVectors | None = None,
     work: Work = at_once,
 ) -> list[CheckedFiles]:
     """Check ahead of judging which files of these transactions exist in the table's own folder.
 
-    Refuses nothing: a missing or unreadable file is just not noted. Returns one result per transaction, in their order.
-    `verifies`: for each transaction whether its files are verified (None = all are). If they are not, only the facts
-    are read that judging it needs. `deletion_vectors`: keeps what deletion files hold.
+    Refuses nothing. Returns one result per transaction, in their order. `verifies`: for each transaction whether its
+    files are verified (None = all are). If they are not, only the facts are read that judging it needs. `is_final`: as
+    in `CheckedFiles`. `deletion_vectors`: keeps what deletion files hold.
 
     Raises `StoreUnavailable`, and `InvalidRequest` (`budget_exceeded`) if listing the files of a transaction exceeds
     the limits of `work`.
     """
     places = Places(store=store, deletion_vectors=deletion_vectors or DeletionVectors())
     listed: list[_Listed] = []
-    for transaction, verified in zip(transactions, verifies or [True] * len(transactions), strict=True):
+    verifies = verifies or [True] * len(transactions)
+    for transaction, verified in zip(transactions, verifies, strict=True):
         size = transaction.ByteSize()
         call = partial(_listed if verified else _needed, transaction, limits)
         listed.append(await work(call, size=size) if size > LIGHT_BYTES_MAX else call())
-    found = [CheckedFiles(at=anyio.current_time()) for _ in transactions]
+    found = [CheckedFiles(at=anyio.current_time(), is_final=is_final and verified) for verified in verifies]
 
     async def look() -> None:
-        sizes = await _sizes_found(store, [key for one in listed for key in one.keys])
+        sizes = await _sizes_found(store, [file.key for one in listed for file in one.named])
         for checked_files, one in zip(found, listed, strict=True):
-            checked_files.sizes = {key: sizes[key] for key in one.keys if key in sizes}
+            for file in one.named:
+                size = sizes.get(file.key)
+                if size is not None:
+                    checked_files.sizes[file.key] = size
+                elif file.key in sizes:
+                    checked_files.missing.add(file.key)
+                checked_files.lacks |= not _fits(file, size)
 
     deleting = [(one.deleting, checked) for one, checked in zip(listed, found, strict=True) if one.deleting]
 
@@ -252,8 +268,8 @@ async def check_files_of_several(
 class _Listed(NamedTuple):
     """The files of a transaction in the table's folder."""
 
-    keys: Sequence[str]
-    """Of its data files and index files; none if there are too many."""
+    named: Sequence[Named]
+    """Its data files and index files; none if there are too many."""
     deleting: Sequence[DataFragment]
     """The fragments that have a deletion file."""
 
@@ -262,7 +278,7 @@ def _listed(transaction: Transaction, limits: FileLimits) -> _Listed:
     files = new_files(transaction)
     named = named_files(transaction, files, None) if len(files.data_files) <= limits.files else []
     return _Listed(
-        [one.key for one in named if one.base_id is None] if len(named) <= limits.files else [],
+        [one for one in named if one.base_id is None] if len(named) <= limits.files else [],
         [one for one in staged_deletions(files, None) if not one.deletion_file.HasField("base_id")],
     )
 
@@ -273,7 +289,7 @@ def _needed(transaction: Transaction, limits: FileLimits) -> _Listed:
     sizeless = [one for one in files.data_files if not one.file_size_bytes and not one.HasField("base_id")]
     deletes = transaction.WhichOneof("operation") in ("delete", "update")
     return _Listed(
-        [data_key(one.path) for one in sizeless] if len(sizeless) <= limits.files else [],
+        [Named(data_key(one.path), 0, None) for one in sizeless] if len(sizeless) <= limits.files else [],
         [
             one
             for one in staged_deletions(files, None)
@@ -300,11 +316,15 @@ async def _check_deletions_of_several(
         async def check(
             number: int,
             of_each: Mapping[int, Sequence[DataFragment]] = of_each,
-            small: Mapping[str, bytes] = small,
+            small: Mapping[str, bytes | None] = small,
         ) -> None:
+            checked_files = deleting[number][1]
             for one in of_each[number]:
-                with suppress(InvalidRequest):
-                    await _check_deletions(places, one, deleting[number][1], allowances[number], small=small)
+                try:
+                    await _check_deletions(places, one, checked_files, allowances[number], small=small)
+                except InvalidRequest as error:
+                    checked_files.faults[_deletion_key(one)] = _described(one), error
+                    checked_files.lacks = True
 
         await for_each(of_each, check)
 
@@ -318,6 +338,10 @@ async def _check_deletions_of_one(
     unknown = [
         one for one in fragments if not one.deletion_file.HasField("base_id") and not _is_checked(one, checked_files)
     ]
+    for one in unknown if checked_files.is_final else ():
+        described, error = checked_files.faults.get(_deletion_key(one), (None, None))
+        if error is not None and described == _described(one):
+            raise error
     for some in _batches(unknown):
         small = await _small_bodies(places.store, [_deletion_key(one) for one in some])
         for one in some:
@@ -361,6 +385,8 @@ async def require_files(
         _require_few(named, limits)
         own = [one for one in named if one.base_id is None]
         unknown = [one.key for one in own if not _fits(one, checked_files.sizes.get(one.key))]
+        if checked_files.is_final:
+            unknown = [key for key in unknown if key not in checked_files.sizes and key not in checked_files.missing]
         return own, unknown, [one for one in named if one.base_id is not None] if len(own) < len(named) else []
 
     own, unknown, in_bases = await do(to_find)
@@ -486,8 +512,11 @@ class Allowance:
             )
 
 
-async def _small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes]:
-    """Read these objects as far as they are readable and small. A larger one is read to `_SMALL_BODY_BYTES` only."""
+async def _small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes | None]:
+    """Read these objects as far as they are readable and small; None for a missing one.
+
+    A larger one is read to `_SMALL_BODY_BYTES` only.
+    """
     bodies: dict[str, object] = {}
 
     async def read(key: str) -> None:
@@ -498,7 +527,11 @@ async def _small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, by
         bodies.update(zip(keys, await store.get_several(keys, most=_SMALL_BODY_BYTES), strict=True))
     else:
         await for_each(dict.fromkeys(keys), read, at_once=_BODIES_AT_ONCE)
-    return {key: body for key, body in bodies.items() if isinstance(body, bytes) and len(body) < _SMALL_BODY_BYTES}
+    return {
+        key: body
+        for key, body in bodies.items()
+        if body is None or (isinstance(body, bytes) and len(body) < _SMALL_BODY_BYTES)
+    }
 
 
 async def _check_deletions(
@@ -507,16 +540,18 @@ async def _check_deletions(
     checked_files: CheckedFiles,
     allowance: Allowance,
     *,
-    small: Mapping[str, bytes] = MappingProxyType({}),
+    small: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> None:
     """Read a staged deletion file, unless `checked_files` has it for the same description of the fragment.
 
-    `small`: the bodies of deletion files in the table's folder that were just read, by key.
+    `small`: the bodies of deletion files in the table's folder that were just read, by key; None = it is missing.
     """
     if _is_checked(fragment, checked_files):
         return
     key = _deletion_key(fragment)
     body = small.get(key)
+    if body is None and key in small:
+        raise missing_file([key])
     if body is not None:
         rows = _decoded(places, fragment, body, store=places.store, key=key, staged=True, allowance=allowance)
     else:
@@ -812,18 +847,16 @@ async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | Non
     return sizes
 
 
-async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
-    """Return the sizes in bytes of those objects that exist and are readable."""
+async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
+    """Return the sizes in bytes of those objects that are readable; None for a missing one."""
     if keys and isinstance(store, TakesSeveral):
         found_sizes = zip(keys, await store.head_several(keys), strict=True)
-        return {key: size for key, size in found_sizes if isinstance(size, int)}
-    sizes: dict[str, int] = {}
+        return {key: size for key, size in found_sizes if size is None or isinstance(size, int)}
+    sizes: dict[str, int | None] = {}
 
     async def look(key: str) -> None:
         with suppress(ObjectUnreadable, InvalidRequest):
-            size = await store.head(key)
-            if size is not None:
-                sizes[key] = size
+            sizes[key] = await store.head(key)
 
     await for_each(keys, look, at_once=_HEADS_AT_ONCE)
     return sizes

@@ -170,7 +170,7 @@ async def test_files_of_all_records_that_wait_are_looked_at_together(bench: Benc
         asked = list(bench.store.asked)
         assert asked == ["data/a.lance", "data/b.lance", "data/nothing.lance"]
         assert await bench.formed() == ([0, 1], ["missing_file"])
-        assert bench.store.asked == asked
+        assert bench.store.asked == [*asked, "data/nothing.lance"]
 
 
 async def test_further_records_are_looked_at_as_those_before_them_are_settled(
@@ -242,6 +242,28 @@ async def test_a_file_that_comes_while_its_record_waits_is_found(bench: Bench) -
         assert checked_files.sizes == {}
         bench.scene.write_files(fragment(0, name="late"))
         assert await bench.formed() == ([0], [])
+
+
+@pytest.mark.parametrize("file_check_timing", ["early", "together"])
+async def test_missing_files_of_a_version_are_looked_for_in_one_go(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, file_check_timing: FileCheckTiming
+) -> None:
+    """Otherwise each bad record would keep those behind it waiting for a round trip to the store."""
+    bench, alone = Bench(scene, file_check_timing=file_check_timing), list[str]()
+
+    async def head(store: SlowStore, key: str) -> int | None:
+        alone.append(key)
+        return await LocalStore.head(store, key)
+
+    bench.arrive_staged("a", *(f"nothing{number}" for number in range(20)), "b")
+    async with bench.looking():
+        if file_check_timing == "early":
+            await bench.looked_at(bench.intake.pending[-1])
+        monkeypatch.setattr(SlowStore, "head", head)
+        bench.store.batches.clear()
+        assert await bench.formed() == ([0, 21], ["missing_file"] * 20)
+    assert alone == []
+    assert [len(batch) for batch in bench.store.batches] == [20 if file_check_timing == "early" else 22]
 
 
 async def test_what_was_found_long_ago_is_looked_at_again(bench: Bench) -> None:
@@ -352,6 +374,21 @@ class TestDeletionFiles:
             assert await bench.formed() == ([0, 1, 2], [])
         assert read == []
 
+    @pytest.mark.parametrize("file_check_timing", ["early", "together"])
+    async def test_that_are_missing_or_damaged_are_read_in_one_go(
+        self, scene: Scene, read: list[list[str]], file_check_timing: FileCheckTiming
+    ) -> None:
+        bench = Bench(scene, file_check_timing=file_check_timing)
+        bench.arrive(*self.deletes(scene))
+        scene.path("_deletions/0-1-1.bin").unlink()
+        scene.path("_deletions/2-1-1.bin").write_bytes(b"garbage")
+        async with bench.looking():
+            if file_check_timing == "early":
+                await bench.looked_at(bench.intake.pending[-1])
+                read.clear()
+            assert await bench.formed() == ([1], ["missing_file", "deletion_file"])
+        assert [len(call) for call in read] == [2 if file_check_timing == "early" else 3]
+
     def large_delete(self, scene: Scene) -> Record:
         """It deletes a row of each of 600 fragments."""
         scene.write_version(manifest(*map(fragment, range(600)), version=1))
@@ -428,10 +465,10 @@ class TestAStoreThatAnswersAtOnce:
         bench.arrive_staged("a", "nothing", "b")
         bench.store.batches.clear()
         assert await bench.formed() == ([0, 2], ["missing_file"])
-        # The second time it is asked for the missing files.
         assert bench.store.batches == [["data/a.lance", "data/nothing.lance", "data/b.lance"]]
+        # The next time it is asked for the missing files.
         assert await bench.formed() == ([0, 2], ["missing_file"])
-        assert len(bench.store.batches) == 1
+        assert bench.store.batches[1:] == [["data/nothing.lance"]]
 
     async def test_that_fails_is_asked_again_when_a_record_is_judged(self, bench: Bench) -> None:
         bench.store.fails = True

@@ -473,9 +473,10 @@ def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
     known: dict[str, int] = {}
     found, sizes = staged_files._sizes_found, staged_files._sizes
 
-    async def found_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
-        known.update(await found(store, keys))
-        return {key: known[key] for key in keys if key in known}
+    async def found_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
+        now = await found(store, keys)
+        known.update((key, size) for key, size in now.items() if size is not None)
+        return {key: known.get(key) for key in keys if key in known or key in now}
 
     async def sizes_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
         now = await sizes(store, keys)
