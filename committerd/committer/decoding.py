@@ -6,17 +6,20 @@ Decoding does not depend on the table's versions; only the file of a claim check
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from anyio import to_thread
 
 from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.committer.intake import Pending
 from committerd.errors import InvalidRequest
-from committerd.lance.format.decoded_size import require_few_messages
+from committerd.lance.format.decoded_size import decoded_bytes_max, require_few_messages
 from committerd.queue.ledger import Refused
 from committerd.table.prepare import create_options
-from committerd.table.staged_files import read_named
+from committerd.table.staged_files import read_named, small_bodies
 from committerd.table.versions import Table
 from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.paths import transaction_key
@@ -33,19 +36,47 @@ class Decoder:
     transaction_bytes_max: int = 8 * 1024 * 1024
     containment: Containment = UNCOUNTED
 
-    async def decode(self, pending: Pending, table: Table) -> Request | Refused:
+    async def decode(
+        self, pending: Pending, table: Table, *, bodies: Mapping[str, bytes | None] = MappingProxyType({})
+    ) -> Request | Refused:
         """Return the request in a record, or its refusal, and cache it in `pending`.
 
-        Raises `StoreUnavailable` when the file of a claim check can't be read.
+        `bodies`: files of claim checks that were just read, by key; None = it is missing. Raises `StoreUnavailable`
+        when the file of a claim check can't be read.
         """
         if pending.decoded is None:
             try:
-                pending.decoded = await self._decode(pending, table)
+                pending.decoded = await self._decode(pending, table, bodies)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
                 pending.decoded = self.containment.refuse(error, stage="decode", offset=pending.offset)
         return pending.decoded
 
-    async def _decode(self, pending: Pending, table: Table) -> Request:
+    async def decode_claims(self, records: Iterable[Pending], table: Table, *, room: int) -> None:
+        """Decode claim checks whose files are small or missing: these are read in one go.
+
+        `room`: bytes that the decoded transactions may take. Raises `StoreUnavailable`.
+        """
+        keys: dict[int, str] = {}
+        waiting = [one for one in records if one.is_claim and one.decoded is None and not one.is_large_claim]
+        for pending in waiting:
+            with suppress(InvalidRequest):
+                claim = decode_envelope(pending.record.headers).claim
+                if claim is not None:
+                    keys[pending.offset] = transaction_key(claim.name)
+        if not keys:
+            return
+        bodies = await small_bodies(table.store, list(dict.fromkeys(keys.values())))
+        for pending in waiting:
+            key = keys.get(pending.offset)
+            if key is None or key not in bodies:
+                pending.is_large_claim = True  # or what it names can't be read
+                continue
+            room -= decoded_bytes_max(len(bodies[key] or b""))
+            if room < 0:
+                return
+            await self.decode(pending, table, bodies=bodies)
+
+    async def _decode(self, pending: Pending, table: Table, bodies: Mapping[str, bytes | None]) -> Request:
         record = pending.record
         if record.headers_found:
             raise InvalidRequest(
@@ -65,7 +96,7 @@ class Decoder:
         create_options(envelope.create_options)
         body = record.value
         if envelope.claim is not None:
-            body = await self._claimed(envelope.claim, body, table)
+            body = await self._claimed(envelope.claim, body, table, bodies)
         if len(body) > LIGHT_BYTES_MAX:
             await to_thread.run_sync(require_few_messages, body)
         else:
@@ -78,7 +109,9 @@ class Decoder:
             timestamp_ms=record.timestamp_ms,
         )
 
-    async def _claimed(self, claim: ClaimCheck, value: bytes, table: Table) -> bytes:
+    async def _claimed(
+        self, claim: ClaimCheck, value: bytes, table: Table, bodies: Mapping[str, bytes | None]
+    ) -> bytes:
         """Read the transaction's bytes from the file that a claim check names, and verify them."""
         if value:
             raise InvalidRequest(
@@ -86,7 +119,10 @@ class Decoder:
                 code="header_invalid",
             )
         key, limit, store = transaction_key(claim.name), self.transaction_bytes_max, table.store
-        body = await read_named(store, key, lambda: store.get_range(key, 0, limit + 1), code="claim_unreadable")
+        if key in bodies:
+            body = bodies[key]
+        else:
+            body = await read_named(store, key, lambda: store.get_range(key, 0, limit + 1), code="claim_unreadable")
         if body is None:
             raise InvalidRequest(
                 f"header transaction-file names {claim.name!r}, but _transactions/ has no such file",

@@ -211,6 +211,7 @@ class Former:
             of_round = {p.offset for p in begun}
             ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
         held = {p.offset for p in ordered if held_for is not None and p.retry_of not in held_for}
+        await self.decoder.decode_claims(ordered, head.table, room=DECODED_BYTES_MAX // 2)
         await self._check_files_of_all(ordered, head)
         while True:
             started = anyio.current_time()
@@ -376,7 +377,11 @@ class Former:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
             alone = not forming.refusals and not parts
             if self.file_check_timing == "early" and not await self._are_files_checked(
-                pending, is_first=alone, full=full
+                # The files of a claim check are checked when it is judged, so it waits for records that are taken, and
+                # not for refusals.
+                pending,
+                is_first=alone or (pending.is_claim and not forming.decoded_bytes),
+                full=full,
             ):
                 break
             if not alone and not forming.has_room(pending):
@@ -401,7 +406,11 @@ class Former:
 
         Refuses nothing: an error shows again when its record is judged.
         """
-        wanted = [one for one in ordered if one.checked_files is not None and one.checked_files.lacks]
+        wanted = [
+            one
+            for one in ordered
+            if (one.checked_files.lacks if one.checked_files is not None else one.is_claim and one.decoded is not None)
+        ]
         if self.file_check_timing == "together":
             wanted += [one for one in decoded_together(ordered) if one.checked_files is None and not one.is_claim]
         if not wanted:
@@ -429,7 +438,7 @@ class Former:
                 break
             await anyio.lowlevel.checkpoint()  # it has just arrived: lets the file checker begin with it
         if pending.file_check is None:
-            return is_first
+            return is_first or pending.checked_files is not None or isinstance(pending.decoded, Refused)
         if not pending.file_check.is_set():
             if not is_first and not full:
                 return False

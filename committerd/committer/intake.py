@@ -43,6 +43,8 @@ class Pending:
     """None = not decoded yet."""
     is_claim: bool = False
     """Whether it is a claim check (header `transaction-file`): its transaction, which may be large, is a file."""
+    is_large_claim: bool = False
+    """Whether it is a claim check whose file is too large to be read together with others."""
     file_check: anyio.Event | None = None
     """Set once its files were checked ahead of judging; None = the check has not begun."""
     checked_files: CheckedFiles | None = None

@@ -308,7 +308,7 @@ async def _check_deletions_of_several(
     allowances = [Allowance(limits) for _ in deleting]
     fragments = [(number, one) for number, (several, _) in enumerate(deleting) for one in several]
     for some in _batches(fragments):
-        small = await _small_bodies(places.store, [_deletion_key(one) for _, one in some])
+        small = await small_bodies(places.store, [_deletion_key(one) for _, one in some])
         of_each: dict[int, list[DataFragment]] = {}
         for number, one in some:
             of_each.setdefault(number, []).append(one)
@@ -343,7 +343,7 @@ async def _check_deletions_of_one(
         if error is not None and described == _described(one):
             raise error
     for some in _batches(unknown):
-        small = await _small_bodies(places.store, [_deletion_key(one) for one in some])
+        small = await small_bodies(places.store, [_deletion_key(one) for one in some])
         for one in some:
             await _check_deletions(places, one, checked_files, allowance, small=small)
     await for_each(in_bases, lambda one: _read_in_base(places, one, allowance))
@@ -512,7 +512,7 @@ class Allowance:
             )
 
 
-async def _small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes | None]:
+async def small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes | None]:
     """Read these objects as far as they are readable and small; None for a missing one.
 
     A larger one is read to `_SMALL_BODY_BYTES` only.

@@ -6,7 +6,9 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -297,7 +299,32 @@ async def test_claim_checks_are_not_read_ahead(bench: Bench) -> None:
         await bench.looked_at(bench.intake.pending[0])
         await anyio.sleep(0.01)
         assert bench.intake.pending[1].file_check is None
-        assert await bench.formed() == ([0], [])
+        assert await bench.formed() == ([0], ["header_invalid"])
+
+
+async def test_small_claim_checks_of_a_version_are_read_in_one_go(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, calls, several = Bench(scene), list[int](), LocalStore.get_several
+    body = staged("a").SerializeToString()
+    scene.path("_transactions/3.txn").write_bytes(body)
+    claims = [
+        record(at, staged("a"), transaction_file=f"{at}.txn", transaction_sha256=sha256(body).hexdigest())
+        for at in range(20)
+    ]
+    bench.arrive(*(replace(claim, value=b"") for claim in claims))
+
+    async def get_several(store: LocalStore, keys: Sequence[str], *, most: int) -> Any:
+        calls.append(len(keys))
+        return await several(store, keys, most=most)
+
+    async def get_range(store: LocalStore, key: str, start: int, end: int) -> bytes | None:
+        raise AssertionError(f"{key} is read alone")
+
+    monkeypatch.setattr(LocalStore, "get_several", get_several)
+    monkeypatch.setattr(LocalStore, "get_range", get_range)
+    assert await bench.formed() == ([3], ["claim_missing"] * 19)
+    assert calls == [20]
 
 
 async def test_nobody_looks_while_there_is_no_table(bench: Bench) -> None:
@@ -481,7 +508,7 @@ class TestAStoreThatAnswersAtOnce:
         assert await bench.formed() == ([0], [])
         assert bench.store.batches == []
 
-    async def test_reads_no_claim_check_before_its_turn(self, bench: Bench) -> None:
+    async def test_reads_claim_checks_with_the_version(self, bench: Bench) -> None:
         bench.arrive(
             record(0, staged("a")),
             Record(
@@ -491,5 +518,5 @@ class TestAStoreThatAnswersAtOnce:
                 timestamp_ms=int(NOW.timestamp() * 1000),
             ),
         )
-        assert await bench.formed() == ([0], [])
+        assert await bench.formed() == ([0], ["claim_missing"])
         assert bench.store.batches == [["data/a.lance"]]
