@@ -19,7 +19,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.format.decoded_size import decoded_bytes_max, require_few_messages
 from committerd.queue.ledger import Refused
 from committerd.table.prepare import create_options
-from committerd.table.staged_files import read_named, small_bodies
+from committerd.table.staged_files import BODIES_AT_ONCE, read_named, small_bodies
 from committerd.table.versions import Table
 from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.paths import transaction_key
@@ -56,25 +56,18 @@ class Decoder:
 
         `room`: bytes that the decoded transactions may take. Raises `StoreUnavailable`.
         """
-        keys: dict[int, str] = {}
         waiting = [one for one in records if one.is_claim and one.decoded is None and not one.is_large_claim]
-        for pending in waiting:
-            with suppress(InvalidRequest):
-                claim = decode_envelope(pending.record.headers).claim
-                if claim is not None:
-                    keys[pending.offset] = transaction_key(claim.name)
-        if not keys:
-            return
-        bodies = await small_bodies(table.store, list(dict.fromkeys(keys.values())))
-        for pending in waiting:
-            key = keys.get(pending.offset)
-            if key is None or key not in bodies:
-                pending.is_large_claim = True  # or what it names can't be read
-                continue
-            room -= decoded_bytes_max(len(bodies[key] or b""))
-            if room < 0:
-                return
-            await self.decode(pending, table, bodies=bodies)
+        for start in range(0, len(waiting), BODIES_AT_ONCE):
+            some = [(one, _claim_key(one)) for one in waiting[start : start + BODIES_AT_ONCE]]
+            bodies = await small_bodies(table.store, list({key: None for _, key in some if key is not None}))
+            for pending, key in some:
+                if key is None or key not in bodies:
+                    pending.is_large_claim = True  # or what it names can't be read
+                    continue
+                room -= decoded_bytes_max(len(bodies[key] or b""))
+                if room < 0:
+                    return
+                await self.decode(pending, table, bodies=bodies)
 
     async def _decode(self, pending: Pending, table: Table, bodies: Mapping[str, bytes | None]) -> Request:
         record = pending.record
@@ -140,3 +133,11 @@ class Decoder:
                 code="claim_mismatch",
             )
         return body
+
+
+def _claim_key(pending: Pending) -> str | None:
+    """The key of the file that a claim check names; None if its headers are wrong."""
+    with suppress(InvalidRequest):
+        claim = decode_envelope(pending.record.headers).claim
+        return None if claim is None else transaction_key(claim.name)
+    return None

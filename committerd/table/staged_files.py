@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 _NAMED_MAX = 10
 _HEADS_AT_ONCE = 256
 """HEAD requests at the same time. A store with fewer connections queues them."""
-_BODIES_AT_ONCE = 256
+BODIES_AT_ONCE = 256
 """Maximum number of deletion files that are read in one go."""
 _SMALL_BODY_BYTES = 64 * 1024
 """Deletion files below this size are read in one go: 16 MiB at most."""
@@ -350,8 +350,8 @@ async def _check_deletions_of_one(
 
 
 def _batches(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(items), _BODIES_AT_ONCE):
-        yield items[start : start + _BODIES_AT_ONCE]
+    for start in range(0, len(items), BODIES_AT_ONCE):
+        yield items[start : start + BODIES_AT_ONCE]
 
 
 def _deletion_key(fragment: DataFragment) -> str:
@@ -526,7 +526,7 @@ async def small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, byt
     if len(keys) > 1 and isinstance(store, TakesSeveral):
         bodies.update(zip(keys, await store.get_several(keys, most=_SMALL_BODY_BYTES), strict=True))
     else:
-        await for_each(dict.fromkeys(keys), read, at_once=_BODIES_AT_ONCE)
+        await for_each(dict.fromkeys(keys), read, at_once=BODIES_AT_ONCE)
     return {
         key: body
         for key, body in bodies.items()

@@ -302,15 +302,16 @@ async def test_claim_checks_are_not_read_ahead(bench: Bench) -> None:
         assert await bench.formed() == ([0], ["header_invalid"])
 
 
-async def test_small_claim_checks_of_a_version_are_read_in_one_go(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("count", "reads"), [(20, [20]), (300, [256, 44])])
+async def test_small_claim_checks_of_a_version_are_read_in_one_go_and_no_more_than_memory_allows(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, count: int, reads: list[int]
 ) -> None:
     bench, calls, several = Bench(scene), list[int](), LocalStore.get_several
     body = staged("a").SerializeToString()
     scene.path("_transactions/3.txn").write_bytes(body)
     claims = [
         record(at, staged("a"), transaction_file=f"{at}.txn", transaction_sha256=sha256(body).hexdigest())
-        for at in range(20)
+        for at in range(count)
     ]
     bench.arrive(*(replace(claim, value=b"") for claim in claims))
 
@@ -323,8 +324,8 @@ async def test_small_claim_checks_of_a_version_are_read_in_one_go(
 
     monkeypatch.setattr(LocalStore, "get_several", get_several)
     monkeypatch.setattr(LocalStore, "get_range", get_range)
-    assert await bench.formed() == ([3], ["claim_missing"] * 19)
-    assert calls == [20]
+    assert await bench.formed() == ([3], ["claim_missing"] * (count - 1))
+    assert calls == reads
 
 
 async def test_nobody_looks_while_there_is_no_table(bench: Bench) -> None:
