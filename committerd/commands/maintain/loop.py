@@ -277,7 +277,7 @@ class MaintenanceLoop:
             count = self._rewriting.in_one_commit(left)
             good = await self._try("rewrite", partial(self._rewrite, left[:count]))
             left = left[count:]
-            if not good:
+            if left and not good:
                 self._shown.gave_up(left=len(left), tasks=len(groups))
         return good
 
