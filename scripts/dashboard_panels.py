@@ -61,9 +61,10 @@ def level(name: str) -> str:
     return f"max by (dataset) ({metric(name)})"
 
 
-def active_level(name: str) -> str:
-    """The value of a gauge that the active member has."""
-    return f"max by (dataset) ({metric(name)} and {metric('committerd_active')} == 1)"
+def active_level(name: str, *, by: str = "") -> str:
+    """The value of a gauge that the active member has, by dataset and a further label."""
+    labels, ignored = (f"dataset, {by}", f"ignoring({by}) ") if by else ("dataset", "")
+    return f"max by ({labels}) ({metric(name)} and {ignored}{metric('committerd_active')} == 1)"
 
 
 def quantile(share: float, name: str, *matchers: str, by: str = "") -> str:
@@ -335,9 +336,10 @@ TABLE = Row(
                 Query(expr=active_level("committerd_ledger_bytes"), legend="{{dataset}} uuids"),
                 Query(expr=active_level("committerd_footprint_bytes"), legend="{{dataset}} footprints"),
                 Query(expr=active_level("committerd_deletion_vector_bytes"), legend="{{dataset}} deletion vectors"),
+                Query(expr=active_level("committerd_cache_bytes", by="cache"), legend="{{dataset}} {{cache}}"),
             ],
             unit="bytes",
-            description="Settings of the group memory bound both.",
+            description="Each has a bound; settings of the group memory set most of them.",
         ),
         Panel(
             title="Versions still to be read after the start",
