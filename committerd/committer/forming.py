@@ -296,8 +296,8 @@ class Former:
     ) -> _Forming:
         """Judge the records of the first part of the first round, until one can't join the group.
 
-        Goes on with the next part, and with the next round, while none can be committed. `begun`: the number of
-        records, from the first on, that are of a round that goes on. Offsets in `held` can only be refused.
+        Continues with the next part, and with the next round, while none can be committed. `begun`: the number of
+        records, from the first on, that belong to a round that has begun. Offsets in `held` can only be refused.
         """
         forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms(), rows=RowGroup(keeps_apart=_keeps_apart(head)))
         left = ordered[: self.options.limits.records]

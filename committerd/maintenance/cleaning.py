@@ -7,7 +7,7 @@ The order is what makes it safe while others write:
    seen in the record, or in the version that committed it.
 3. A step is some versions, the oldest first, with all files that go with them. Before each step, and each further time
    that files are deleted, the records that were staged since are read, tags and branches, and the versions that came
-   since. It ends if the table was deleted and made again meanwhile.
+   since. It ends if the table was deleted and recreated meanwhile.
 4. What the step deletes is written down. Then the manifests go, the oldest first. Then the files go, after another
    look, since a version may have been restored until then. A run that is stopped between two steps has left nothing of
    a version. One that is stopped or killed within a step leaves versions that are whole, and files that no version
@@ -393,12 +393,12 @@ class Cleaning:
     async def _require_same_table(self) -> None:
         """Raise `RefusedToRun` (`table_gone`) if the table was deleted or migrated since the look.
 
-        Versions of a table that was made again have the numbers, and so the keys, of versions of the old one.
+        Versions of a table that was recreated have the numbers, and so the keys, of versions of the old one.
         """
         version, end = self._newest
         if version and await self._table.end(version) != end:
             raise RefusedToRun(
-                f"version {version} is no longer what it was when it was read: the table was deleted, made again or "
+                f"version {version} is no longer what it was when it was read: the table was deleted, recreated or "
                 "migrated to other names of manifests, or others delete versions too. Nothing more is deleted until "
                 "the next cleanup",
                 code="table_gone",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from committerd_batch.errors import AppIdInUse, TableChanged, app_id_in_use
 from committerd_batch.gathering import Gathered, gather, stage
 from committerd_batch.target import Mode, Plan, Target, mark_of
-from committerd_batch.tasks import TargetTable, TaskResult
+from committerd_batch.tasks import TaskResult
 from committerd_client import staging
 from committerd_client.errors import (
     IncompatibleConflict,
@@ -205,7 +205,7 @@ def _files_of(work: Staged) -> Iterable[str]:
 def remove_files(target: Target, names: Iterable[str]) -> None:
     """Remove data files that no version names; writes the names of those that can't be removed to the log."""
     left = []
-    options = TargetTable(uri="", storage_options=target.storage_options).options
+    options = target.table.options
     for name in sorted(names):
         try:
             remover(target.uri, options)(data_key(name))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from committerd_batch.changes import UPSERT, unpacked
 from committerd_batch.errors import TableChanged, TableMissing
 from committerd_batch.target import Mode, Plan, fields_of
-from committerd_batch.tasks import TargetTable, TaskResult
+from committerd_batch.tasks import TaskResult
 from committerd_client import staging
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
@@ -112,8 +112,7 @@ def _rows_of(plan: Plan, file_name: str) -> pa.Table:
     from lance.file import LanceFileReader
 
     target = plan.target
-    options = TargetTable(uri="", storage_options=target.storage_options).options
-    reader = LanceFileReader(f"{target.uri.rstrip('/')}/data/{file_name}", storage_options=options)
+    reader = LanceFileReader(f"{target.uri.rstrip('/')}/data/{file_name}", storage_options=target.table.options)
     return reader.read_all().to_table().cast(plan.schema)
 
 

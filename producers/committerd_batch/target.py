@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -91,14 +91,15 @@ class Target:
         if self.target_rows_per_file is not None:
             count(self.target_rows_per_file, "target_rows_per_file")
 
+    @property
+    def table(self) -> TargetTable:
+        """The table at its latest version."""
+        return TargetTable(uri=self.uri, storage_options=self.storage_options)
+
     def open(self) -> Any:
         """pylance's dataset at the latest version; None if there is no table."""
-        import lance  # imported here: making a writer need not take the third of a second
-
         try:
-            return lance.dataset(
-                self.uri, storage_options=TargetTable(uri="", storage_options=self.storage_options).options
-            )
+            return self.table.open()
         except (ValueError, OSError) as error:
             # pylance has no error class for it.
             if "was not found" not in str(error):
@@ -192,7 +193,7 @@ class Plan:
         """What each task does with its rows."""
         target = self.target
         return WriteTask(
-            place=TargetTable(uri=target.uri, storage_options=target.storage_options, version=self.version),
+            place=replace(target.table, version=self.version),
             schema=self.schema,
             replace=self.replaces,
             data_storage_version=target.data_storage_version if self.version is None else None,

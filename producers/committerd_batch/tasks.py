@@ -33,7 +33,7 @@ class TargetTable:
     uri: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     version: int | None = None
-    """The version that the batch is planned against; None if there is no table yet."""
+    """The version that the batch is planned against; None = the latest one, or there is no table yet."""
 
     def open(self) -> Any:
         """pylance's dataset at this version."""

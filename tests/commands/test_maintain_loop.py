@@ -244,23 +244,23 @@ async def test_a_table_that_gets_fragments_fast_is_looked_at_before_they_are_too
     assert steps.looks[2] - steps.looks[1] > 0.1, "200 fragments take 0.2 s"
 
 
-async def test_a_table_that_gets_few_fragments_is_looked_at_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
-    for a_second in (0.0, 40.0):
-        steps = Steps()
-        steps.fragments_a_second = a_second
-        steps.clean.set()
-        async with running(steps, interval_seconds=60, fragments_max=1000):
-            await anyio.sleep(0.5)
-        assert len(steps.looks) == 2
-
-
-async def test_fragments_that_nobody_would_rewrite_do_not_make_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("small", "full", "fragments_max"),
+    [
+        pytest.param(0.0, 0, 1000, id="no fragments come"),
+        pytest.param(40.0, 0, 1000, id="few fragments come"),
+        pytest.param(0.0, 100_000, 10, id="fragments come that nobody would rewrite"),
+    ],
+)
+async def test_it_looks_after_the_interval_if(
+    small: float, full: int, fragments_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`small`, `full`: fragments per second."""
     monkeypatch.setattr(loop, "_LOOK_SECONDS_MIN", 0.02)
     steps = Steps()
-    steps.full_a_second, steps.fragments_a_second = 100_000, 0.0
+    steps.full_a_second, steps.fragments_a_second = full, small
     steps.clean.set()
-    async with running(steps, interval_seconds=60, fragments_max=10):
+    async with running(steps, interval_seconds=60, fragments_max=fragments_max):
         await anyio.sleep(0.5)
     assert len(steps.looks) == 2
 

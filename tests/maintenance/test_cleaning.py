@@ -292,7 +292,7 @@ async def test_a_table_that_is_made_again_after_the_look_stays(scene: Scene, ver
     for number in range(versions):
         scene.write(10 * number, mode="append")
     before = scene.read_all()
-    with pytest.raises(RefusedToRun, match="the table was deleted, made again or") as raised:
+    with pytest.raises(RefusedToRun, match="the table was deleted, recreated or") as raised:
         await cleaning.clean(found)
     assert raised.value.code == "table_gone"
     assert scene.read_all() == before
