@@ -19,14 +19,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from committerd.dev import kafka_node
 from committerd.dev.jars import KAFKA, jars
-from committerd.dev.parts import free_port
+from committerd.dev.parts import free_ports
 from committerd.dev.ready_made import ready_made
 from harness import PartMissingError
 from harness.child import ChildProcess
@@ -57,7 +57,7 @@ class KafkaBroker(Restartable):
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
         version: str | None = None,
-        ports: tuple[int, int, int] | None = None,
+        ports: Sequence[int] | None = None,
     ) -> None:
         """`settings`: lines for server.properties.
 
@@ -85,7 +85,7 @@ class KafkaBroker(Restartable):
         assert self._process is None, "runs already"
         libs, tail = kafka_jars(self._version), ""
         for attempt in range(1, _START_ATTEMPTS + 1):
-            chosen = self._ports or (free_port(), free_port(), free_port())
+            chosen = self._ports or free_ports(3)
             process = self._launch(libs, chosen)
             if kafka_node.ready(process.running, chosen[0], cluster=kafka_node.cluster_of(self.folder / "data")):
                 self._ports = chosen
@@ -97,7 +97,7 @@ class KafkaBroker(Restartable):
             time.sleep(0.2 * attempt)
         raise RuntimeError(f"Kafka did not start; the end of {self.log}:\n{tail}")
 
-    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> ChildProcess:
+    def _launch(self, libs: Path, ports: Sequence[int]) -> ChildProcess:
         data, file = self.folder / "data", self.folder / "server.properties"
         port, controller_port, login_port = ports
         usual = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from committerd.dev.parts import free_port
+from committerd.dev.parts import free_ports
 from harness.kafka import KafkaBroker
 from harness.toxiproxy import Toxiproxy
 
@@ -27,7 +27,7 @@ class AwayKafka:
     """A broker whose advertised address is that of the proxy."""
 
     def __init__(self, network: Toxiproxy) -> None:
-        ports = (free_port(), free_port(), free_port())
+        ports = free_ports(3)
         self._proxy = network.proxy(f"127.0.0.1:{ports[0]}")
         self.broker = KafkaBroker(
             settings={"advertised.listeners": f"PLAINTEXT://{self._proxy.address}"},

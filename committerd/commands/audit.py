@@ -15,11 +15,11 @@ from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.files import HeldFiles
 from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
-from committerd.commands.memory import return_large_blocks
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
 from committerd.concurrency import for_each
+from committerd.daemon.memory import return_large_blocks
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
 from committerd.lance.format.manifest_file import Examined

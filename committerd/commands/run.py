@@ -16,12 +16,18 @@ from committerd.commands.options import config_option, settings, settings_help
 from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
+from committerd.daemon.memory import return_large_blocks
 from committerd.daemon.process import Surroundings
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
+
+_LARGE_BYTES = 8 * 1024 * 1024
+"""Blocks from this size on go back to the system when they are freed. Smaller ones, as for most manifests, are kept:
+the system takes a millisecond to provide 8 MiB again.
+"""
 
 
 class _WithSettings(click.Command):
@@ -69,6 +75,7 @@ def _collect_garbage_rarely() -> None:
 async def commit_until_stopped(configured: Settings) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
     _collect_garbage_rarely()
+    return_large_blocks(_LARGE_BYTES)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a series to each counter and histogram, and no query needs them
     registry = CollectorRegistry()
     telemetry = Telemetry(registry)

@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
-from anyio import from_thread
+from anyio import from_thread, to_thread
 
+from committerd.daemon.memory import resident_bytes, return_freed_memory
 from committerd.errors import InvalidRequest
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,9 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 """How long to wait for a thread after raising the exception in it, before it is abandoned."""
-_PAGE_BYTES = 4096
+_LARGE_RECORD_BYTES = 1024 * 1024
+"""After a record of this size, or a call that took `_LARGE_CALL_BYTES`, freed memory is returned to the system."""
+_LARGE_CALL_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -52,12 +54,17 @@ class BudgetedThreads:
 
     def __init__(self, budget: WorkBudget) -> None:
         self._budget = budget
+        self._may_have_freed_much = False
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:
         """Run `call`; returns its result or raises its error.
 
         `size`: bytes of the record. Raises `InvalidRequest` with code `budget_exceeded` if it exceeds the budget.
         """
+        if self._may_have_freed_much:
+            self._may_have_freed_much = False
+            # Otherwise records one after the other take far more memory than the largest of them.
+            await to_thread.run_sync(return_freed_memory)
         running = _Running(call)
         running.start()
         allowed, before, given_up = self._budget.memory_bytes(size), resident_bytes(), float("inf")
@@ -74,11 +81,14 @@ class BudgetedThreads:
                 elif time.monotonic() > given_up:
                     _log.error("record.thread_left_alone", extra={"reason": exceeded})
                     raise _refusal(exceeded)
+            if running.interrupted and exceeded:
+                raise _refusal(exceeded)
+            return running.outcome()
         finally:
+            if size >= _LARGE_RECORD_BYTES or resident_bytes() - before >= _LARGE_CALL_BYTES:
+                self._may_have_freed_much = True
             running.interrupt()  # nobody needs the result any more; does nothing if it has ended
-        if running.interrupted and exceeded:
-            raise _refusal(exceeded)
-        return running.outcome()
+            running.release()
 
     def _exceeded(self, cpu_seconds: float, memory_bytes: int, allowed: int) -> str:
         """A sentence about the bound that was exceeded; empty if none was."""
@@ -87,14 +97,6 @@ class BudgetedThreads:
         if memory_bytes > allowed:
             return f"{allowed / 2**20:.0f} MiB of memory (setting commit.record_memory_bytes_min or _factor)"
         return ""
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 if the system does not provide it."""
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _refusal(exceeded: str) -> InvalidRequest:
@@ -117,6 +119,7 @@ class _Running(Generic[T]):
         self._token = anyio.lowlevel.current_token()
         self._guard = threading.Lock()
         self._may_be_interrupted = False
+        self._is_released = False
         self._thread = threading.Thread(target=self._run, name="record-work", daemon=True)
         self.over = anyio.Event()
         self.interrupted = False
@@ -133,6 +136,17 @@ class _Running(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._results[0]
+
+    def release(self) -> None:
+        """Forget result and error.
+
+        The error's traceback refers to frames, these refer to `self`, and all that the call made would stay in memory
+        until Python collects garbage, which is rare in a daemon.
+        """
+        with self._guard:
+            self._is_released = True
+            self._results.clear()
+            self._error = None
 
     def cpu_seconds(self) -> float:
         """Processor time of the thread so far."""
@@ -164,7 +178,9 @@ class _Running(Generic[T]):
                 with self._guard:
                     self._may_be_interrupted = False
         except BaseException as error:  # noqa: BLE001  # `outcome` raises it again
-            self._error = error
+            with self._guard:
+                if not self._is_released:
+                    self._error = error
         try:
             from_thread.run_sync(self.over.set, token=self._token)
         except BaseException:  # noqa: BLE001  # the loop is gone, or the exception came late; `is_over` sees that the thread ended

@@ -19,7 +19,7 @@ from committerd.dev.brokers import BrokerKind, FoundBrokers
 from committerd.dev.child import ChildProcess
 from committerd.dev.jars import KAFKA, jars
 from committerd.dev.java import java
-from committerd.dev.parts import PartFailedError, PartMissingError, free_port
+from committerd.dev.parts import PartFailedError, PartMissingError, free_port, free_ports
 from committerd.dev.ready_made import ready_made
 
 PORT = 9092
@@ -108,7 +108,8 @@ def _java(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, s
     data, file, log = home / "data", home / "server.properties", home / "kafka.log"
 
     def launch(port: int) -> ChildProcess:
-        chosen = kafka_node.settings(port=port, controller_port=free_port(), data=str(data))
+        controller_port = next(other for other in free_ports(2) if other != port)
+        chosen = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))
         file.write_text(kafka_node.properties(chosen), encoding="utf-8")
         if not (data / "meta.properties").exists():  # formatting may have been interrupted
             if begun is None:

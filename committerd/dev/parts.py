@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -43,3 +44,12 @@ def free_port(*wanted: int) -> int:
             found: int = probe.getsockname()[1]
             return found
     raise PartFailedError("no TCP port of 127.0.0.1 is free")
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different TCP ports of 127.0.0.1 on which no program listens."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

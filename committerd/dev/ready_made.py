@@ -17,7 +17,7 @@ from pathlib import Path
 
 from committerd.dev import kafka_node
 from committerd.dev.child import ChildProcess
-from committerd.dev.parts import PartFailedError, cache_folder, free_port
+from committerd.dev.parts import PartFailedError, cache_folder, free_ports
 
 _ARCHIVE = "classes.jsa"
 _ARCHIVING_SECONDS = 60.0
@@ -80,8 +80,9 @@ def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: 
 
 
 def _make(java: str, jars: Path, made: Path, scratch: Path, *, say: Callable[[str], None]) -> None:
-    data, file, port = scratch / "data", scratch / "server.properties", free_port()
-    chosen = kafka_node.settings(port=port, controller_port=free_port(), data=str(data))
+    data, file = scratch / "data", scratch / "server.properties"
+    port, controller_port = free_ports(2)
+    chosen = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))
     file.write_text(kafka_node.properties(chosen), encoding="utf-8")
     kafka_node.format_data(java, jars, file)
     shutil.copytree(data, made / "data")

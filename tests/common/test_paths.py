@@ -117,6 +117,20 @@ def test_keys_are_where_pylance_puts_the_files() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        ("_deletions/0-2-18446744073709551615.arrow", 2),
+        ("_deletions/7-3-8.bin", 3),
+        ("_deletions/7-3-8.txt", None),
+        ("_deletions/7-3.bin", None),
+        ("data/7-3-8.bin", None),
+    ],
+)
+def test_the_name_of_a_deletion_file_says_what_its_writer_read(key: str, version: int | None) -> None:
+    assert paths.deletion_read_version(key) == version
+
+
+@pytest.mark.parametrize(
     ("path", "name"),
     [
         ("a b+c=d&e:f@g,h;i'j(k)!$.lance", "a b+c=d&e:f@g,h;i'j(k)!$.lance"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import time
+import weakref
 
 import anyio
 import pytest
@@ -104,6 +107,32 @@ async def test_what_nobody_waits_for_any_more_is_ended() -> None:
     with anyio.move_on_after(0.1):
         await BudgetedThreads(WIDE)(spin, size=1)
     await ended()
+
+
+class _Kept:
+    """Stands for what a call makes of its record."""
+
+
+@pytest.mark.parametrize("stops", ["error", "memory", "nobody waits"])
+async def test_what_a_call_made_goes_with_it(stops: str) -> None:
+    """Without garbage collection, which is rare in a daemon: each record would leave hundreds of MiB."""
+    kept: list[weakref.ref[_Kept]] = []
+
+    def call() -> None:
+        made = _Kept()
+        kept.append(weakref.ref(made))
+        if stops == "error":
+            raise RecursionError
+        grow()
+
+    gc.disable()
+    try:
+        seconds = 0.1 if stops == "nobody waits" else 20
+        with anyio.move_on_after(seconds), contextlib.suppress(RecursionError, InvalidRequest):
+            await BudgetedThreads(SMALL if stops == "memory" else WIDE)(call, size=1)
+        await until(lambda: kept[0]() is None, seconds=5)
+    finally:
+        gc.enable()
 
 
 async def test_a_call_that_does_not_end_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class DemoKafka(KafkaBroker):
         super().__init__()
         self._given = compose.environment("kafka")
 
-    def _launch(self, libs: Path, ports: tuple[int, int, int]) -> ChildProcess:
+    def _launch(self, libs: Path, ports: Sequence[int]) -> ChildProcess:
         inside, controller, outside = ports
         here = {"9092": inside, "9093": controller, "29092": outside}
 

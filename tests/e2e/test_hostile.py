@@ -10,7 +10,14 @@ import pytest
 
 from committerd_common.messages import DataFragment, Status
 from harness.scene import Scene
-from tests.hostile.attack import RSS_BYTES_MAX, SETTINGS, Watch, attack, attack_all_operations
+from tests.hostile.attack import (
+    RSS_BYTES_MAX,
+    SETTINGS,
+    Watch,
+    attack,
+    attack_all_operations,
+    attack_with_heavy_records,
+)
 from tests.hostile.records import seeds
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -24,6 +31,12 @@ def test_hostile_records_keep_no_good_one_from_being_committed(scene: Scene, tmp
 
 def test_hostile_records_of_all_operations_stop_nothing(scene: Scene, tmp_path: Path) -> None:
     seen = attack_all_operations(scene, 300, 4, folder=tmp_path / "samples")
+    assert seen.wrong == []
+    assert seen.failed == []
+
+
+def test_records_that_take_much_memory_take_no_more_one_after_the_other(scene: Scene, tmp_path: Path) -> None:
+    seen = attack_with_heavy_records(scene, 40, 6, folder=tmp_path / "samples")
     assert seen.wrong == []
     assert seen.failed == []
 

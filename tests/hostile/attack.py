@@ -25,13 +25,14 @@ from harness.daemon import Daemon
 from harness.scene import Scene
 from tests.conformance.facts import manifests
 from tests.hostile import packed
-from tests.hostile.records import Hostile, mutated, seeds
+from tests.hostile.records import Hostile, heavy, mutated, seeds
 from tests.oracle import samples
 
 RSS_BYTES_MAX = 512 * 1024 * 1024
+HEAVY_RSS_BYTES_MAX = 768 * 1024 * 1024
+"""The most memory under records that take as much as they can. The chart gives a committer 1 GiB."""
 _LOOK_SECONDS = 0.25
 _BATCH = 500
-"""Hostile records in flight at the same time."""
 SAFE = "append,create_index,update_config,reserve_fragments"
 """Operations that change no existing row and no column: good records stay good, whatever of them is committed."""
 _READ_BYTES_MAX = 8 * 1024 * 1024 * 1024
@@ -140,6 +141,19 @@ def attack_all_operations(scene: Scene, count: int, seed: int, *, folder: Path) 
     return seen
 
 
+def attack_with_heavy_records(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
+    """Stage so many records that take as much memory as they can; every fifth record is a good one."""
+    rng = random.Random(seed)
+    seen = Seen(may_refuse_good=True)
+    began = time.monotonic()
+    appends, _, _ = _prepare(scene, count, seed, folder)
+    with Watch(scene.started(**SETTINGS)) as watch:
+        _wave(scene, islice(heavy(rng), count), appends, seen, every=5, batch=25)
+    _note(watch, seen, rss_bytes_max=HEAVY_RSS_BYTES_MAX)
+    seen.seconds = time.monotonic() - began
+    return seen
+
+
 class _Appends:
     """Appends whose files exist. All are written before the attack, because pylance may not survive the table."""
 
@@ -170,17 +184,20 @@ def _prepare(scene: Scene, count: int, seed: int, folder: Path) -> tuple[_Append
     return _Appends(scene, 500 + count // 10 + count // _BATCH), donors, there
 
 
-def _wave(scene: Scene, records: Iterator[Hostile], appends: _Appends, seen: Seen, *, every: int) -> None:
-    while batch := list(islice(records, _BATCH)):
+def _wave(
+    scene: Scene, records: Iterator[Hostile], appends: _Appends, seen: Seen, *, every: int, batch: int = _BATCH
+) -> None:
+    """`batch`: hostile records in flight at the same time."""
+    while some := list(islice(records, batch)):
         staged: list[tuple[Hostile | Transaction, int]] = []
-        for number, hostile in enumerate(batch, start=1):
+        for number, hostile in enumerate(some, start=1):
             for key, body in hostile.files.items():
                 path = Path(scene.table.uri, key)
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(body)
             offsets = scene.topics.stage(hostile.value, key=hostile.key, headers=hostile.headers)
             staged.append((hostile, offsets[0]))
-            if number % every == 0 or number == len(batch):
+            if number % every == 0 or number == len(some):
                 good = appends.take()
                 staged.append((good, scene.stage(good)[0]))
         _take_answers(scene, staged, seen)
@@ -219,11 +236,11 @@ def _take_answers(scene: Scene, staged: Sequence[tuple[Hostile | Transaction, in
             seen.failed.append(f"{record.name}: {answer.message}")
 
 
-def _note(watch: Watch, seen: Seen) -> None:
+def _note(watch: Watch, seen: Seen, *, rss_bytes_max: int = RSS_BYTES_MAX) -> None:
     seen.rss_bytes = max(seen.rss_bytes, watch.rss_bytes)
     if watch.unready:
         seen.wrong.append(f"/readyz said {len(watch.unready)} times that it is not ready: {watch.unready[0]}")
-    if watch.rss_bytes > RSS_BYTES_MAX:
+    if watch.rss_bytes > rss_bytes_max:
         seen.wrong.append(f"the committer took {watch.rss_bytes / 2**20:.0f} MiB")
 
 

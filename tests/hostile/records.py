@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from uuid import UUID
 
@@ -94,10 +95,14 @@ def repeated_messages(kind: Descriptor, path: tuple[FieldDescriptor, ...] = ()) 
 
 def nearly_empty(path: Sequence[FieldDescriptor], count: int, message: bytes = b"") -> bytes:
     """A transaction with so many equal messages in the last field of this path."""
-    body = counted(path[-1].number, message) * count
-    for outer in reversed(path[:-1]):
-        body = counted(outer.number, body)
-    return body
+    return _inside(path[:-1], counted(path[-1].number, message) * count)
+
+
+def _inside(path: Sequence[FieldDescriptor], content: bytes) -> bytes:
+    """The bytes of a transaction with this content in the last field of this path."""
+    for outer in reversed(path):
+        content = counted(outer.number, content)
+    return content
 
 
 Good = Callable[[], Transaction]
@@ -132,7 +137,7 @@ def seeds(good: Good, rng: random.Random, *, read_version: int, there: DataFragm
         yield Hostile(name=f"claim: {name}", value=b"", headers=headers)
     for name, update in _large_updates(there):
         update.uuid, update.read_version = _uuid(rng), read_version
-        yield _claimed(name, update)
+        yield _claimed(name, update.SerializeToString(), f"{update.uuid}.txn")
     for path in _PATHS:
         yield Hostile(name=f"450,000 empty {path[-1].full_name}", value=nearly_empty(path, 450_000))
     fragments = Transaction.Append.DESCRIPTOR.fields_by_name["fragments"]
@@ -268,9 +273,44 @@ def _large_updates(there: DataFragment) -> Iterator[tuple[str, Transaction]]:
     yield "an update of 1,500,000 fields", covered
 
 
-def _claimed(name: str, transaction: Transaction) -> Hostile:
-    """A record that names the file of the transaction."""
-    body, file = transaction.SerializeToString(), f"{transaction.uuid}.txn"
+def heavy(rng: random.Random) -> Iterator[Hostile]:
+    """Records that make of their bytes as many messages as are allowed, or as many numbers as possible; in any order.
+
+    Each field has one that is as large as a record may be, and one that is as large as the file of a claim check. Some
+    can be committed.
+    """
+    unknown = b"\xc0\x3e\x01" * 2  # a message takes memory for unknown fields too
+    made = [
+        (f"messages in {path[-1].full_name}", partial(nearly_empty, path, count, message))
+        for path in repeated_messages(Transaction.DESCRIPTOR)
+        for count, message in ((100_000, unknown), (250_000, unknown + counted(1001, bytes(22))))
+    ]
+    made += [
+        (f"numbers in {path[-1].full_name}", partial(_inside, path, b"\x01" * count))
+        for path in _repeated_numbers(Transaction.DESCRIPTOR)
+        for count in (900_000, 8_300_000)
+    ]
+    rng.shuffle(made)
+    for name, body_of in made:
+        uuid = _uuid(rng)
+        body = body_of() + counted(2, uuid.encode()) + b"\x08\x01"
+        name = f"{len(body):,} bytes of {name}"
+        made_of_it = Hostile(name=name, value=body) if len(body) < 1_000_000 else _claimed(name, body, f"{uuid}.txn")
+        yield replace(made_of_it, is_seed=False)
+
+
+def _repeated_numbers(kind: Descriptor, path: tuple[FieldDescriptor, ...] = ()) -> Iterator[Sequence[FieldDescriptor]]:
+    """The paths to all fields that hold many numbers."""
+    for inner in kind.fields:
+        if inner.message_type is not None:
+            if inner.message_type not in [one.message_type for one in path]:
+                yield from _repeated_numbers(inner.message_type, (*path, inner))
+        elif inner.is_packed:
+            yield (*path, inner)
+
+
+def _claimed(name: str, body: bytes, file: str) -> Hostile:
+    """A record that names the file of a transaction."""
     headers = [("transaction-file", file.encode()), ("transaction-sha256", sha256(body).hexdigest().encode())]
     return Hostile(name=name, value=b"", headers=headers, files={transaction_key(file): body})
 

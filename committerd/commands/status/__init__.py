@@ -11,13 +11,13 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.memory import return_large_blocks
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.concurrency import Concurrently
+from committerd.daemon.memory import return_large_blocks
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.settings.load import Settings

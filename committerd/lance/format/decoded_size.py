@@ -18,10 +18,13 @@ SMALL_BYTES_MAX = 4096
 _FACTOR, _SMALL_FACTOR = 32, 64
 _SHORT_BYTES = 32
 """A message of fewer bytes is a short one. Longer ones take at most four times their size."""
-_MESSAGE_BYTES = 128
-"""Maximum memory of one message, without what it refers to."""
-_MESSAGES_FACTOR = 16
-"""Maximum memory that messages may take, as a multiple of the transaction's bytes."""
+_BYTES_PER_MESSAGE, _BYTES_PER_MESSAGE_OF_LARGE = 8, 32
+"""Bytes that a transaction needs for each message, up to `_LARGE_BYTES` and beyond.
+
+The entries of a configuration are the shortest messages of a writer, and no table may have many of them. A large
+transaction holds fragments with their files.
+"""
+_LARGE_BYTES = 1024 * 1024
 _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 """Wire types of protobuf."""
 
@@ -38,7 +41,8 @@ def require_few_messages(body: bytes) -> None:
     """
     if len(body) <= SMALL_BYTES_MAX:
         return
-    allowed = len(body) * _MESSAGES_FACTOR // _MESSAGE_BYTES
+    large = max(0, len(body) - _LARGE_BYTES)
+    allowed = (len(body) - large) // _BYTES_PER_MESSAGE + large // _BYTES_PER_MESSAGE_OF_LARGE
     if _short_messages_max(body) > allowed and _has_more_messages(body, allowed):
         raise InvalidRequest(
             f"the transaction ({len(body)} bytes) holds more than {allowed} messages, most of them nearly empty: "

@@ -38,6 +38,12 @@ def test_many_nearly_empty_messages_are_refused(path: Path, message: bytes) -> N
     require_refused(nearly_empty(path, 20_000, message))
 
 
+def test_beyond_a_megabyte_messages_have_to_be_longer() -> None:
+    path = PATHS["committerd.lance.table.Transaction.Append.fragments"]
+    require_few_messages(nearly_empty(path, 80_000, bytes(10)))
+    require_refused(nearly_empty(path, 600_000, b"\x20\x01" * 5))
+
+
 @pytest.mark.parametrize("head", [b"\x0a\x80\x00", b"\x8a\x00\x00", b"\x0a\x80\x80\x00"])
 def test_a_length_or_a_tag_of_more_bytes_than_needed_hides_none(head: bytes) -> None:
     require_refused(counted(100, head * 5_000))
@@ -48,9 +54,10 @@ def test_a_length_or_a_tag_of_more_bytes_than_needed_hides_none(head: bytes) -> 
     [
         appending(1),
         appending(5_000),
+        appending(60_000),
         Transaction(delete=Transaction.Delete(deleted_fragment_ids=range(100_000))),
     ],
-    ids=["small", "many fragments", "many numbers"],
+    ids=["small", "many fragments", "as large as is allowed", "many numbers"],
 )
 def test_others_pass(transaction: Transaction) -> None:
     require_few_messages(transaction.SerializeToString())
@@ -99,7 +106,7 @@ def memory_of(bodies: Sequence[bytes]) -> list[int]:
 
 def test_what_passes_takes_no_more_memory_than_is_said() -> None:
     def as_many_as_pass(path: Path) -> bytes:
-        return nearly_empty(path, 150_000, b"\xfa\x01\x03abc")
+        return nearly_empty(path, 130_000, b"\xfa\x01\x03abc")
 
     bodies = [
         as_many_as_pass(PATHS["committerd.lance.table.Transaction.Append.fragments"]),
