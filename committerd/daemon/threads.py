@@ -138,15 +138,14 @@ class _Running(Generic[T]):
         return self._results[0]
 
     def release(self) -> None:
-        """Forget result and error.
+        """Forget result and error, also of a call that ends later.
 
         The error's traceback refers to frames, these refer to `self`, and all that the call made would stay in memory
         until Python collects garbage, which is rare in a daemon.
         """
-        with self._guard:
-            self._is_released = True
-            self._results.clear()
-            self._error = None
+        self._is_released = True
+        self._results.clear()
+        self._error = None
 
     def cpu_seconds(self) -> float:
         """Processor time of the thread so far."""
@@ -178,10 +177,10 @@ class _Running(Generic[T]):
                 with self._guard:
                     self._may_be_interrupted = False
         except BaseException as error:  # noqa: BLE001  # `outcome` raises it again
-            with self._guard:
-                if not self._is_released:
-                    self._error = error
+            self._error = error
         try:
+            if self._is_released:
+                self.release()
             from_thread.run_sync(self.over.set, token=self._token)
         except BaseException:  # noqa: BLE001  # the loop is gone, or the exception came late; `is_over` sees that the thread ended
             return
