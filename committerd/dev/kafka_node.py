@@ -13,7 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorError,
+)
 
 from committerd.dev.parts import PartFailedError
 
@@ -21,6 +26,9 @@ _RESOURCES = Path(__file__).resolve().parent / "resources"
 READY_SECONDS = 60.0
 """A node that has not responded after this time will not start any more."""
 _ANSWER_SECONDS = 20.0
+_REFUSES_SECONDS = 10.0
+"""A node that has not been the coordinator of its own groups for so long is not going to be."""
+_NO_GROUPS_YET = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
 _JVM = (
     "-Xms192m",
     "-Xmx384m",
@@ -78,15 +86,28 @@ def cluster_id(seed: bytes) -> str:
 
 
 def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: float = READY_SECONDS) -> bool:
-    """Wait until the node of this cluster responds; False if it is not `running` any more, or took too long.
+    """Wait until the node of this cluster responds, and coordinates groups.
 
-    Another node may respond at this port. Then this one ends, because the port is taken.
+    False if it is not `running` any more, took too long, or is not going to coordinate groups: a node that starts very
+    slowly may give up loading them, and never tries again. Another node may respond at this port. Then this one ends,
+    because the port is taken.
     """
-    deadline = time.monotonic() + seconds
+    server, deadline, refuses_since = f"127.0.0.1:{port}", time.monotonic() + seconds, None
+    responds = False
     while running() and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            if answering(f"127.0.0.1:{port}", seconds=_ANSWER_SECONDS) == cluster and running():
+        if not responds:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                responds = answering(server, seconds=_ANSWER_SECONDS) == cluster
+        if responds:
+            error = _group_error(server, seconds=_ANSWER_SECONDS)
+            if error not in _NO_GROUPS_YET and running():
                 return True
+            if error is not NotCoordinatorError:
+                refuses_since = None
+            elif refuses_since is None:
+                refuses_since = time.monotonic()
+            elif time.monotonic() - refuses_since > _REFUSES_SECONDS:
+                return False
         time.sleep(0.05)
     return False
 
@@ -107,6 +128,33 @@ def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
         return None
 
 
+def _group_error(bootstrap_servers: str, *, seconds: float) -> type[KafkaError] | None:
+    """The error with which the node responds to a question about a group; None if it coordinates groups."""
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
+        )
+        try:
+            (described,) = admin.describe_groups(["ready"]).values()
+        finally:
+            admin.close()
+    except KafkaError as error:
+        return type(error)
+    said = str(described["error"] or "")
+    return next((error for error in _NO_GROUPS_YET if error.__name__ in said), None)
+
+
 def may_start_again(log: str) -> bool:
-    """Whether a node ended because another program had one of its ports, or an earlier node still had its data."""
-    return any(said in log for said in ("BindException", "Address already in use", "Failed to acquire lock on file"))
+    """Whether a new start may help.
+
+    Another program had one of the node's ports, or an earlier node still had its data, or it gave up loading groups.
+    """
+    return any(
+        said in log
+        for said in (
+            "BindException",
+            "Address already in use",
+            "Failed to acquire lock on file",
+            "Failed to load metadata from __consumer_offsets",
+        )
+    )
