@@ -19,10 +19,10 @@ from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
 from committerd.concurrency import for_each
-from committerd.daemon.memory import return_large_blocks
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
 from committerd.lance.format.manifest_file import Examined
+from committerd.memory import return_large_blocks
 from committerd.queue.published import era_of
 from committerd.settings.load import Settings
 from committerd.table.versions import Table

@@ -16,9 +16,9 @@ from committerd.commands.options import config_option, settings, settings_help
 from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
-from committerd.daemon.memory import return_large_blocks
 from committerd.daemon.process import Surroundings
 from committerd.errors import SettingsError
+from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
 from committerd.telemetry import Telemetry
 

@@ -19,8 +19,8 @@ import anyio
 import anyio.lowlevel
 from anyio import from_thread, to_thread
 
-from committerd.daemon.memory import resident_bytes, return_freed_memory
 from committerd.errors import InvalidRequest
+from committerd.memory import resident_bytes, return_freed_memory
 
 _log = logging.getLogger(__name__)
 

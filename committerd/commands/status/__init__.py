@@ -17,9 +17,9 @@ from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.concurrency import Concurrently
-from committerd.daemon.memory import return_large_blocks
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
+from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
 
