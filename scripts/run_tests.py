@@ -49,8 +49,8 @@ LONGEST = [
     "tests/producers",
 ]
 """The folders with which the second lane begins, so that no long file is left for the end."""
-WORKERS = 5
-"""Processes for all other tests: two for each core of a small machine, because they wait about half of the time.
+WORKERS = 6
+"""Processes for all other tests: three for each core of a small machine, because they wait much of the time.
 
 Each starts a store when its first test needs one; they share a broker.
 """
