@@ -66,7 +66,7 @@ def _lines(results: Results, judged: Sequence[Judged], facts: Mapping[str, Any],
 
 
 def _side_by_side(results: Results, plan: Plan) -> Iterator[str]:
-    units = {"rate": "/s", "peak": "bytes"}
+    units = {"rate": "/s", "peak": "bytes", "bytes": "bytes"}
     rows = [
         (
             one.scenario,
