@@ -349,7 +349,7 @@ async def test_what_waits_for_kafka_is_bounded(breakable_kafka: KafkaBroker, dat
         breakable_kafka.freeze()
         try:
             submits = [asyncio.create_task(client.submit(append(), timeout=30)) for _ in range(5)]
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1)
             with pytest.raises(TimeoutError, match="max_in_flight"):
                 await client.submit(append(), timeout=0.3)
         finally:
