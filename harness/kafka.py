@@ -92,7 +92,7 @@ class KafkaBroker(Restartable):
                 return self
             tail = process.log_tail()
             self.kill()
-            if not kafka_node.may_start_again(tail):
+            if not kafka_node.may_start_again(process.log_tail(lines=1000)):
                 break
             time.sleep(0.2 * attempt)
         raise RuntimeError(f"Kafka did not start; the end of {self.log}:\n{tail}")

@@ -28,7 +28,9 @@ _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 """How long to wait for a thread after raising the exception in it, before it is abandoned."""
 _LARGE_RECORD_BYTES = 1024 * 1024
-"""After a record of this size, or a call that took `_LARGE_CALL_BYTES`, freed memory is returned to the system."""
+"""After a record of this size, or a call that left `_LARGE_CALL_BYTES` more, the next call first returns what was freed
+to the system.
+"""
 _LARGE_CALL_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
@@ -62,9 +64,9 @@ class BudgetedThreads:
         `size`: bytes of the record. Raises `InvalidRequest` with code `budget_exceeded` if it exceeds the budget.
         """
         if self._may_have_freed_much:
-            self._may_have_freed_much = False
             # Otherwise records one after the other take far more memory than the largest of them.
             await to_thread.run_sync(return_freed_memory)
+            self._may_have_freed_much = False
         running = _Running(call)
         running.start()
         allowed, before, given_up = self._budget.memory_bytes(size), resident_bytes(), float("inf")
@@ -87,8 +89,8 @@ class BudgetedThreads:
         finally:
             if size >= _LARGE_RECORD_BYTES or resident_bytes() - before >= _LARGE_CALL_BYTES:
                 self._may_have_freed_much = True
-            running.interrupt()  # nobody needs the result any more; does nothing if it has ended
             running.release()
+            running.interrupt()  # nobody needs the result any more; does nothing if it has ended
 
     def _exceeded(self, cpu_seconds: float, memory_bytes: int, allowed: int) -> str:
         """A sentence about the bound that was exceeded; empty if none was."""
@@ -170,6 +172,8 @@ class _Running(Generic[T]):
     def _run(self) -> None:
         try:
             with self._guard:
+                if self._is_released:
+                    return  # nobody waits any more
                 self._may_be_interrupted = True
             try:
                 self._results.append(self._call())

@@ -174,7 +174,7 @@ def _start(node: _Node, folder: Path) -> tuple[int, ChildProcess]:
             return port, process
         tail = process.log_tail()
         process.kill()
-        if not kafka_node.may_start_again(tail):
+        if not kafka_node.may_start_again(process.log_tail(lines=1000)):
             break
         time.sleep(0.5 * attempt)
     raise PartFailedError(f"{node.what} does not start; the end of {node.log}:\n{tail}")

@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
     KafkaError,
     NotCoordinatorError,
 )
@@ -27,8 +28,13 @@ READY_SECONDS = 60.0
 """A node that has not responded after this time will not start any more."""
 _ANSWER_SECONDS = 20.0
 _REFUSES_SECONDS = 10.0
-"""A node that has not been the coordinator of its own groups for so long is not going to be."""
-_NO_GROUPS_YET = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+"""How long a node may say that it does not coordinate its groups. After that it never will."""
+_ABOUT_GROUPS = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    NotCoordinatorError,
+)
 _JVM = (
     "-Xms192m",
     "-Xmx384m",
@@ -100,7 +106,7 @@ def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: floa
                 responds = answering(server, seconds=_ANSWER_SECONDS) == cluster
         if responds:
             error = _group_error(server, seconds=_ANSWER_SECONDS)
-            if error not in _NO_GROUPS_YET and running():
+            if error in (None, GroupAuthorizationFailedError) and running():
                 return True
             if error is not NotCoordinatorError:
                 refuses_since = None
@@ -129,7 +135,7 @@ def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
 
 
 def _group_error(bootstrap_servers: str, *, seconds: float) -> type[KafkaError] | None:
-    """The error with which the node responds to a question about a group; None if it coordinates groups."""
+    """The error with which the node responds to a question about a group, or for which it does not; None if it does."""
     try:
         admin = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
@@ -141,7 +147,7 @@ def _group_error(bootstrap_servers: str, *, seconds: float) -> type[KafkaError] 
     except KafkaError as error:
         return type(error)
     said = str(described["error"] or "")
-    return next((error for error in _NO_GROUPS_YET if error.__name__ in said), None)
+    return next((error for error in _ABOUT_GROUPS if error.__name__ in said), None)
 
 
 def may_start_again(log: str) -> bool:

@@ -130,7 +130,7 @@ async def test_what_a_call_made_goes_with_it(stops: str) -> None:
         seconds = 0.1 if stops == "nobody waits" else 20
         with anyio.move_on_after(seconds), contextlib.suppress(RecursionError, InvalidRequest):
             await BudgetedThreads(SMALL if stops == "memory" else WIDE)(call, size=1)
-        await until(lambda: kept[0]() is None, seconds=5)
+        await until(lambda: all(one() is None for one in kept) and not workers(), seconds=5)
     finally:
         gc.enable()
 

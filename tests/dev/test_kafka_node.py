@@ -12,6 +12,7 @@ from kafka.errors import (
     CoordinatorLoadInProgressError,
     GroupAuthorizationFailedError,
     KafkaError,
+    KafkaTimeoutError,
     NotCoordinatorError,
 )
 
@@ -38,15 +39,21 @@ def say(monkeypatch: pytest.MonkeyPatch, errors: Sequence[type[KafkaError] | Non
     [
         (None,),
         (CoordinatorLoadInProgressError, NotCoordinatorError, None),
+        (KafkaTimeoutError, None),
         (GroupAuthorizationFailedError,),
     ],
-    ids=["at once", "after a while", "not for us"],
+    ids=["at once", "after a while", "slowly", "not for us"],
 )
 def test_a_node_is_ready_once_it_coordinates_groups(
     port: int, monkeypatch: pytest.MonkeyPatch, errors: Sequence[type[KafkaError] | None]
 ) -> None:
     say(monkeypatch, errors)
     assert kafka_node.ready(lambda: True, port, cluster="c", seconds=5)
+
+
+def test_a_node_that_does_not_respond_is_not_ready(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(monkeypatch, (KafkaTimeoutError,))
+    assert not kafka_node.ready(lambda: True, port, cluster="c", seconds=1)
 
 
 def test_a_node_that_gave_up_its_groups_is_started_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
     python -m tests.hostile                             20,000 records, with seed 1
     python -m tests.hostile --records 2000 --seed 7
 
-The exit code is 1 if a good record is not committed, if a bad one gets no outcome, if the committer is not ready at any
-moment, or if it takes more than 512 MiB of memory (768 MiB under the heaviest records).
+The exit code is 1 if a good record is not committed (where no other record can prevent it), if a bad one gets no
+outcome, if the committer is not ready at any moment, or if it takes more than 512 MiB of memory (768 MiB under the
+heaviest records).
 """
 
 from __future__ import annotations

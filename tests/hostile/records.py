@@ -274,7 +274,7 @@ def _large_updates(there: DataFragment) -> Iterator[tuple[str, Transaction]]:
 
 
 def heavy(rng: random.Random) -> Iterator[Hostile]:
-    """Records that make of their bytes as many messages as are allowed, or as many numbers as possible; in any order.
+    """Records that make of their bytes about as many messages as are allowed, or as many numbers as possible; shuffled.
 
     Each field has one that is as large as a record may be, and one that is as large as the file of a claim check. Some
     can be committed.
@@ -283,7 +283,7 @@ def heavy(rng: random.Random) -> Iterator[Hostile]:
     made = [
         (f"messages in {path[-1].full_name}", partial(nearly_empty, path, count, message))
         for path in repeated_messages(Transaction.DESCRIPTOR)
-        for count, message in ((100_000, unknown), (250_000, unknown + counted(1001, bytes(22))))
+        for count, message in ((100_000, unknown), (390_000, unknown + counted(1001, bytes(9))))
     ]
     made += [
         (f"numbers in {path[-1].full_name}", partial(_inside, path, b"\x01" * count))

@@ -18,11 +18,12 @@ SMALL_BYTES_MAX = 4096
 _FACTOR, _SMALL_FACTOR = 32, 64
 _SHORT_BYTES = 32
 """A message of fewer bytes is a short one. Longer ones take at most four times their size."""
-_BYTES_PER_MESSAGE, _BYTES_PER_MESSAGE_OF_LARGE = 8, 32
+_BYTES_PER_MESSAGE, _BYTES_PER_MESSAGE_OF_LARGE = 8, 24
 """Bytes that a transaction needs for each message, up to `_LARGE_BYTES` and beyond.
 
 The entries of a configuration are the shortest messages of a writer, and no table may have many of them. A large
-transaction holds fragments with their files.
+transaction holds fragments with their files: 20 bytes for each message at least, with everything that a fragment may
+have, and 8 MiB may have one for each 19 bytes.
 """
 _LARGE_BYTES = 1024 * 1024
 _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
@@ -45,7 +46,7 @@ def require_few_messages(body: bytes) -> None:
     allowed = (len(body) - large) // _BYTES_PER_MESSAGE + large // _BYTES_PER_MESSAGE_OF_LARGE
     if _short_messages_max(body) > allowed and _has_more_messages(body, allowed):
         raise InvalidRequest(
-            f"the transaction ({len(body)} bytes) holds more than {allowed} messages, most of them nearly empty: "
+            f"the transaction ({len(body)} bytes) holds more than {allowed} messages, most of them very short: "
             "decoded it would take far more memory than others of its size. Stage the transaction as Lance writes it",
             code="budget_exceeded",
         )

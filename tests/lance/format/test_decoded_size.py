@@ -26,6 +26,15 @@ def appending(count: int) -> Transaction:
     return made
 
 
+def updating(count: int) -> Transaction:
+    """An Update of fragments that have all that a fragment may have: five messages each, as short as a writer's."""
+    made = Transaction()
+    for number in range(count):
+        made.update.updated_fragments.append(fragment(number, name=f"{number:056x}", deleted=1))
+        made.update.updated_fragment_offsets[number].values.append(1)
+    return made
+
+
 def require_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as raised:
         require_few_messages(body)
@@ -55,9 +64,10 @@ def test_a_length_or_a_tag_of_more_bytes_than_needed_hides_none(head: bytes) -> 
         appending(1),
         appending(5_000),
         appending(60_000),
+        updating(70_000),
         Transaction(delete=Transaction.Delete(deleted_fragment_ids=range(100_000))),
     ],
-    ids=["small", "many fragments", "as large as is allowed", "many numbers"],
+    ids=["small", "many fragments", "very many", "as large as is allowed", "many numbers"],
 )
 def test_others_pass(transaction: Transaction) -> None:
     require_few_messages(transaction.SerializeToString())
