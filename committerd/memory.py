@@ -1,23 +1,23 @@
 """The memory of this process, and what the C library keeps of the memory that Python frees.
 
-The functions for the C library do something with glibc only.
+Without glibc, the functions that return memory do nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from pathlib import Path
 from typing import Any
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """The parameters' numbers in glibc's `malloc.h`."""
-_PAGE_BYTES = 4096
 
 
 def resident_bytes() -> int:
     """Resident memory of this process; 0 if the system does not provide it."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -36,7 +36,7 @@ def return_large_blocks(bytes_min: int = 1024 * 1024) -> None:
 
 
 def return_freed_memory() -> None:
-    """Make the C library return to the system what it keeps of all freed blocks: 100 ms for 800 MB."""
+    """Make the C library return all freed memory that it keeps to the system. It takes 100 ms for 800 MB."""
     malloc_trim = _of_the_c_library("malloc_trim")
     if malloc_trim is not None:
         malloc_trim(0)

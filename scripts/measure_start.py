@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -26,6 +25,7 @@ import anyio
 from committerd.commands import run
 from committerd.committer.loading import Loading, load
 from committerd.daemon import process as daemon
+from committerd.memory import resident_bytes
 from committerd.queue.ledger import LEDGER_BYTES
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.stores.local import LocalStore
@@ -95,8 +95,7 @@ async def opened(folder: Path, s3_latency_ms: int | None) -> AsyncIterator[Objec
 
 def resident_mib() -> float:
     """The current memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize() / 2**20
+    return resident_bytes() / 2**20
 
 
 def peak_mib() -> float:

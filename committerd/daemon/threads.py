@@ -28,8 +28,8 @@ _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 """How long to wait for a thread after raising the exception in it, before it is abandoned."""
 _LARGE_RECORD_BYTES = 1024 * 1024
-"""After a record of this size, or a call that left `_LARGE_CALL_BYTES` more, the next call first returns what was freed
-to the system.
+"""After a call for a record of at least this size, or one after which the process has `_LARGE_CALL_BYTES` more, the
+next call begins by returning freed memory to the system.
 """
 _LARGE_CALL_BYTES = 64 * 1024 * 1024
 

@@ -9,7 +9,7 @@ import socket
 import string
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kafka import KafkaAdminClient
@@ -121,33 +121,35 @@ def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: floa
 def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
     """The id of the cluster that responds at this address; None if none does within this time."""
     try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
-        )
-        try:
+        with _admin(bootstrap_servers, seconds=seconds) as admin:
             admin.list_topics()
             # kafka-python's describe_cluster fails on brokers before 3.7.
             return str(admin._manager.run(admin._get_cluster_metadata, [])["cluster_id"])
-        finally:
-            admin.close()
     except KafkaError:
         return None
 
 
 def _group_error(bootstrap_servers: str, *, seconds: float) -> type[KafkaError] | None:
-    """The error with which the node responds to a question about a group, or for which it does not; None if it does."""
+    """The error of a request about a group, from the node or from a client that gets no response; None = no error."""
     try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
-        )
-        try:
+        with _admin(bootstrap_servers, seconds=seconds) as admin:
             (described,) = admin.describe_groups(["ready"]).values()
-        finally:
-            admin.close()
     except KafkaError as error:
         return type(error)
     said = str(described["error"] or "")
     return next((error for error in _ABOUT_GROUPS if error.__name__ in said), None)
+
+
+@contextlib.contextmanager
+def _admin(bootstrap_servers: str, *, seconds: float) -> Iterator[KafkaAdminClient]:
+    """A client that waits this long for a connection. Raises a KafkaError."""
+    admin = KafkaAdminClient(
+        bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
+    )
+    try:
+        yield admin
+    finally:
+        admin.close()
 
 
 def may_start_again(log: str) -> bool:

@@ -274,7 +274,7 @@ def _large_updates(there: DataFragment) -> Iterator[tuple[str, Transaction]]:
 
 
 def heavy(rng: random.Random) -> Iterator[Hostile]:
-    """Records that make of their bytes about as many messages as are allowed, or as many numbers as possible; shuffled.
+    """Records of about as many messages as their size allows, or of as many numbers as possible; in any order.
 
     Each field has one that is as large as a record may be, and one that is as large as the file of a claim check. Some
     can be committed.
@@ -295,8 +295,8 @@ def heavy(rng: random.Random) -> Iterator[Hostile]:
         uuid = _uuid(rng)
         body = body_of() + counted(2, uuid.encode()) + b"\x08\x01"
         name = f"{len(body):,} bytes of {name}"
-        made_of_it = Hostile(name=name, value=body) if len(body) < 1_000_000 else _claimed(name, body, f"{uuid}.txn")
-        yield replace(made_of_it, is_seed=False)
+        record = Hostile(name=name, value=body) if len(body) < 1_000_000 else _claimed(name, body, f"{uuid}.txn")
+        yield replace(record, is_seed=False)
 
 
 def _repeated_numbers(kind: Descriptor, path: tuple[FieldDescriptor, ...] = ()) -> Iterator[Sequence[FieldDescriptor]]:
