@@ -7,10 +7,10 @@ not fail.
 from __future__ import annotations
 
 from committerd.dev.jars import folder_of
-from harness import PartMissingError, cache_folder
+from harness import PartMissingError, cache_folder, spark_classes
 from harness.dynamodb import DYNAMODB, dynamodb_jars
-from harness.java import INSTALL_JDK, jdk
 from harness.s3 import MINIO, VERSITYGW
+from harness.spark import class_archive
 from harness.toxiproxy import TOXIPROXY
 
 _SECONDS = {VERSITYGW: 55, MINIO: 120, TOXIPROXY: 20}
@@ -36,7 +36,9 @@ def _main() -> None:
     except PartMissingError as error:
         _say(f"Tests that need DynamoDB will be skipped: {error}")
     try:
-        jdk("Spark", install=INSTALL_JDK)
+        if not class_archive().is_file():
+            _say("An archive of Spark's classes, for quick starts (about 20 s, once)")
+        spark_classes.write()
     except PartMissingError as error:
         _say(f"Tests that run Spark will be skipped: {error}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from committerd.dev.parts import free_port
+from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import BRIEFLY, INSTALL_JDK, jdk
 
@@ -45,8 +47,12 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder: SparkSession.Builder = SparkSession.builder  # a class property, which mypy takes for a function
     builder = builder.master(master).appName(name)
-    folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    for key, value in {**CONFIG, **folders, **(settings or {})}.items():
+    own = {
+        "spark.driver.extraJavaOptions": " ".join([*BRIEFLY, *_archived()]),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+    for key, value in {**CONFIG, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # PySpark forks to start Java, and pylance warns of every fork.
@@ -54,10 +60,31 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
         return builder.getOrCreate()
 
 
+def class_archive() -> Path:
+    """The path of an archive of the classes that Spark loads (`spark_classes`); it need not exist.
+
+    A JVM uses it only with the Java and the jars that it was written with, so it lies in the Python environment that
+    has these jars. Raises `PartMissingError` if there is no Java.
+    """
+    program = Path(jdk("Spark", install=INSTALL_JDK)).resolve()
+    key = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:8]
+    return Path(sys.prefix, f"spark-{pyspark.__version__}-classes-{key}.jsa")
+
+
+def _archived() -> list[str]:
+    """The options with which the JVM of a session uses the archive; none if there is none."""
+    try:
+        file = class_archive()
+    except PartMissingError:  # PySpark tells what is missing
+        return []
+    return [f"-XX:SharedArchiveFile={file}"] if file.is_file() else []
+
+
 @contextlib.contextmanager
 def spark_session(folder: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session for many tests. Each task is tried twice. `settings`: as in `small_session`."""
-    session = small_session("tests", folder, master="local[2,2]", settings=settings)
+    chosen = {"spark.python.daemon.module": "harness.spark_daemon", **(settings or {})}
+    session = small_session("tests", folder, master="local[2,2]", settings=chosen)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     with warnings.catch_warnings():

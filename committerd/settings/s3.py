@@ -72,7 +72,7 @@ class S3Settings(SettingsGroup):
         description="Maximum number of tries of a request that is safe to repeat, with growing random waits between "
         "them. The put of a manifest is tried once: the commit reads back before it tries again.",
     )
-    connections_max: int = Field(default=128, ge=1, le=1000, description="Maximum number of open connections.")
+    connections_max: int = Field(default=256, ge=1, le=1000, description="Maximum number of open connections.")
 
     @field_validator("endpoint_url")
     @classmethod
