@@ -16,9 +16,12 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from committerd.dev.parts import free_port
+from committerd.dev.ready_made import writes_archives
 from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import BRIEFLY, INSTALL_JDK, jdk
+
+_JARS = Path(pyspark.__file__).resolve().parent / "jars"
 
 CONFIG: Final = {
     "spark.driver.memory": "1g",
@@ -63,28 +66,48 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
 def class_archive() -> Path:
     """The path of an archive of the classes that Spark loads (`spark_classes`); it need not exist.
 
-    A JVM uses it only with the Java and the jars that it was written with, so it lies in the Python environment that
+    A JVM uses it only with the Java and the jars that it was written with. It lies in the Python environment, which
     has these jars. Raises `PartMissingError` if there is no Java.
     """
-    program = Path(jdk("Spark", install=INSTALL_JDK)).resolve()
-    key = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:8]
-    return Path(sys.prefix, f"spark-{pyspark.__version__}-classes-{key}.jsa")
+    parts = [Path(jdk("Spark", install=INSTALL_JDK)).resolve(), _JARS]
+    key = hashlib.sha256(" ".join(f"{part} {part.stat().st_mtime_ns}" for part in parts).encode()).hexdigest()[:8]
+    return Path(sys.prefix, f"spark-classes-{key}.jsa")
+
+
+def archives_classes() -> bool:
+    """Whether the Java of Spark can write such an archive. Raises `PartMissingError` if there is no Java."""
+    return writes_archives(jdk("Spark", install=INSTALL_JDK))
+
+
+def quoted(option: str) -> str:
+    """An option of Java as Spark reads it: a space in it does not end it."""
+    return f'"{option}"'
 
 
 def _archived() -> list[str]:
     """The options with which the JVM of a session uses the archive; none if there is none."""
     try:
         file = class_archive()
-    except PartMissingError:  # PySpark tells what is missing
+    except PartMissingError:  # PySpark reports what is missing
         return []
-    return [f"-XX:SharedArchiveFile={file}"] if file.is_file() else []
+    return [quoted(f"-XX:SharedArchiveFile={file}")] if file.is_file() else []
+
+
+def _daemon() -> dict[str, str]:
+    """The setting for a daemon of PySpark that has loaded packages (`spark_daemon`).
+
+    On Linux only, where a process with threads may fork. Another PySpark than the environment's (`make spark-versions`)
+    keeps its own daemon, as users have it.
+    """
+    if not sys.platform.startswith("linux") or not _JARS.is_relative_to(Path(sys.prefix).resolve()):
+        return {}
+    return {"spark.python.daemon.module": "harness.spark_daemon"}
 
 
 @contextlib.contextmanager
 def spark_session(folder: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session for many tests. Each task is tried twice. `settings`: as in `small_session`."""
-    chosen = {"spark.python.daemon.module": "harness.spark_daemon", **(settings or {})}
-    session = small_session("tests", folder, master="local[2,2]", settings=chosen)
+    session = small_session("tests", folder, master="local[2,2]", settings={**_daemon(), **(settings or {})})
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     with warnings.catch_warnings():

