@@ -49,11 +49,7 @@ for fragment in lance.dataset(sys.argv[1]).get_fragments():
 print(json.dumps(ids))
 """
 """A record may lie about the rows of its own files, which committers never read: then its fragment can't be read."""
-SETTINGS = {
-    "COMMIT__VERIFY_FILES": "always",
-    "KAFKA__MAX_POLL_INTERVAL_MS": "300000",
-    "KAFKA__SESSION_TIMEOUT_MS": "30000",  # the broker refuses 90 MB of packed records meanwhile, on a busy machine
-}
+SETTINGS = {"COMMIT__VERIFY_FILES": "always", "KAFKA__MAX_POLL_INTERVAL_MS": "300000"}
 
 
 @dataclass(slots=True)
