@@ -1,6 +1,6 @@
 """Builds and downloads the programs that tests need besides Kafka, and prints its progress: `python -m harness.fetch`.
 
-It also writes an archive of Spark's classes. It skips what is there. Without Go or a whole Java it names the tests that
+It also writes an archive of Spark's classes. It makes nothing twice. Without Go or a whole Java it names the tests that
 will be skipped, and does not fail.
 """
 
@@ -10,7 +10,6 @@ from committerd.dev.jars import folder_of
 from harness import PartMissingError, cache_folder, spark_classes
 from harness.dynamodb import DYNAMODB, dynamodb_jars
 from harness.s3 import MINIO, VERSITYGW
-from harness.spark import archives_classes, class_archive
 from harness.toxiproxy import TOXIPROXY
 
 _SECONDS = {VERSITYGW: 55, MINIO: 120, TOXIPROXY: 20}
@@ -36,9 +35,7 @@ def _main() -> None:
     except PartMissingError as error:
         _say(f"Tests that need DynamoDB will be skipped: {error}")
     try:
-        if archives_classes() and not class_archive().is_file():
-            _say("An archive of Spark's classes, for quick starts (180 MB; about 20 s, once)")
-            spark_classes.write()
+        spark_classes.write(say=_say)
     except PartMissingError as error:
         _say(f"Tests that run Spark will be skipped: {error}")
     except Exception as error:  # noqa: BLE001  # Spark works without it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import sys
@@ -16,7 +15,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from committerd.dev.parts import free_port
-from committerd.dev.ready_made import writes_archives
+from committerd.dev.ready_made import key_of, writes_archives
 from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import BRIEFLY, INSTALL_JDK, jdk
@@ -51,7 +50,7 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
     builder: SparkSession.Builder = SparkSession.builder  # a class property, which mypy takes for a function
     builder = builder.master(master).appName(name)
     own = {
-        "spark.driver.extraJavaOptions": " ".join([*BRIEFLY, *_archived()]),
+        "spark.driver.extraJavaOptions": " ".join([CONFIG["spark.driver.extraJavaOptions"], *_archived()]),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
@@ -63,20 +62,16 @@ def small_session(name: str, folder: Path, *, master: str, settings: Mapping[str
         return builder.getOrCreate()
 
 
-def class_archive() -> Path:
-    """The path of an archive of the classes that Spark loads (`spark_classes`); it need not exist.
+def class_archive() -> Path | None:
+    """The path of an archive of the classes that Spark loads (`spark_classes`), which need not exist.
 
-    A JVM uses it only with the Java and the jars that it was written with. It lies in the Python environment, which
-    has these jars. Raises `PartMissingError` if there is no Java.
+    None if the Java of Spark writes no archives. A JVM uses an archive only with the Java and the jars that it was
+    written with. It lies in the Python environment, as the jars do. Raises `PartMissingError` if there is no Java.
     """
-    parts = [Path(jdk("Spark", install=INSTALL_JDK)).resolve(), _JARS]
-    key = hashlib.sha256(" ".join(f"{part} {part.stat().st_mtime_ns}" for part in parts).encode()).hexdigest()[:8]
-    return Path(sys.prefix, f"spark-classes-{key}.jsa")
-
-
-def archives_classes() -> bool:
-    """Whether the Java of Spark can write such an archive. Raises `PartMissingError` if there is no Java."""
-    return writes_archives(jdk("Spark", install=INSTALL_JDK))
+    java = jdk("Spark", install=INSTALL_JDK)
+    if not writes_archives(java):
+        return None
+    return Path(sys.prefix, f"spark-classes-{key_of(Path(java).resolve(), _JARS)}.jsa")
 
 
 def quoted(option: str) -> str:
@@ -85,12 +80,12 @@ def quoted(option: str) -> str:
 
 
 def _archived() -> list[str]:
-    """The options with which the JVM of a session uses the archive; none if there is none."""
+    """The options with which the JVM of a session uses the archive; none if there is no archive."""
     try:
         file = class_archive()
     except PartMissingError:  # PySpark reports what is missing
         return []
-    return [quoted(f"-XX:SharedArchiveFile={file}")] if file.is_file() else []
+    return [quoted(f"-XX:SharedArchiveFile={file}")] if file is not None and file.is_file() else []
 
 
 def _daemon() -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,22 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from harness.java import BRIEFLY
-from harness.spark import archives_classes, class_archive, quoted, small_session
+from harness.spark import class_archive, quoted, small_session
 
 _WRITING_SECONDS = 120.0
 
 
-def write() -> None:
-    """Write the archive, unless it is there, or the Java of Spark can't write one. Archives of other jars are deleted.
+def write(*, say: Callable[[str], None] = lambda _: None) -> None:
+    """Write the archive, unless it is there, or the Java of Spark writes none. Archives of other jars are deleted.
 
-    Runs a session, whose JVM writes the archive when it ends. Safe to call from several processes at once. Raises
-    PySpark's errors, `TimeoutExpired` if the JVM does not end, and `RuntimeError` if it wrote nothing.
+    Runs a session, whose JVM writes the archive when it ends; `say` is called before that. Safe to call from several
+    processes at once. Raises `PartMissingError` if there is no Java, PySpark's errors, `TimeoutExpired` if the JVM does
+    not end, and `RuntimeError` if it wrote nothing.
     """
     target = class_archive()
-    if target.is_file() or not archives_classes():
+    if target is None or target.is_file():
         return
+    say("An archive of Spark's classes, for quick starts (180 MB; about 20 s, once)")
     with tempfile.TemporaryDirectory(prefix=".spark-classes-", dir=target.parent) as name:
         folder = Path(name)
         made = folder / target.name

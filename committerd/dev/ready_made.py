@@ -54,9 +54,12 @@ class ReadyMade:
 
 def folder_of(java: str, jars: Path) -> Path:
     """The folder in the cache for this Java and these jars, whose own folder is in the cache."""
-    program = Path(java).resolve()
-    key = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:8]
-    return cache_folder() / f"{jars.name}-begun-{key}"
+    return cache_folder() / f"{jars.name}-begun-{key_of(Path(java).resolve())}"
+
+
+def key_of(*paths: Path) -> str:
+    """Eight hex digits that change when one of these files or folders is replaced."""
+    return hashlib.sha256(" ".join(f"{path} {path.stat().st_mtime_ns}" for path in paths).encode()).hexdigest()[:8]
 
 
 def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: None) -> ReadyMade:

@@ -1,7 +1,8 @@
 """Keeps Python's garbage collector away from what lives as long as the process: modules, tests and their parameters.
 
 The collector would search them again and again. That takes a fifth of the time to collect the tests, and a tenth of the
-time of the simulation. It also collects less often, because most garbage of tests has no cycles.
+time of the simulation. It also runs less often than usual, because most garbage of tests has no cycles and goes without
+it.
 """
 
 from __future__ import annotations
