@@ -26,6 +26,9 @@ from committerd_common.paths import transaction_key
 from committerd_common.request import ClaimCheck, Request, decode_envelope, decode_transaction
 from committerd_common.uris import names_same_table
 
+_SHOWN_MAX = 200
+"""The length at which the name of another table is cut in a message."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
@@ -82,8 +85,8 @@ class Decoder:
             envelope.dataset, served=table.uri, aliases=self.aliases
         ):
             raise InvalidRequest(
-                f"the producer meant table {envelope.dataset!r}, but this topic is of {table.uri!r}: stage it for the "
-                "other table, or add the name to setting dataset.aliases",
+                f"the producer meant table {envelope.dataset[:_SHOWN_MAX]!r}, but this topic is of {table.uri!r}: "
+                "stage it for the other table, or add the name to setting dataset.aliases",
                 code="wrong_dataset",
             )
         create_options(envelope.create_options)

@@ -26,11 +26,37 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LENGTHS_BYTES = 10
 """The largest size of the two length fields of a header."""
+HEADER_BYTES_MAX: Mapping[str, int] = {
+    "app-id": 512,
+    "app-run": 4096,
+    "app-version": 128,
+    "attempt": 128,
+    "create-only": 128,
+    "create-options": 4096,
+    "dataset": 4096,
+    "deadline-ms": 128,
+    "outcome-partition": 128,
+    "producer": 4096,
+    "read-uuid": 128,
+    "replay-of": 512,
+    "retry-of": 128,
+    "traceparent": 4096,
+    "transaction-file": 1024,
+    "transaction-sha256": 128,
+    "will-retry": 128,
+}
+"""The headers that are read, with the most bytes that each may have.
+
+An object's key has at most 1,024 bytes, and a path at most 4,096.
+"""
+_ASKING = HEADER_BYTES_MAX.keys() - {"dataset", "outcome-partition", "producer", "traceparent"}
 _REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
 """Envelopes are cached for records with at most this many headers, and at most this many bytes of headers."""
 _TEXT_CHARS_MAX = 1024
 """The length at which a header is cut before it is copied into outcomes and logs."""
+_TEXT_BYTES_MAX = 4 * _TEXT_CHARS_MAX
+"""Bytes of a header of that length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +146,17 @@ def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     last = dict(headers)
     partition, traceparent = last.get("outcome-partition", b"0"), last.get("traceparent")
     return Envelope(
-        producer=last.get("producer", b"").decode("utf-8", "replace")[:_TEXT_CHARS_MAX],
-        outcome_partition=int(partition) if partition.isdigit() and len(partition) < 10 else 0,
-        traceparent="" if traceparent is None else traceparent.decode("ascii", "replace")[:_TEXT_CHARS_MAX],
+        producer=last.get("producer", b"")[:_TEXT_BYTES_MAX].decode("utf-8", "replace")[:_TEXT_CHARS_MAX],
+        outcome_partition=int(partition) if len(partition) < 10 and partition.isdigit() else 0,
+        traceparent="" if traceparent is None else traceparent[:_TEXT_CHARS_MAX].decode("ascii", "replace"),
     )
 
 
 def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     """Decode the headers. If a header occurs twice, the last one counts; unknown headers are ignored.
 
-    Raises `InvalidRequest` with code `header_invalid`, and the header's name in the message.
+    A header that is longer than `HEADER_BYTES_MAX` allows is refused before anything is made of it. Raises
+    `InvalidRequest` with code `header_invalid`, and the header's name in the message.
     """
     if len(headers) > _REMEMBERED_MAX or headers_size(headers) > _REMEMBERED_BYTES_MAX:
         return _decode_envelope(headers)
@@ -139,7 +166,12 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
 def _decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     texts = {}
     for name, value in headers:
-        if name in _KNOWN:
+        bytes_max = HEADER_BYTES_MAX.get(name)
+        if bytes_max is not None:
+            if len(value) > bytes_max:
+                raise InvalidRequest(
+                    f"header {name} has {len(value)} bytes; at most {bytes_max} are allowed", code="header_invalid"
+                )
             try:
                 texts[name] = value.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -275,27 +307,3 @@ def _uuid(texts: Mapping[str, str], name: str) -> str | None:
 
 def _wrong(name: str, got: str, wanted: str) -> InvalidRequest:
     return InvalidRequest(f"header {name} is {got[:100]!r}; {wanted} is needed", code="header_invalid")
-
-
-_KNOWN = frozenset(
-    {
-        "app-id",
-        "app-run",
-        "app-version",
-        "attempt",
-        "create-only",
-        "create-options",
-        "dataset",
-        "deadline-ms",
-        "outcome-partition",
-        "producer",
-        "read-uuid",
-        "replay-of",
-        "retry-of",
-        "traceparent",
-        "transaction-file",
-        "transaction-sha256",
-        "will-retry",
-    }
-)
-_ASKING = _KNOWN - {"dataset", "outcome-partition", "producer", "traceparent"}

@@ -8,6 +8,7 @@ here accepts any text.
 from __future__ import annotations
 
 import functools
+import posixpath
 import re
 from urllib.parse import unquote
 
@@ -21,10 +22,14 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")
 
 def canonical_uri(uri: str) -> str:
     """The canonical form of a table's URI: `s3a` and `s3n` become `s3`, `file:` forms become paths, percent-encoding is
-    decoded, a slash at the end is cut. A text that is not a URI counts as a path.
+    decoded, segments `.` and `..` are resolved, a slash at the end is cut. A text that is not a URI counts as a path.
     """
     scheme, place, query = _split(uri.strip())
-    return f"{scheme}://{place}{query}" if scheme else place
+    if not scheme:
+        return _resolved(place)
+    host, slash, path = place.partition("/")
+    path = _resolved(slash + path) if slash else ""
+    return f"{scheme}://{host}{'' if path == '/' else path}{query}"
 
 
 def lance_uri(uri: str) -> str:
@@ -71,14 +76,20 @@ def dataset_name(uri: str) -> str:
     return canonical_uri(uri).partition("?")[0].rpartition("/")[2].removesuffix(".lance")
 
 
-@functools.lru_cache(maxsize=256)
 def names_same_table(meant: str, *, served: str, aliases: tuple[str, ...]) -> bool:
     """Whether `meant` names the table at `served`, by its URI or one of the aliases.
 
     The plain URI of its objects names a table with an external manifest store too. The reverse is not true: a producer
     that names a manifest store would not see versions that are committed without it.
     """
-    return canonical_uri(meant) in {name for uri in (served, *aliases) for name in _names(canonical_uri(uri))}
+    names = _names_of_table(served, aliases)
+    return meant in names or canonical_uri(meant) in names
+
+
+@functools.lru_cache(maxsize=16)
+def _names_of_table(served: str, aliases: tuple[str, ...]) -> frozenset[str]:
+    """The canonical names of a table. Cached: the keys come from settings, never from records."""
+    return frozenset(name for uri in (served, *aliases) for name in _names(canonical_uri(uri)))
 
 
 def _names(uri: str) -> tuple[str, ...]:
@@ -103,6 +114,13 @@ def _split(uri: str) -> tuple[str, str, str]:
     path, mark, query = (slash + path).partition("?")
     path = _trim(unquote(path))
     return scheme, host + ("" if path == "/" else path), mark + query
+
+
+def _resolved(path: str) -> str:
+    """The path without segments `.` and `..`, as a URL has none in Lance, and as `os.path.abspath` makes it."""
+    if path.startswith(".") or "/." in path:
+        return posixpath.normpath(path)
+    return path
 
 
 def _trim(path: str) -> str:

@@ -9,6 +9,7 @@ from committerd.queue.port import Record
 from committerd.queue.records import record_sha256, record_size
 from committerd_common.messages import Transaction
 from committerd_common.request import (
+    HEADER_BYTES_MAX,
     AppUnit,
     ClaimCheck,
     Envelope,
@@ -117,6 +118,19 @@ def test_a_wrong_header_is_named(given: list[tuple[str, bytes]], name: str) -> N
     assert caught.value.code == "header_invalid"
 
 
+@pytest.mark.parametrize("name", sorted(HEADER_BYTES_MAX))
+def test_a_header_has_a_bound_before_anything_is_made_of_it(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"header {name} has {HEADER_BYTES_MAX[name] + 1} bytes") as caught:
+        decode_envelope([(name, b"%" * (HEADER_BYTES_MAX[name] + 1))])
+    assert (caught.value.code, len(str(caught.value))) < ("header_invalid", 200)
+
+
+def test_who_asked_of_huge_headers_is_cut() -> None:
+    who = who_asked([("producer", "é".encode() * 500_000), ("traceparent", b"0" * 900_000)])
+    assert (who.producer, who.traceparent) == ("é" * 1024, "0" * 1024)
+    assert decode_envelope([("producer", "é".encode() * 1500)]).producer == "é" * 1024
+
+
 @pytest.mark.parametrize("partition", [b"", b"-1", b"x", b"9" * 10, b"1.5"])
 def test_a_partition_that_is_no_number_is_partition_0(partition: bytes) -> None:
     assert who_asked([("outcome-partition", partition)]).outcome_partition == 0
@@ -181,6 +195,15 @@ def test_a_records_size_counts_key_and_headers() -> None:
         ("/data//t", "/data/t"),
         ("file:///", "/"),
         ("s3://bucket/", "s3://bucket"),
+        ("/a/./b", "/a/b"),
+        ("/a/x/../b", "/a/b"),
+        ("/../a", "/a"),
+        ("file:///a/./x/../b/", "/a/b"),
+        ("./a", "a"),
+        ("s3://bucket/./a/x/%2e%2e/b", "s3://bucket/a/b"),
+        ("s3a://bucket/..", "s3://bucket"),
+        ("s3+ddb://b/x/../t?ddbTableName=m", "s3+ddb://b/t?ddbTableName=m"),
+        ("file://server/x/../t", "file://server/t"),
     ],
 )
 def test_one_table_has_many_spellings(one: str, other: str) -> None:
@@ -200,6 +223,11 @@ def test_one_table_has_many_spellings(one: str, other: str) -> None:
         "s3://\u2100/x",
         "file://[/x",
         "a\0b",
+        ".",
+        "../..",
+        "s3://../..",
+        "s3://b/%2e",
+        "file://./..",
     ],
 )
 def test_any_text_has_a_spelling(uri: str) -> None:
@@ -233,6 +261,8 @@ def test_below_a_base_is_the_base_and_what_is_in_it() -> None:
 
 
 def test_two_tables_are_two() -> None:
+    assert canonical_uri("/a/..b") != canonical_uri("/b")
+    assert canonical_uri("/a/b.") != canonical_uri("/a/b")
     assert canonical_uri("s3://a/t") != canonical_uri("s3://b/t")
     assert canonical_uri("s3+ddb://a/t?ddbTableName=x") != canonical_uri("s3+ddb://a/t?ddbTableName=y")
 
