@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from committerd.committer.containing import require_contained
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.lance.conflicts.grid import Checked
+from committerd.queue.ledger import looked_for_above
 from committerd.queue.outcomes import Status
 from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
@@ -56,7 +57,8 @@ async def commit(
     for _ in range(_ATTEMPTS):
         latest = await table.latest()
         base = latest.version if latest is not None else 0
-        seen = await table.seen(transaction.uuid, after=transaction.read_version, latest=base) if base else None
+        after = looked_for_above(transaction.read_version, latest=base)
+        seen = await table.seen(transaction.uuid, after=after, latest=base) if base else None
         if seen is not None:
             return DirectOutcome(
                 status=Status.DUPLICATE,

@@ -121,15 +121,16 @@ class Head:
         return (self.position, self.version) if self.is_carried else None
 
     async def earlier(self, uuid: str, after: int) -> Earlier:
-        """Look up a uuid in the versions above `after`. Raises `StoreUnavailable`."""
+        """Look up a uuid in all versions that are known; those above `after` must be. Raises `StoreUnavailable`."""
         ahead = self.history.ahead
         return await earlier(self.ledger, self.table, uuid, after, created=ahead[0].version - 1 if ahead else None)
 
 
 async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, created: int | None = None) -> Earlier:
-    """Look up a uuid in the versions above `after`; reads versions again that may hold it.
+    """Look up a uuid in all versions that the ledger knows; reads versions again that may hold it.
 
-    A version that the ledger has still to read counts like one that it has dropped. `created`: the highest version of
+    If a version above `after` is not known, the uuid is not known to be new. A version that the ledger has still to
+    read counts like one that it has dropped. `created`: the highest version of
     the ledger that exists; None = all exist. The ledger may have dropped versions
     above it, which are formed ahead: they do not exist yet, but must not count as deleted. Raises `StoreUnavailable`.
     """
@@ -138,7 +139,7 @@ async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, create
     floor = ledger.unknown_up_to
     is_formed = created is not None and floor > created
     unknown_at = floor if after < floor and (is_formed or not await table.is_gone(floor)) else None
-    committed, maybe = ledger.committed_at(uuid, after)
+    committed, maybe = ledger.committed_at(uuid)
     for version in maybe:
         settled = await table.settled(version)
         if settled is None:

@@ -277,7 +277,7 @@ class _Downwards:
             read_at=self._read_at,
             version=newest,
             manifest=latest.manifest,
-            ledger=older.added_to(ledger.with_unread(version + 1)),
+            ledger=older.added_to(ledger.with_unread(version + 1, newest=newest)),
             position=position,
             marks=marks,
             carried=latest.found.position,

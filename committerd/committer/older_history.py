@@ -1,8 +1,8 @@
 """Reads the older history of a table, while the committer commits.
 
 The newest version of the queue carries the position and the marks, so the committer can start before it has read what
-lies below. It needs the rest for duplicates alone: a record waits until every version above its read version is read
-(`Ledger.covers`). So the history is read from its newest version down.
+lies below. It needs the rest for duplicates alone: a record waits until the newest versions, and all above its read
+version, are read (`Ledger.covers`). So the history is read from its newest version down.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from committerd.concurrency import for_each
 from committerd.errors import Unavailable
-from committerd.queue.ledger import Ledger, OlderVersions, VersionHashes, hashes_of
+from committerd.queue.ledger import KNOWN_VERSIONS, Ledger, OlderVersions, VersionHashes, hashes_of
 from committerd.queue.outcomes import Settled
 from committerd.stores.port import TakesSeveral
 from committerd.table.backoff import Backoff
@@ -35,7 +35,9 @@ _READ_AT_ONCE = 64
 _READ_AT_ONCE_LOCALLY = 4
 """The same on a store with short calls: the processor is the limit there, and commits should not wait for it long."""
 _SHARE = 4
-"""What was read reaches the committer's ledger when it has grown by a quarter. Each addition makes look-ups slower."""
+"""What was read reaches the committer's ledger when it has grown by a quarter, and at once while records wait for it.
+Each addition makes look-ups slower.
+"""
 
 
 class Brief(NamedTuple):
@@ -124,7 +126,8 @@ class OlderHistory:
         self._next -= len(versions)
         self._read += len(versions)
         self._is_read = self._is_read or self._next not in self._versions
-        if self._is_read or (self._read - self._shown) * _SHARE >= self._read:
+        few = self._shown < KNOWN_VERSIONS
+        if self._is_read or few or (self._read - self._shown) * _SHARE >= self._read:
             self._known, self._shown = (self._hashes.ledger(), self._unread_below), self._read
 
     async def read_beside(self, *, backoff: Callable[[], Backoff], progressed: Callable[[], None]) -> None:

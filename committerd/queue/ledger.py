@@ -9,6 +9,9 @@ that matches proves nothing, so the caller reads that version again before it de
 drops the oldest versions first, and remembers the highest version that it has dropped. It never calls a uuid new that
 a dropped version may hold.
 
+A uuid is looked for in all versions that the ledger knows, also in those at or below the record's read version: a
+producer that opens the table again may stage the same transaction at a newer one.
+
 Start knows the newest versions first. Until all are read, the ledger says for which records it knows enough (`covers`).
 """
 
@@ -28,6 +31,11 @@ from committerd_common.request import AppUnit
 
 LEDGER_BYTES = 128 * 1024 * 1024
 """Enough for about 14 million records."""
+KNOWN_VERSIONS = 1000
+KNOWN_RECORDS = 100_000
+"""No record is judged before Start knows the uuids of this many of the newest versions, or of as many versions as hold
+this many records, or of all. That takes a second or two, also on a distant store.
+"""
 
 _REFUSED_SHARE = 8
 """Refusals get the ledger's memory divided by this number."""
@@ -92,18 +100,14 @@ class _Index:
     floor: int = 0
     """The highest version that was dropped: the index knows nothing of it and those below."""
 
-    def versions(self, uuid: str, after: int) -> list[int]:
-        """The versions above `after` that may hold this uuid, the newest first."""
+    def versions(self, uuid: str) -> list[int]:
+        """The versions that may hold this uuid, the newest first."""
         found: list[int] = []
         key = _key(uuid)
-        for _, high, entries in reversed(self.runs):
-            if high <= after:
-                break
+        for _, high, entries in self.runs:
             place = bisect_left(entries, key)
             while place < len(entries) and entries[place] - key < _VERSIONS_MAX:
-                version = high - ((high - entries[place]) % _VERSIONS_MAX)
-                if version > after:
-                    found.append(version)
+                found.append(high - ((high - entries[place]) % _VERSIONS_MAX))
                 place += 1
         return sorted(set(found), reverse=True)
 
@@ -149,7 +153,7 @@ class Earlier(NamedTuple):
     """The history of a uuid, as far as the readable versions show it."""
 
     committed: int | None = None
-    """The newest version above the read version that holds the uuid."""
+    """The newest version that holds the uuid."""
     refusal: Refusal | None = None
     """The uuid's newest refusal."""
     unknown_at: int | None = None
@@ -204,6 +208,8 @@ class Ledger:
     """While versions are unread: those that were read after the ledger began, which are below all others."""
     unread_below: int = 0
     """All readable versions below this one are still to be read; 0 = all are read."""
+    _newest_at_start: int = 0
+    """The newest version when the ledger began."""
 
     @classmethod
     def empty(cls, bytes_max: int = LEDGER_BYTES) -> Ledger:
@@ -230,15 +236,26 @@ class Ledger:
         return hashed + refusals + older + _UUID_BYTES * sum(len(layer.versions) for layer in self._committed)
 
     def covers(self, after: int) -> bool:
-        """Whether every readable version above `after` was read, so that a record of that read version can be judged.
+        """Whether so many versions were read that a record with read version `after` can be judged.
 
-        Whoever committed or refused the same record did so in a version above the one that the record was read at.
+        These are all readable versions above `after`: whoever committed or refused the same bytes did so above it. And
+        they are the newest ones (`KNOWN_VERSIONS`, `KNOWN_RECORDS`), whatever the read version: its producer may have
+        staged the same transaction before, at an older one.
         """
-        return self.unread_below <= after + 1
+        if not self.unread_below:
+            return True
+        return self.unread_below <= after + 1 and self._knows_enough
 
-    def with_unread(self, below: int) -> Ledger:
-        """This ledger, with the versions below this one still to be read."""
-        return replace(self, unread_below=below)
+    @property
+    def _knows_enough(self) -> bool:
+        if self._newest_at_start - self.unread_below + 1 >= KNOWN_VERSIONS:
+            return True
+        older = self._older._index.entries if self._older is not None else 0
+        return self._index.entries + older >= KNOWN_RECORDS
+
+    def with_unread(self, below: int, *, newest: int) -> Ledger:
+        """This ledger of the versions up to `newest`, with the versions below `below` still to be read."""
+        return replace(self, unread_below=below, _newest_at_start=newest)
 
     def with_older(self, older: Ledger, *, unread_below: int) -> Ledger:
         """This ledger with what was read of the versions that were unread when it began.
@@ -278,30 +295,30 @@ class Ledger:
         return replace(self, _index=replace(self._index, floor=0), _refused=replace(self._refused, floor=0))
 
     def rules_out(self, uuid: str, after: int) -> bool:
-        """Whether certainly no version above `after` holds this uuid, and no version has refused it.
+        """Whether certainly no known version holds or has refused this uuid, and all versions above `after` are known.
 
         False proves nothing: the uuid may still be new.
         """
         for committed in self._committed:
-            if committed.versions.get(uuid, 0) > after:
+            if uuid in committed.versions:
                 return False
         for refused in self._refusals:
             if uuid in refused.refusals:
                 return False
         return (
-            (not self._index.entries or not self._index.versions(uuid, after))
-            and (not self._refused.entries or not self._refused.versions(uuid, 0))
+            (not self._index.entries or not self._index.versions(uuid))
+            and (not self._refused.entries or not self._refused.versions(uuid))
             and after >= self.unknown_up_to
             and (self._older is None or self._older.rules_out(uuid, after))
         )
 
-    def committed_at(self, uuid: str, after: int) -> tuple[int | None, Sequence[int]]:
-        """The version above `after` that holds this uuid, or else the versions that may hold it, the newest first."""
+    def committed_at(self, uuid: str) -> tuple[int | None, Sequence[int]]:
+        """The newest version that holds this uuid, or else the versions that may hold it, the newest first."""
         for layer in reversed(self._committed):
-            version = layer.versions.get(uuid, 0)
-            if version > after:
+            version = layer.versions.get(uuid)
+            if version is not None:
                 return version, ()
-        return None, self._maybe_committed(uuid, after)
+        return None, self._maybe_committed(uuid)
 
     def refused_at(self, uuid: str) -> tuple[Refusal | None, Sequence[int]]:
         """The newest refusal of this uuid, or else the versions that may have refused it, the newest first."""
@@ -311,13 +328,13 @@ class Ledger:
                 return known, ()
         return None, self._maybe_refused(uuid)
 
-    def _maybe_committed(self, uuid: str, after: int) -> list[int]:
-        older = self._older._maybe_committed(uuid, after) if self._older is not None else []
-        return [*self._index.versions(uuid, after), *older]
+    def _maybe_committed(self, uuid: str) -> list[int]:
+        older = self._older._maybe_committed(uuid) if self._older is not None else []
+        return [*self._index.versions(uuid), *older]
 
     def _maybe_refused(self, uuid: str) -> list[int]:
         older = self._older._maybe_refused(uuid) if self._older is not None else []
-        return [*self._refused.versions(uuid, 0), *older]
+        return [*self._refused.versions(uuid), *older]
 
 
 def _with_committed(layers: tuple[_Committed, ...], newest: _Committed) -> tuple[_Committed, ...]:
@@ -478,6 +495,11 @@ def dedupe(
     return None
 
 
+def looked_for_above(read_version: int, *, latest: int) -> int:
+    """The version above which every version is searched where there is no ledger: of a table at `latest`."""
+    return max(min(read_version, latest - KNOWN_VERSIONS), 0)
+
+
 def again(earlier: Refusal) -> Refused:
     """The same outcome as in an earlier refusal."""
     return Refused(
@@ -504,7 +526,7 @@ def _undecided(candidate: Candidate, version: int) -> Refused:
     return Refused(
         status=Status.UNDECIDED,
         reason="history_gap",
-        message=f"version {version}, after read_version {candidate.read_version}, may hold this transaction: the "
+        message=f"version {version} may hold this transaction (its read_version is {candidate.read_version}): the "
         "committer has dropped that version from memory, or can't read it. Check whether the data is in the table. To "
         "avoid this, stage with the version that you have read, or with an app-id, or raise memory.ledger_bytes",
         conflicting_version=version,

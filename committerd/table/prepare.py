@@ -2,7 +2,8 @@
 
 `judge` writes nothing. A transaction that it accepts is built alone or, if it is an Append, together with others.
 `build_version` produces every byte of the next version, and `committerd.table.writing` writes them to the store.
-Neither checks whether the transaction was committed before: `queue.ledger` and `duplicate` do.
+Neither checks whether the transaction was committed before: `queue.ledger` does, and `Table.seen` where there is no
+queue.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from committerd.lance.transactions.transaction import reserved_range
 from committerd.lance.versions.draft import CreateOptions, Given
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
-from committerd.queue.outcomes import Status
 from committerd.table.history import History
 from committerd.table.judge import Judged, PrepareOptions, World, explain, judge, vet
 from committerd.table.refusals import Rejected, refused_by
@@ -46,7 +46,6 @@ __all__ = [
     "World",
     "build_version",
     "create_options",
-    "duplicate",
     "explain",
     "judge",
     "prepare",
@@ -241,18 +240,3 @@ def _index_section(latest: ManifestFile | None, indices: Sequence[IndexMetadata]
     if latest is not None and len(indices) == len(known) and all(map(operator.is_, indices, known)):
         return latest.index_section
     return IndexSection(indices=indices)
-
-
-async def duplicate(table: Table, latest: ManifestFile | None, transaction: Transaction) -> Rejected | None:
-    """The DUPLICATE refusal of a transaction whose uuid is in the readable history above its read version, or None."""
-    if latest is None:
-        return None
-    version = await table.seen(transaction.uuid, after=transaction.read_version, latest=latest.version)
-    if version is None:
-        return None
-    return Rejected(
-        status=Status.DUPLICATE,
-        reason="uuid_seen",
-        message=f"transaction {transaction.uuid} is in the table at version {version}",
-        version=version,
-    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from committerd_common.messages import Outcome, Status
+from committerd_common.messages import Outcome, Status, Transaction
 from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -52,6 +53,29 @@ def test_a_record_staged_again_and_again_is_in_the_table_once(scene: Scene) -> N
     brought = [i for t in (twice, often, grouped) for i in scene.table.brought[t.uuid]]
     scene.audit([*ids, *brought])
     assert [m.uuid for v in scene.table.versions() for m in v.members] == [twice.uuid, grouped.uuid, often.uuid]
+
+
+def test_the_same_work_at_a_newer_version_is_in_the_table_once(scene: Scene) -> None:
+    """A producer opens the table again and keeps the uuid; the committer restarts too, or does not."""
+    ids = scene.table.create(3)
+    daemon = scene.started()
+    added, deleted = scene.table.append(), Transaction(uuid=str(uuid4()), read_version=1)
+    deleted.delete.deleted_fragment_ids.append(0)
+    deleted.delete.predicate = "true"
+    assert _told(scene.ask(added, deleted)) == [_COMMITTED, _COMMITTED]
+    for restarts in (False, True):
+        scene.ask(scene.table.append())
+        if restarts:
+            daemon.kill()
+            daemon.start()
+        for one in (added, deleted):
+            one.read_version = scene.table.version
+        assert _told(scene.ask(added, deleted)) == [_UUID_SEEN, _UUID_SEEN]
+        file = scene.folder / "again.pb"
+        file.write_bytes(added.SerializeToString())
+        assert "DUPLICATE version" in scene.command("commit", scene.table.uri, str(file))
+    brought = [i for some in scene.table.brought.values() for i in some]
+    scene.audit([i for i in brought if i not in ids])
 
 
 def test_what_was_committed_by_hand_is_a_duplicate_in_the_queue(scene: Scene) -> None:

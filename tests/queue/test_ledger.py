@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -172,16 +173,23 @@ def loaded(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
 class TestLedger:
     def test_knows_the_newest_exactly(self) -> None:
         known = ledger(OURS, FOREIGN)
-        assert [known.committed_at(one, 1) for one in ("a", "b", "v5", "f")] == [(5, ()), (5, ()), (5, ()), (6, ())]
+        assert [known.committed_at(one) for one in ("a", "b", "v5", "f")] == [(5, ()), (5, ()), (5, ()), (6, ())]
         assert known.refused_at("bad") == (BAD, ())
         assert known.rules_out("x", 0)
         assert not any(known.rules_out(one, 1) for one in ("a", "v5", "f", "bad"))
-        assert known.committed_at("a", 5) == (None, [])
         assert known.floor == 0
+
+    @pytest.mark.parametrize("of", [ledger, loaded])
+    def test_looks_at_or_below_the_read_version_too(self, of: Callable[..., Ledger]) -> None:
+        """A producer that opens the table again stages the same uuid at a newer version."""
+        known = of(OURS, FOREIGN)
+        assert not any(known.rules_out(one, 6) for one in ("a", "b", "v5", "f"))
+        assert possible(known, "a") == [5]
+        assert known.rules_out("x", 6)
 
     def test_says_where_to_look_for_what_start_has_read(self) -> None:
         known = loaded(OURS, FOREIGN)
-        assert [known.committed_at(one, 1) for one in ("a", "b", "v5", "f", "x")] == [
+        assert [known.committed_at(one) for one in ("a", "b", "v5", "f", "x")] == [
             (None, [5]),
             (None, [5]),
             (None, [5]),
@@ -190,20 +198,19 @@ class TestLedger:
         ]
         assert known.refused_at("bad") == (None, [5])
         assert known.refused_at("a") == (None, [])
-        assert known.rules_out("a", 5)
-        assert not known.rules_out("a", 4)
+        assert not known.rules_out("a", 5)
         assert not known.rules_out("bad", 5)
 
     def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version(self) -> None:
         again = Settled(version=9, uuid="f", operation="append", ours=False)
         nameless = Settled(version=10, uuid="", operation="", ours=False)
-        assert ledger(FOREIGN, again, nameless).committed_at("f", 6) == (9, ())
-        assert loaded(FOREIGN, again, nameless).committed_at("f", 0) == (None, [9, 6])
+        assert ledger(FOREIGN, again, nameless).committed_at("f") == (9, ())
+        assert loaded(FOREIGN, again, nameless).committed_at("f") == (None, [9, 6])
 
     def test_the_next_ledger_knows_one_version_more_and_this_one_does_not(self) -> None:
         known = ledger(FOREIGN)
         later = known.then(replace(OURS, version=7))
-        assert (later.committed_at("f", 1), later.committed_at("a", 1)) == ((6, ()), (7, ()))
+        assert (later.committed_at("f"), later.committed_at("a")) == ((6, ()), (7, ()))
         assert not later.rules_out("f", 1)
         assert later.rules_out("nobody", 1)
         assert known.rules_out("a", 1)
@@ -245,8 +252,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RECENT_REFUSAL_BYTES", 5000)
 
 
-def possible(known: Ledger, one: str, after: int) -> list[int]:
-    version, maybe = known.committed_at(one, after)
+def possible(known: Ledger, one: str) -> list[int]:
+    version, maybe = known.committed_at(one)
     return [version] if version is not None else list(maybe)
 
 
@@ -268,9 +275,9 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
     assert known.bytes <= 2 * bytes_max + 8000
     for number, settled in history.items():
         for member in settled.members:
-            assert known.rules_out(member.uuid, number) is (number >= known.floor)
             if number > known.floor:
-                assert possible(known, member.uuid, number - 1) == [number]
+                assert not known.rules_out(member.uuid, versions[-1].version)
+                assert possible(known, member.uuid) == [number]
             assert not known.rules_out(member.uuid, number - 1)
         for refusal in settled.refusals:
             assert not known.rules_out(refusal.uuid, 0)
@@ -289,15 +296,14 @@ def test_once_it_is_full_nothing_older_is_taken_in() -> None:
     assert not older.add(hashes_of(version_of(7, ["g"])))
     known = older.ledger()
     assert known.floor == 8
-    assert possible(known, "i", 8) == [9]
+    assert possible(known, "i") == [9]
 
 
 def test_a_run_has_fewer_versions_than_its_numbers_can_tell_apart() -> None:
     numbers = [1, 2, 40_000, 65_537, 70_000, 200_000, 200_001]
     versions = [version_of(number, [f"u{number}"]) for number in numbers]
     for known in (loaded(*versions), ledger(*versions, bytes_max=600)):
-        assert [possible(known, f"u{number}", 0) for number in numbers] == [[number] for number in numbers]
-        assert [possible(known, f"u{number}", number) for number in numbers] == [[] for _ in numbers]
+        assert [possible(known, f"u{number}") for number in numbers] == [[number] for number in numbers]
 
 
 def test_ten_million_records_take_eight_bytes_each() -> None:
@@ -307,7 +313,7 @@ def test_ten_million_records_take_eight_bytes_each() -> None:
         older.add(hashes_of(version_of(number, [f"{number} {place}" for place in range(1000)])))
     known = older.ledger()
     assert known.bytes == 8 * 100_000
-    assert known.committed_at("50 7", 0) == (None, [50])
+    assert known.committed_at("50 7") == (None, [50])
 
 
 @pytest.mark.usefixtures("small")
@@ -326,22 +332,25 @@ def test_a_ledger_whose_dropped_versions_are_gone_rules_out_again_what_is_new() 
 @pytest.mark.parametrize("bytes_max", [600, 1_000_000])
 @pytest.mark.parametrize("read_at_start", [1, 10])
 @pytest.mark.usefixtures("small")
-def test_while_older_versions_are_unread_it_knows_what_it_covers(bytes_max: int, read_at_start: int) -> None:
+def test_while_older_versions_are_unread_it_knows_what_it_covers(
+    bytes_max: int, read_at_start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Read in several steps, while newer versions are added."""
     history = [version_of(n, [f"c{n}"], [f"r{n}"] if n % 3 == 0 else []) for n in range(1, 121)]
     newest = loaded(*history[100 - read_at_start : 100], bytes_max=bytes_max)
     older = OlderVersions(newer=newest)
-    known = newest.with_unread(101 - read_at_start)
+    monkeypatch.setattr(module, "KNOWN_VERSIONS", 30)
+    known = newest.with_unread(101 - read_at_start, newest=100)
     unread_below, latest, full = known.unread_below, 100, False
-    assert known.covers(100)
     while unread_below and not full:
         assert not known.covers(unread_below - 2)
-        assert known.covers(unread_below - 1)
+        knows_enough = unread_below <= 71
+        assert known.covers(unread_below - 1) is known.covers(latest) is knows_enough
         assert known.unknown_up_to == unread_below - 1
         for one in history[:latest]:
             assert not known.rules_out(one.members[0].uuid, one.version - 1)
             if one.version >= unread_below:
-                assert possible(known, one.members[0].uuid, 0) == [one.version]
+                assert possible(known, one.members[0].uuid) == [one.version]
                 assert not one.refusals or not known.rules_out(one.refusals[0].uuid, unread_below)
         assert known.rules_out("new", unread_below - 1) is (known.floor < unread_below)
         assert not known.rules_out("new", unread_below - 2)
@@ -359,20 +368,34 @@ def test_while_older_versions_are_unread_it_knows_what_it_covers(bytes_max: int,
         uuid, refusals = one.members[0].uuid, one.refusals
         assert not known.rules_out(uuid, one.version - 1)
         if one.version > known.floor:
-            assert possible(known, uuid, 0) == [one.version]
+            assert possible(known, uuid) == [one.version]
             assert not refusals or known.refused_at(refusals[0].uuid) != (None, [])
     assert known.rules_out("new", known.floor)
+    assert known.covers(0)
     assert known.with_older(Ledger.empty(), unread_below=7) is known
+
+
+def test_a_record_waits_for_no_more_than_the_newest_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be in few versions, or in many."""
+    monkeypatch.setattr(module, "KNOWN_RECORDS", 60)
+    newest = loaded(version_of(9, [f"a{n}" for n in range(30)]))
+    older = OlderVersions(newer=newest)
+    known = newest.with_unread(9, newest=9)
+    assert not known.covers(9)
+    older.add(hashes_of(version_of(8, [f"b{n}" for n in range(29)])))
+    assert not known.with_older(older.ledger(), unread_below=8).covers(9)
+    older.add(hashes_of(version_of(7, ["c"])))
+    known = known.with_older(older.ledger(), unread_below=7)
+    assert [known.covers(read_version) for read_version in (5, 6, 9)] == [False, True, True]
 
 
 def test_what_was_read_of_older_versions_counts_at_once() -> None:
     newest = loaded(version_of(9, ["i"], ["no"]))
     older = OlderVersions(newer=newest)
     older.add(hashes_of(version_of(8, ["h"], ["never"])))
-    known = newest.with_unread(9).with_older(older.ledger(), unread_below=8)
+    known = newest.with_unread(9, newest=9).with_older(older.ledger(), unread_below=8)
     assert known.bytes > newest.bytes
-    assert possible(known, "h", 0) == [8]
-    assert possible(known, "h", 8) == []
+    assert possible(known, "h") == [8]
     assert known.refused_at("never") == (None, [8])
     assert not known.rules_out("never", 8)
     assert known.rules_out("new", 7)

@@ -355,6 +355,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.reads_the_table_before_the_queue: OFTEN_HANDED_OVER,
     m.forgets_refusals: FLAKY_FILES,
     m.forgets_uuids: ANYWHERE,
+    m.looks_only_above_the_read_version: ANYWHERE,
     m.takes_what_was_dropped_for_new: LITTLE_MEMORY,
     m.does_not_wait_for_the_older_history: UNREAD,
     m.takes_what_is_unread_for_new: UNREAD,

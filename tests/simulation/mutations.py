@@ -43,6 +43,7 @@ from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup
 from committerd.queue import grouping, ledger, position
 from committerd.queue import start as startup
+from committerd.queue.ledger import Earlier
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
@@ -176,7 +177,17 @@ def forgets_refusals(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_uuids(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger.Ledger, "committed_at", lambda self, uuid, after: (None, ()))
+    patch.setattr(ledger.Ledger, "committed_at", lambda self, uuid: (None, ()))
+
+
+def looks_only_above_the_read_version(patch: pytest.MonkeyPatch) -> None:
+    look = head.earlier
+
+    async def above(known: ledger.Ledger, table: Table, uuid: str, after: int, **named: Any) -> Earlier:
+        found = await look(known, table, uuid, after, **named)
+        return found if (found.committed or 0) > after else found._replace(committed=None)
+
+    patch.setattr(head, "earlier", above)
 
 
 def takes_what_was_dropped_for_new(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,15 @@ import anyio
 from pyroaring import BitMap
 
 from committerd.queue.port import Record
-from committerd_common.messages import COMMITTED, INVALID, RETRYABLE, DataFragment, DeletionFile, Transaction
+from committerd_common.messages import (
+    COMMITTED,
+    DECODE_ERRORS,
+    INVALID,
+    RETRYABLE,
+    DataFragment,
+    DeletionFile,
+    Transaction,
+)
 from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
 from committerd_common.paths import data_key, deletion_key
 from tests.simulation import staging
@@ -44,6 +52,7 @@ class Producers:
         """The shares of the upserts that depend on rows with their keys alone, and that do not name their keys."""
         """The share of changes of rows whose producers say that they execute them again; some do, and some do not."""
         self._naming = random.Random(f"{world.seed} keys")
+        self._reopening = random.Random(f"{world.seed} reopening")
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -114,12 +123,28 @@ class Producers:
         return self._staged(transaction, paths)
 
     def _again(self) -> Staged:
-        """The same bytes as before: a producer that missed the outcome."""
+        """The same transaction as before: a producer that missed the outcome. Some have opened the table again."""
         if not self.records:
             return self._append()
         refused = [(s, r) for s, r in self.records if self._status(r) not in (None, COMMITTED)]
         few = self.rng.choice((self.records[-1:], refused or self.records, self.records))
-        staged, _ = self.rng.choice(few)
+        staged, record = self.rng.choice(few)
+        if self._reopening.random() < 0.5 and not self.world.auditor.may_have_dropped:
+            return self._reopened(staged, is_committed=self._status(record) == COMMITTED)
+        return Staged(value=staged.value, headers=staged.headers)
+
+    def _reopened(self, staged: Staged, *, is_committed: bool) -> Staged:
+        """The same transaction at the latest version. A change of rows is not staged so before it is committed: its
+        deletion files are of the version that it was read at.
+        """
+        try:
+            transaction = Transaction.FromString(staged.value)
+        except DECODE_ERRORS:
+            transaction = Transaction()
+        latest = self.world.auditor.latest
+        if transaction.read_version < latest and (is_committed or transaction.HasField("append")):
+            transaction.read_version = latest
+            return Staged(value=transaction.SerializeToString(), headers=staged.headers)
         return Staged(value=staged.value, headers=staged.headers)
 
     def _insist(self) -> Staged:

@@ -22,7 +22,6 @@ from committerd.table.prepare import (
     Rejected,
     build_version,
     create_options,
-    duplicate,
     explain,
     judge,
     prepare,
@@ -383,21 +382,6 @@ class TestTable:
         table = Table(Broken(scene.root, durable=False))
         with pytest.raises(StoreUnavailable):
             await prepare(table, latest, append(), options=ANY, world=world())
-
-
-async def test_a_uuid_in_the_history_is_a_duplicate(scene: Scene) -> None:
-    staged = append(0)
-    assert await duplicate(scene.table(), None, staged) is None
-    scene.write_versions(1)
-    table = scene.table()
-    latest = await table.latest()
-    assert await duplicate(table, latest, staged) is None
-    await scene.commit(staged)
-    table = scene.table()
-    latest = await table.latest()
-    found = await duplicate(table, latest, staged)
-    assert found is not None
-    assert (found.status, found.reason, found.version) == (Status.DUPLICATE, "uuid_seen", 2)
 
 
 class TestCreateOptions:

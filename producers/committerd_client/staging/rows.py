@@ -71,10 +71,11 @@ def append(
     version that is the latest when the committer reaches the record. That is safe only if nobody ever overwrites the
     table: an Overwrite may give the field ids to columns of other types, and then nobody can read the rows.
 
-    `uuid`: default a new one; keep it if you stage the same work again. `properties`: stored with the version;
-    `__lance_commit_message` is the commit message. `keys`: the keys of all the rows (`keys_of`), so that a concurrent
-    upsert of other keys passes the Append. Without them an upsert that was planned before it is executed again. The
-    version stores them: about 13 bytes for each key. A wrong set of keys lets an upsert insert a key twice.
+    `uuid`: default a new one; keep it if you stage the same work again, at whatever version, so that it is committed
+    once. `properties`: stored with the version; `__lance_commit_message` is the commit message. `keys`: the keys of all
+    the rows (`keys_of`), so that a concurrent upsert of other keys passes the Append. Without them an upsert that was
+    planned before it is executed again. The version stores them: about 13 bytes for each key. A wrong set of keys lets
+    an upsert insert a key twice.
 
     Raises `TypeError` for rows in place of fragments. Raises `StagingError` if there are no fragments
     (`nothing_to_stage`); for fragments with fields that the dataset does not have, or without columns that it requires
