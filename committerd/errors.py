@@ -61,7 +61,7 @@ class StoreUnavailable(Unavailable):
 
 
 class ObjectUnreadable(StoreUnavailable):
-    """The store refuses to read one object: no permission, or not a regular file. Others may be readable."""
+    """The store refuses to read or delete one object: no permission, or not a regular file. Others may be readable."""
 
 
 class QueueUnavailable(Unavailable):

@@ -247,6 +247,10 @@ class MaintenanceTelemetry:
             "committerd_maintenance_unneeded_bytes",
             "Size of the files that no version and no waiting record names, after the last cleanup.",
         )
+        self.passed_over = metrics.level(
+            "committerd_maintenance_passed_over_objects",
+            "Objects that the last cleanup could not read or delete, and left alone; its log names them.",
+        )
         self.oldest_read_version = metrics.level(
             "committerd_maintenance_oldest_read_version",
             "Lowest read version of the records that were waiting at the last cleanup. Cleanup keeps that version and "

@@ -549,6 +549,16 @@ MAINTENANCE = Row(
             title="Steps that failed", queries=[by_label("committerd_maintenance_failures_total", "step")], unit="ops"
         ),
         Panel(
+            title="Left alone by maintenance",
+            queries=[
+                Query(
+                    expr=level("committerd_maintenance_passed_over_objects"),
+                    legend="{{dataset}} objects that can't be read or deleted",
+                ),
+            ],
+            description="The log names each.",
+        ),
+        Panel(
             title="Since a step last succeeded",
             queries=[
                 Query(

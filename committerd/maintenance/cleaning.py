@@ -31,10 +31,11 @@ from typing import Any
 from anyio import to_thread
 
 from committerd.concurrency import for_each
-from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
+from committerd.errors import ObjectUnreadable, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.maintenance import report
 from committerd.maintenance.files import File, RemovalReason, Until, why
 from committerd.maintenance.lists import Going, Lists
+from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.report import Report
 from committerd.maintenance.staged import StagedReader
 from committerd.maintenance.survey import (
@@ -159,8 +160,9 @@ class _Since:
 class Cleaning:
     """The cleanup of one table.
 
-    `note` is called with each deletion, before it; `progress` after each step, with what the run has deleted so far,
-    and the number of files that it found to delete.
+    `note` is called with each deletion, before it; `passes_over` with the key of each object that can't be read or
+    deleted, and the reason; `progress` after each step, with what the run has deleted so far, and the number of files
+    that it found to delete.
     """
 
     def __init__(
@@ -171,6 +173,7 @@ class Cleaning:
         *,
         wall_clock: Callable[[], datetime],
         note: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        passes_over: Callable[[str, str], None] = lambda *_: None,
         progress: Callable[[Cleaned, int], None] = lambda *_: None,
     ) -> None:
         if not isinstance(table.store, Walkable):
@@ -179,9 +182,11 @@ class Cleaning:
         self._store = table.store
         self._topic = topic
         self._policy = policy
-        self._reader = StagedReader(store=table.store, bytes_max=policy.transaction_bytes_max)
         self._wall_clock = wall_clock
         self._note = note
+        self._passes_over = passes_over
+        self.passed_over = PassedOver()
+        """What the last look, and the deletions after it, have passed over."""
         self._progress = progress
         self._read_to = ReadTo(end=0)
         """How far `look` has read the staged topic."""
@@ -190,6 +195,15 @@ class Cleaning:
         self._newest: tuple[int, bytes | None] = 0, None
         """The newest version that is known, and its end: it stays for as long as this is the same table."""
         self._lists = Lists()
+
+    @property
+    def _reader(self) -> StagedReader:
+        return self._reader_to(self.passed_over)
+
+    def _reader_to(self, passed_over: PassedOver) -> StagedReader:
+        return StagedReader(
+            store=self._table.store, bytes_max=self._policy.transaction_bytes_max, unreadable=passed_over.add
+        )
 
     def close(self) -> None:
         """Delete the temporary file in which the last look has its lists."""
@@ -204,13 +218,22 @@ class Cleaning:
         """
         self._lists.close()
         lists = self._lists = Lists()
+        self.passed_over = PassedOver(self._passes_over)
         published = await self._topic.published()
         newest = await self._table.latest_version()
         self._newest = newest or 0, None if newest is None else await self._table.end(newest)
         now_ms = await self._common_now_ms()
         manifests = await self._list_files()
         lately_ms = now_ms - self._policy.reclaim_ms
-        read = partial(survey, self._table, manifests, lists, now_ms=now_ms, refused_after_ms=lately_ms)
+        read = partial(
+            survey,
+            self._table,
+            manifests,
+            lists,
+            now_ms=now_ms,
+            refused_after_ms=lately_ms,
+            passed_over=self.passed_over,
+        )
         found = await read()
         wanted, self._read_to = await waiting(self._topic, self._reader, found.position, lists.keep)
         try:
@@ -258,7 +281,8 @@ class Cleaning:
             await require_start(self._topic, position, published)
         except RefusedToRun:
             position = None  # it may not be about this topic
-        return (await waiting(self._topic, self._reader, position, lambda _: None))[0]
+        # A cleanup that runs beside it says what can't be read.
+        return (await waiting(self._topic, self._reader_to(PassedOver()), position, lambda _: None))[0]
 
     async def clean(
         self,
@@ -307,8 +331,7 @@ class Cleaning:
         """Delete what goes in the turns up to this one: all manifests, then the other files."""
         lists, is_later = self._lists, False
         while manifests := lists.first(turn, _STEP_MAX, manifests=True):
-            await self._delete(manifests, in_order=True)
-            cleaned.add(manifests)
+            cleaned.add(await self._delete(manifests, in_order=True))
             for file, _ in manifests:
                 del since.going[file.key]
             is_later = True
@@ -316,8 +339,7 @@ class Cleaning:
             if is_later:
                 await self._look_again(since)
                 files = lists.still(files)
-            await self._delete(files)
-            cleaned.add(files)
+            cleaned.add(await self._delete(files))
             is_later = True
             if not may_go_on():
                 return
@@ -335,10 +357,11 @@ class Cleaning:
         return of_versions
 
     async def _choose(self, found: Survey, wanted: RecordNeeds, facts: QueueFacts, *, now_ms: int) -> Choice:
-        names = await references(self._table.store)
+        names = await references(self._table.store, self.passed_over)
         needs = Needs(
             tagged=names.tagged,
             branched=names.branched,
+            all_known=names.all_known,
             read_at=wanted.read_at,
             unpublished=self._first_unpublished(found.position, facts),
         )
@@ -355,8 +378,15 @@ class Cleaning:
     async def _read_promises(self) -> None:
         """Note the keys that killed runs were about to delete with their versions."""
         for key in report.unfinished_reports(await self._table.store.list(report.FOLDER)):
-            body = await self._table.store.get(key)
-            self._lists.promise(report.promised(body or b""))
+            self._lists.promise(report.promised(await self._own(key)))
+
+    async def _own(self, key: str) -> bytes:
+        """An object that maintenance has written; empty if it is gone or can't be read."""
+        try:
+            return await self._table.store.get(key) or b""
+        except ObjectUnreadable as error:
+            self.passed_over.add(key, error)
+            return b""
 
     async def _look_again(self, since: _Since) -> None:
         """Let stay what newer records, tags, branches and versions need."""
@@ -366,8 +396,9 @@ class Cleaning:
         staged, self._read_to = await staged_since(
             self._topic, self._reader, self._read_to, self._identity, keep=lists.keep
         )
-        names = await references(store)
-        stay = {*map(self._manifest, names.tagged | names.branched)} & since.going.keys()
+        names = await references(store, self.passed_over)
+        named = {*map(self._manifest, names.tagged | names.branched)}
+        stay = {key for key in since.going if key in named or not names.all_known}
         if staged.read_at is not None and staged.read_at < since.read_at:
             since.read_at = staged.read_at
             stay |= {key for key, version in since.going.items() if version >= since.read_at}
@@ -404,21 +435,44 @@ class Cleaning:
                 code="table_gone",
             )
 
-    async def _delete(self, files: Sequence[Going], *, in_order: bool = False) -> None:
-        for file, reason in files:
+    async def _delete(self, files: Sequence[Going], *, in_order: bool = False) -> list[Going]:
+        """Delete these files, and return those that are gone. A manifest that can't be deleted keeps its version."""
+        deleted: list[Going] = []
+
+        async def delete(going: Going) -> None:
+            file, reason = going
             self._note(report.line(file, reason))
-        await for_each([file.key for file, _ in files], self._table.store.delete, at_once=1 if in_order else _AT_ONCE)
+            try:
+                await self._table.store.delete(file.key)
+            except ObjectUnreadable as error:
+                await self._require_deletions(error)
+                self.passed_over.add(file.key, error)
+                if reason is RemovalReason.MANIFEST:
+                    self._lists.keep(await named_by_version(self._table, file.key))
+            else:
+                deleted.append(going)
+
+        await for_each(files, delete, at_once=1 if in_order else _AT_ONCE)
         self._lists.deleted(files)
+        return deleted
+
+    async def _require_deletions(self, error: ObjectUnreadable) -> None:
+        """Raise this error of a deletion if the store refuses to delete any object, and not that one alone."""
+        await self._table.store.put(report.TRIAL, b"")
+        try:
+            await self._table.store.delete(report.TRIAL)
+        except ObjectUnreadable:
+            raise error from None
 
     async def _finish(self, found: CleanupPlan, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
         store, now_ms = self._table.store, await self._common_now_ms()
         keys = await store.list(report.FOLDER)
         for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left
-            await self._delete_entries(await store.get(key) or b"")
+            await self._delete_entries(await self._own(key))
             await store.put(report.done_key(key), b"")
         for key in report.outdated(keys, now_ms=now_ms):
             await store.delete(key)
-        earlier = report.figures(await store.get(report.LATEST)) or {}
+        earlier = report.figures(await self._own(report.LATEST)) or {}
         summary = {
             **{name: earlier[name] for name in report.STEPS_DONE if name in earlier},
             **figures,
@@ -430,6 +484,7 @@ class Cleaning:
             "bytes_removed": cleaned.bytes,
             "bytes_in_all": found.bytes_in_all - cleaned.bytes,
             "unneeded_bytes": found.unneeded_bytes,
+            "passed_over": self.passed_over.count,
         }
         await store.put(report.LATEST, json.dumps(summary).encode())
 

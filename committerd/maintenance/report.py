@@ -21,6 +21,8 @@ STEPS_DONE = ("rewrite_ms", "index_ms")
 """The figures of `LATEST` that say when other steps of maintenance last succeeded (Unix time)."""
 CLOCK = f"{FOLDER}clock"
 """An empty object that each run writes anew, to learn the store's time."""
+TRIAL = f"{FOLDER}trial"
+"""An empty object that is deleted at once, to learn whether the store deletes anything."""
 KEPT_MS = 7 * 24 * 3_600_000
 _ENDING, _DONE = ".jsonl", ".done"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyio import to_thread
@@ -10,6 +11,7 @@ from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.lance.format.decoded_size import SMALL_BYTES_MAX, require_few_messages
 from committerd.queue.port import Record
 from committerd.stores.port import ObjectStore
+from committerd.table.staged_files import read_named
 from committerd_common.messages import Transaction
 from committerd_common.paths import transaction_key
 from committerd_common.request import decode_envelope, decode_transaction
@@ -22,13 +24,15 @@ class StagedReader:
     store: ObjectStore
     bytes_max: int
     """Maximum bytes of a transaction: setting commit.transaction_bytes_max."""
+    unreadable: Callable[[str, Exception], None] = lambda *_: None
+    """Called with the key of a claim check's file that can't be read, and the error."""
 
     async def transaction(self, record: Record) -> tuple[Transaction | None, str | None]:
         """The record's transaction, and the key of the file that its claim check names, if it has one.
 
         There is no transaction if the committer refuses the record whatever the table holds: it can't be decoded, the
-        file is gone, it has more than `bytes_max` bytes, or its messages would take too much memory. Raises
-        `StoreUnavailable`.
+        file is gone or can't be read while the table can, it has more than `bytes_max` bytes, or its messages would
+        take too much memory. Raises `StoreUnavailable`.
         """
         key: str | None = None
         try:
@@ -36,7 +40,7 @@ class StagedReader:
             body: bytes | None = record.value
             if claim is not None:
                 key = transaction_key(claim.name)
-                body = await self.store.get_range(key, 0, self.bytes_max + 1)
+                body = await self._claimed(key)
             if body is None or len(body) > self.bytes_max:
                 return None, key
             if len(body) > SMALL_BYTES_MAX:
@@ -44,3 +48,11 @@ class StagedReader:
             return decode_transaction(body, bytes_max=self.bytes_max), key
         except (InvalidRequest, UnsupportedRequest):
             return None, key
+
+    async def _claimed(self, key: str) -> bytes | None:
+        """The file of a claim check, as far as it may be read; None if it is gone or can't be read."""
+        try:
+            return await read_named(self.store, key, lambda: self.store.get_range(key, 0, self.bytes_max + 1))
+        except InvalidRequest as error:
+            self.unreadable(key, error)
+            return None

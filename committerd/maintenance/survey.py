@@ -15,18 +15,20 @@ from typing import Any
 from pyroaring import BitMap64
 
 from committerd.concurrency import for_each
-from committerd.errors import CorruptTable, RefusedToRun
+from committerd.errors import CorruptTable, ObjectUnreadable, RefusedToRun
 from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.names import Names
+from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import VersionFacts
 from committerd.queue.outcomes import settled_by
 from committerd.queue.position import Position, decode_position, highest
 from committerd.stores.port import ObjectStore
 from committerd.table.versions import Table
-from committerd_common.paths import NamingScheme, manifest_key
+from committerd_common.messages import Transaction
+from committerd_common.paths import NamingScheme, manifest_key, transaction_key
 
 _AT_ONCE = 8
 _BYTES_AT_ONCE = 16 * 1024 * 1024
@@ -59,6 +61,8 @@ class References:
 
     tagged: frozenset[int]
     branched: frozenset[int]
+    all_known: bool = True
+    """False: one of them can't be read, so the version that it keeps is not known."""
 
 
 async def survey(
@@ -68,19 +72,22 @@ async def survey(
     *,
     now_ms: int,
     refused_after_ms: int,
+    passed_over: PassedOver,
     known: Survey | None = None,
 ) -> Survey:
     """Read the versions that `known` does not have, and add them to it, and the names that they give to `lists`.
 
     `manifests`: what a listing says of them, by key. A version that it lacks came later, and is new at `now_ms`,
-    whatever the clock of its writer says. `refused_after_ms`: refusals of older versions don't matter.
+    whatever the clock of its writer says. `refused_after_ms`: refusals of older versions don't matter. `passed_over`:
+    takes transaction files of others that can't be read.
     Raises `StoreUnavailable`, `UnsupportedTable` for a version that may name files in an unknown way, and
     `CorruptTable` for one that can't be read: what it names is not known.
     """
     found = known if known is not None else Survey()
     versions = [one for one in await table.versions() if one not in found.facts]
     versions.reverse()
-    reading = _Reading(found, table, manifests, lists, now_ms, refused_after_ms, latest=max(versions, default=0))
+    latest = max(versions, default=0)
+    reading = _Reading(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
     for batch in _batches(versions, [_size(table, manifests, one) for one in versions]):
         bodies: dict[int, bytes | None] = {}
 
@@ -126,6 +133,7 @@ class _Reading:
     lists: Lists
     now_ms: int
     refused_after_ms: int
+    passed_over: PassedOver
     latest: int
     position: Position | None = None
     """The highest position that these versions carry, down to the newest one of the queue, which carries it."""
@@ -137,7 +145,7 @@ class _Reading:
 
     async def add(self, version: int, body: bytes) -> None:
         """Add one version."""
-        file = decode(body)
+        file = _decoded(_key(self.table, version), body)
         if file.version != version:
             raise CorruptTable(f"the manifest of version {version} says that it is version {file.version}")
         names = Names()
@@ -146,7 +154,7 @@ class _Reading:
         names.add_parts(file, [own for own, other in pairs if own and not (other or b"").startswith(own)])
         self.lists.name(names.keys - self.names_above, version)
         self.above, self.names_above = chunks, names.keys
-        settled = settled_by(await self.table.transaction(file), version=version)
+        settled = settled_by(await self._transaction(file), version=version)
         listed = self.manifests.get(_key(self.table, version))
         time_ms = max(to_ms(file.outline.timestamp), listed.modified_ms if listed is not None else self.now_ms)
         found = self.found
@@ -168,52 +176,76 @@ class _Reading:
             last_offset=max((one.offset for one in settled.entries()), default=-1) if same_topic else -1,
         )
 
+    async def _transaction(self, file: ManifestFile) -> Transaction | None:
+        """The transaction of a version; None if it is not known. Versions of the queue have it in the manifest."""
+        try:
+            return await self.table.transaction(file)
+        except ObjectUnreadable as error:
+            self.passed_over.add(transaction_key(file.outline.transaction_file), error)
+            return None
+
 
 async def named_by_version(table: Table, key: str) -> set[str]:
-    """The files that the manifest with this key names; one that is gone names none."""
+    """The files that the manifest with this key names; one that is gone names none.
+
+    Raises `CorruptTable` for one that can't be read.
+    """
     names = Names()
     body = await table.store.get(key)
     if body is not None:
-        names.add(decode(body))
+        names.add(_decoded(key, body))
     return names.keys
 
 
-async def references(store: ObjectStore) -> References:
-    """The versions of the main branch that tags and branches name. Raises `CorruptTable` for one that can't be read."""
-    found: dict[str, dict[str, Any] | None] = {}
+def _decoded(key: str, body: bytes) -> ManifestFile:
+    try:
+        return decode(body)
+    except CorruptTable as error:
+        raise CorruptTable(
+            f"{key} is no manifest that can be read ({error}), so the files that it names are not known, and nothing "
+            "is deleted. If it is not the manifest of a version, move it away"
+        ) from error
+
+
+async def references(store: ObjectStore, passed_over: PassedOver) -> References:
+    """The versions of the main branch that tags and branches name."""
+    tagged: set[int] = set()
+    branched: set[int] = set()
+    all_known = True
 
     async def read(key: str) -> None:
-        found[key] = await _read_reference(store, key)
+        nonlocal all_known
+        try:
+            body = await store.get(key)
+            if body is not None:
+                (tagged if key.startswith(_TAGS) else branched).update(_versions_named(key, json.loads(body)))
+        except ObjectUnreadable as error:
+            passed_over.add(key, error)
+            all_known = False
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            passed_over.add(key, CorruptTable(f"{key} is not what Lance writes: {error!r}"))
+            all_known = False
 
-    await for_each([*await store.list(_TAGS), *await store.list(_BRANCHES)], read, at_once=_AT_ONCE)
-    tagged, branched = set(), set()
-    for key, one in found.items():
-        if not one:
-            continue
-        if key.startswith(_TAGS):
-            if one.get("branch") in (None, "main"):
-                tagged.add(int(one["version"]))
-            continue
-        if one.get("parentBranch") in (None, "main"):
-            branched.add(int(one["parentVersion"]))
-        # A branch of a branch reads files of the version at which the first of them left the main branch.
-        lineage = (one.get("identifier") or {}).get("version_mapping") or []
-        if lineage:
-            branched.add(int(lineage[0][0]))
-    return References(tagged=frozenset(tagged), branched=frozenset(branched))
+    keys = [*await store.list(_TAGS), *await store.list(_BRANCHES)]
+    await for_each([key for key in keys if key.endswith(".json")], read, at_once=_AT_ONCE)
+    return References(tagged=frozenset(tagged), branched=frozenset(branched), all_known=all_known)
 
 
-async def _read_reference(store: ObjectStore, key: str) -> dict[str, Any] | None:
-    body = await store.get(key)
-    if body is None or not key.endswith(".json"):
-        return None
-    try:
-        found = json.loads(body)
-    except ValueError as error:
-        raise CorruptTable(f"{key} can't be read, so the version that it keeps is not known: {error}") from error
-    if not isinstance(found, dict):
-        raise CorruptTable(f"{key} is not a JSON object, so the version that it keeps is not known")
-    return found
+def _versions_named(key: str, one: dict[str, Any]) -> Iterator[int]:
+    """The versions of the main branch that a tag or branch keeps.
+
+    Raises `ValueError`, `TypeError`, `LookupError` or `AttributeError` if it has another form.
+    """
+    if key.startswith(_TAGS):
+        if one.get("branch") in (None, "main"):
+            yield int(one["version"])
+        return
+    if one.get("parentBranch") in (None, "main"):
+        yield int(one["parentVersion"])
+    # A branch of a branch reads files of the version at which the first of them left the main branch.
+    lineage = (one.get("identifier") or {}).get("version_mapping") or []
+    if lineage:
+        yield int(lineage[0][0])
 
 
 def _key(table: Table, version: int) -> str:

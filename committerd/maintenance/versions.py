@@ -17,6 +17,8 @@ class Kept(StrEnum):
     TAG = "tag"
     BRANCH = "branch"
     """A branch began at it, and reads its files."""
+    UNKNOWN = "unknown"
+    """A tag or branch can't be read, and may name it."""
     WAITING = "waiting"
     """A record without an outcome was read at it, or at one below it."""
     UNPUBLISHED = "unpublished"
@@ -46,6 +48,8 @@ class Needs:
     tagged: frozenset[int] = frozenset()
     branched: frozenset[int] = frozenset()
     """The versions at which branches began."""
+    all_known: bool = True
+    """False: a tag or branch can't be read, and may name any version."""
     read_at: int | None = None
     """The lowest read version of all records that wait for an outcome; None = none waits."""
     unpublished: int | None = None
@@ -95,6 +99,8 @@ def _why(one: VersionFacts, needs: Needs, retention: Retention, *, is_young: boo
         return Kept.TAG
     if one.version in needs.branched:
         return Kept.BRANCH
+    if not needs.all_known:
+        return Kept.UNKNOWN
     if needs.read_at is not None and one.version >= needs.read_at:
         return Kept.WAITING
     if needs.unpublished is not None and one.last_offset >= needs.unpublished:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import logging
 import os
 import re
 import secrets
@@ -54,6 +55,7 @@ from committerd.stores.local_files import (
 from committerd.stores.port import Created, Exists, Listed, PutResult, Tail
 from committerd_common.paths import VERSIONS
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
@@ -157,11 +159,22 @@ class LocalStore:
         return sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
 
     async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
-        """As the port says; a batch for each folder. Does not follow symbolic links below `prefix`."""
-        folders = [prefix.removesuffix("/")]
-        self._path(folders[0])
+        """As the port says; a batch for each folder. Does not follow symbolic links below `prefix`.
+
+        Leaves out the files of a folder below `prefix` that can't be listed.
+        """
+        first = prefix.removesuffix("/")
+        self._path(first)
+        folders = [first]
         while folders:
-            found, below = await self._in_thread(_entries, self._root, folders.pop())
+            folder = folders.pop()
+            try:
+                found, below = await self._in_thread(_entries, self._root, folder)
+            except ObjectUnreadable as error:
+                if folder == first:
+                    raise
+                _log.warning("store.folder_unreadable", extra={"key": folder, "error": str(error)})
+                continue
             folders += below
             yield found
 

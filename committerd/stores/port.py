@@ -38,9 +38,9 @@ class Tail:
 class ObjectStore(Protocol):
     """The directory of one table. Keys are relative to the table's root, with `/` between segments.
 
-    Every method may raise `StoreUnavailable` (nothing changed). `get`, `get_range`, `get_tail` and `head` raise its
-    subclass `ObjectUnreadable` when the store responds but refuses to read this object. Methods raise `InvalidRequest`
-    (`path_invalid`) for a key under which no object can exist.
+    Every method may raise `StoreUnavailable` (nothing changed). `get`, `get_range`, `get_tail`, `head` and `delete`
+    raise its subclass `ObjectUnreadable` when the store responds but refuses to read or delete this object. Methods
+    raise `InvalidRequest` (`path_invalid`) for a key under which no object can exist.
     """
 
     uri: str

@@ -209,10 +209,22 @@ class S3Store:
 
     async def copy(self, source: str, target: str) -> bool:
         place = {"Bucket": self._bucket, "Key": self._key(source)}
-        return await self._about("copy_object", target, CopySource=place) is not None
+        try:
+            await self._client.repeated(
+                "copy_object", self._name(target), Bucket=self._bucket, Key=self._key(target), CopySource=place
+            )
+        except CallFailed as failure:
+            if failure.code in _ABSENT:
+                return False
+            raise StoreUnavailable(str(failure)) from failure
+        return True
 
     async def delete(self, key: str) -> None:
-        await self._about("delete_object", key)
+        try:
+            await self._client.repeated("delete_object", self._name(key), Bucket=self._bucket, Key=self._key(key))
+        except CallFailed as failure:
+            if failure.code not in _ABSENT:
+                raise _unread(failure) from failure
 
     async def aclose(self) -> None:
         """Do nothing: the caller closes the shared client."""
@@ -237,17 +249,6 @@ class S3Store:
         try:
             return await self._client.repeated(operation, where, Bucket=self._bucket, **parameters)
         except CallFailed as failure:
-            raise StoreUnavailable(str(failure)) from failure
-
-    async def _about(self, operation: str, key: str, **parameters: Any) -> dict[str, Any] | None:
-        """Send a request about an object and return the response; None when the object does not exist."""
-        try:
-            return await self._client.repeated(
-                operation, self._name(key), Bucket=self._bucket, Key=self._key(key), **parameters
-            )
-        except CallFailed as failure:
-            if failure.code in _ABSENT:
-                return None
             raise StoreUnavailable(str(failure)) from failure
 
     def _name(self, key: str) -> str:
@@ -276,6 +277,9 @@ def _part_of(body: bytes, content_range: str | None) -> _Part:
 
 
 def _unread(failure: CallFailed) -> StoreUnavailable:
-    """Classify a failed read: a 4xx may concern this object alone (name, encryption key, permissions, archive tier)."""
+    """Classify a failed read or deletion.
+
+    A 4xx may concern this object alone: its name, encryption key, permissions, archive tier.
+    """
     refused = failure.fault is Fault.REFUSED and 400 <= failure.status < 500
     return ObjectUnreadable(str(failure)) if refused else StoreUnavailable(str(failure))

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.commands.maintain import loop
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
+from committerd.maintenance.passed_over import PassedOver
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import RetryableConflict
@@ -88,6 +89,7 @@ class Cleanups:
 
     def __init__(self, steps: Steps, world: World, *, fails: bool = False) -> None:
         self._steps, self._world, self._fails = steps, world, fails
+        self.passed_over = PassedOver()
 
     async def look(self) -> Any:
         self._steps.cleanups += 1

@@ -101,6 +101,7 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             policy_of(configured, hour_ms=hour_ms),
             wall_clock=wall_clock,
             note=shown.deletes,
+            passes_over=shown.passes_over,
             progress=shown.deleted,
         )
         stack.callback(cleaning.close)

@@ -324,3 +324,4 @@ class MaintenanceLoop:
         self._telemetry.oldest_read_version.set(found.latest if read_at is None else read_at)
         self._telemetry.stored.set(found.bytes_in_all - cleaned.bytes)
         self._telemetry.unneeded.set(found.unneeded_bytes)
+        self._telemetry.passed_over.set(self._cleaning.passed_over.count)

@@ -147,6 +147,15 @@ class Shown:
         elif self._as_json:
             self._json("deletes", **deletion)
 
+    def passes_over(self, key: str, reason: str) -> None:
+        """An object can't be read or deleted, and is left alone."""
+        if self._logged:
+            _log.warning("maintain.passed_over", extra={"key": key, "error": reason})
+        elif self._as_json:
+            self._json("passed_over", key=key, error=reason)
+        else:
+            click.echo(f"passed over {plain(key)}: {plain(reason)}", err=True)
+
     def deleted(self, cleaned: Cleaned, files: int) -> None:
         """A step of a cleanup has ended; `files`: how many the whole cleanup found to delete."""
         facts = {"versions": cleaned.versions, "files": cleaned.files, "bytes": cleaned.bytes, "files_found": files}

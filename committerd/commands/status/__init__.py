@@ -245,10 +245,12 @@ def _maintenance(table: TableSummary, now_ms: int) -> str:
     def ago(name: str) -> str:
         return f"{duration(max(now_ms - last[name], 0))} ago" if name in last else "unknown"
 
+    passed_over = last.get("passed_over", 0)
+    left = f", {passed_over} objects that it could not read or delete (its output names them)" if passed_over else ""
     return (
         f"cleanup {ago('time_ms')}: {last.get('fragments', 0)} fragments, {last.get('unindexed_rows', 0)} unindexed "
         f"rows, {size(last.get('bytes_in_all', 0))} of files, {size(last.get('unneeded_bytes', 0))} that nothing "
-        f"needs; {table.versions_in_all} versions now. When it ended, the last work on fragments was "
+        f"needs{left}; {table.versions_in_all} versions now. When it ended, the last work on fragments was "
         f"{ago('rewrite_ms')}, on indices {ago('index_ms')}"
     )
 
