@@ -6,6 +6,7 @@ python -m harness.s3 --fetch    only build both
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import secrets
@@ -26,6 +27,8 @@ from harness.server import Server
 
 VERSITYGW = GoProgram("versitygw", "v1.8.0", "github.com/versity/versitygw/cmd/versitygw", "versitygw")
 MINIO = GoProgram("minio", "v0.0.0-20260212201848-7aac2a2c5b7c", "github.com/minio/minio", "minio")
+KMS_KEY = "tables"
+"""The id of the key that `Minio` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class Versitygw(_S3Server):
 
 
 class Minio(_S3Server):
-    """MinIO with one drive."""
+    """MinIO with one drive, and one key for encryption by SSE-KMS."""
 
     name = "minio"
 
@@ -110,6 +113,7 @@ class Minio(_S3Server):
         return {
             "MINIO_ROOT_USER": self.access_key,
             "MINIO_ROOT_PASSWORD": self.secret_key,
+            "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{base64.b64encode(secrets.token_bytes(32)).decode()}",
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
         }

@@ -13,11 +13,11 @@ from importlib.util import find_spec
 
 import click
 
-from committerd.commands.lance_options import storage_options
+from committerd.commands.lance_options import client_access
 from committerd.commands.options import config_option, json_option
 from committerd.commands.source_files import FORMATS, SourceFile, format_of
 from committerd.errors import SettingsError
-from committerd.kafka.options import topics_of, writer_options
+from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings, load_settings
 from committerd_client import SyncCommitClient
 from committerd_common.uris import canonical_uri, queue_name
@@ -112,17 +112,18 @@ def _advance_within(advance: Callable[[int], None], files: int, share: float) ->
 
 
 def _client(configured: Settings, timeout: float) -> SyncCommitClient:
+    access = client_access(configured)
     return SyncCommitClient(
         configured.kafka.bootstrap_servers,
         dataset=configured.dataset.name,
         topic_prefix=configured.kafka.topic_prefix,
         group_prefix=configured.kafka.group_prefix,
         dataset_uri=configured.dataset.uri,
-        storage_options=storage_options(configured),
+        storage_options=access.storage_options,
         producer="committerd-append",
         client_id="committerd-append",
         timeout=timeout,
-        kafka_options=writer_options(configured.kafka),
+        kafka_options=access.kafka_options,
     )
 
 

@@ -1,28 +1,143 @@
-"""The settings of the stores as pylance's storage options."""
+"""The settings of the stores for pylance, which `committerd maintain` and `append` open the table with.
+
+committerd reaches S3 through botocore, and pylance through object_store. Each reads settings, environment and AWS
+profiles by rules of its own. So what botocore makes of them is found out here, and told to pylance explicitly.
+"""
 
 from __future__ import annotations
 
+import os
+import ssl
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import SecretStr
+
+from committerd.errors import SettingsError
+from committerd.kafka.options import writer_options
 from committerd.settings.load import Settings
 
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_SCHEMES = ("s3", "s3a", "s3n", "s3+ddb")
 
-def storage_options(settings: Settings) -> dict[str, str]:
-    """The options with which pylance opens the table that committerd opens with these settings."""
-    s3 = settings.s3
-    secrets = {
-        "access_key_id": s3.access_key_id,
-        "secret_access_key": s3.secret_access_key,
-        "session_token": s3.session_token,
-    }
+
+@dataclass(frozen=True, slots=True)
+class ClientAccess:
+    """How a client with pylance, in this process, reaches the table and Kafka as the committer does."""
+
+    storage_options: dict[str, str]
+    kafka_options: dict[str, Any]
+
+
+def client_access(settings: Settings) -> ClientAccess:
+    """Translate the settings, and set in this process what pylance reads from the environment alone.
+
+    Call it before pylance opens anything. Raises `SettingsError` for a profile or a file that does not exist.
+    """
+    kafka = _kafka_options(settings)
+    if settings.dataset.uri.partition("://")[0].lower() not in _SCHEMES:
+        return ClientAccess({}, kafka)
+    found = ClientAccess(_storage_options(settings), kafka)
+    _set_environment(settings)
+    return found
+
+
+def _storage_options(settings: Settings) -> dict[str, str]:
+    """All settings of the group `s3` but `connections_max`, `ca_bundle` and `profile`."""
+    from committerd.stores.aws import REGION_OF_A_SERVER, configured_region
+
+    s3, session = settings.s3, _session(settings)
+    endpoint = s3.endpoint_url or _configured_endpoint("s3", session)
+    region = configured_region(s3, session) or (REGION_OF_A_SERVER if endpoint else None)
+    # As botocore does: the bucket is in the host's name for AWS unless told otherwise, elsewhere only if told so.
+    virtual = s3.addressing_style == "virtual" or (endpoint is None and s3.addressing_style == "auto")
     given = {
-        "aws_endpoint": s3.endpoint_url,
-        "aws_region": s3.region or ("us-east-1" if s3.endpoint_url else None),
-        "dynamodb_endpoint": settings.dynamodb.endpoint_url,
-        **{f"aws_{name}": secret.get_secret_value() for name, secret in secrets.items() if secret is not None},
+        "aws_endpoint": _with_bucket(endpoint, settings) if endpoint and virtual else endpoint,
+        "aws_region": region,
+        "aws_virtual_hosted_style_request": str(virtual).lower(),
+        "dynamodb_endpoint": settings.dynamodb.endpoint_url or _configured_endpoint("dynamodb", session),
+        "aws_access_key_id": _plain(s3.access_key_id),
+        "aws_secret_access_key": _plain(s3.secret_access_key),
+        "aws_session_token": _plain(s3.session_token),
+        "aws_server_side_encryption": s3.server_side_encryption,
+        "aws_sse_kms_key_id": s3.sse_kms_key_id,
+        "aws_checksum_algorithm": s3.checksum_algorithm and s3.checksum_algorithm.lower(),
+        "connect_timeout": _milliseconds(s3.connect_timeout_seconds),
+        "read_timeout": _milliseconds(s3.read_timeout_seconds),
+        "client_max_retries": str(s3.attempts - 1),
+        "allow_http": "true" if endpoint and endpoint.startswith("http://") else None,
+        "allow_invalid_certificates": None if s3.tls_verify else "true",
     }
-    options = {name: value for name, value in given.items() if value is not None}
-    if s3.endpoint_url is not None:
-        options["allow_http"] = str(s3.endpoint_url.startswith("http://")).lower()
-        options["aws_virtual_hosted_style_request"] = str(s3.addressing_style == "virtual").lower()
-    if not s3.tls_verify:
-        options["allow_invalid_certificates"] = "true"
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _set_environment(settings: Settings) -> None:
+    """The authorities and the profile. The settings win over the environment, as they do in the committer."""
+    s3 = settings.s3
+    bundle = s3.ca_bundle or _session(settings).get_config_variable("ca_bundle")
+    if bundle is not None:
+        if not os.path.isfile(bundle):
+            raise SettingsError(f"s3.ca_bundle (or AWS_CA_BUNDLE): there is no file {bundle!r}")
+        os.environ["SSL_CERT_FILE"] = bundle  # rustls-native-certs, in pylance, reads it
+    if s3.profile is not None or s3.access_key_id is not None:
+        # botocore ignores them then; pylance would take what is missing from them.
+        for name in _CREDENTIALS:
+            os.environ.pop(name, None)
+    if s3.profile is not None:
+        os.environ["AWS_PROFILE"] = s3.profile
+
+
+def _kafka_options(settings: Settings) -> dict[str, Any]:
+    """Name the authorities of Kafka's certificates explicitly, because `SSL_CERT_FILE` would be theirs too."""
+    options = writer_options(settings.kafka)
+    usual = ssl.get_default_verify_paths().cafile
+    if settings.kafka.security_protocol.endswith("SSL") and usual is not None:
+        options.setdefault("ssl_cafile", usual)
     return options
+
+
+def _session(settings: Settings) -> Any:
+    """A session of botocore: what it knows of environment and profile."""
+    from botocore.exceptions import ProfileNotFound
+    from botocore.session import Session
+
+    session = Session(profile=settings.s3.profile)
+    try:
+        session.get_scoped_config()
+    except ProfileNotFound as error:
+        raise SettingsError(f"s3.profile: {error}") from error
+    return session
+
+
+def _configured_endpoint(service: str, session: Any) -> str | None:
+    """The service's URL by environment or profile, in botocore's order. Source: AWS' page on service endpoints."""
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
+    profile = session.get_scoped_config()
+    own = session.full_config.get("services", {}).get(profile.get("services"), {}).get(service, {})
+    found = (
+        os.environ.get(f"AWS_ENDPOINT_URL_{service.upper()}")
+        or os.environ.get("AWS_ENDPOINT_URL")
+        or own.get("endpoint_url")
+        or profile.get("endpoint_url")
+    )
+    return None if found is None else str(found)
+
+
+def _with_bucket(endpoint: str, settings: Settings) -> str:
+    """The endpoint with the bucket in its host, which object_store expects of virtual-hosted-style URLs."""
+    from committerd.stores.s3 import s3_place
+
+    place = s3_place(f"s3://{settings.dataset.uri.partition('://')[2].partition('?')[0]}")
+    assert place is not None
+    parts = urlsplit(endpoint)
+    return urlunsplit(parts._replace(netloc=f"{place.bucket}.{parts.netloc}"))
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -61,6 +61,21 @@ class S3Settings(SettingsGroup):
         default=None,
         description="PEM file of the authorities that signed the certificate; unset: AWS_CA_BUNDLE, or the usual ones.",
     )
+    server_side_encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = Field(
+        default=None,
+        description="Encryption that each object is written with (header x-amz-server-side-encryption); unset: the "
+        "bucket's default. Set it where the bucket's policy refuses a PUT without the header.",
+    )
+    sse_kms_key_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Id or ARN of the KMS key for server_side_encryption; unset: the bucket's, or the account's own.",
+    )
+    checksum_algorithm: Literal["SHA256"] | None = Field(
+        default=None,
+        description="Checksum that each PUT carries. A bucket with object lock demands it; many S3-compatible servers "
+        "do not know it.",
+    )
     connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
     read_timeout_seconds: float = Field(
         default=20.0, gt=0, le=300, description="How long the server may be silent before a request counts as lost."
@@ -89,4 +104,6 @@ class S3Settings(SettingsGroup):
             raise ValueError("profile and access_key_id exclude each other: set one of them")
         if self.ca_bundle is not None and not self.tls_verify:
             raise ValueError("ca_bundle has no effect while tls_verify is false")
+        if self.sse_kms_key_id is not None and not (self.server_side_encryption or "").startswith("aws:kms"):
+            raise ValueError("sse_kms_key_id needs server_side_encryption aws:kms or aws:kms:dsse")
         return self

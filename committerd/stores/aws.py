@@ -6,6 +6,7 @@ request that is sent only once the caller learns whether it may have reached the
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -45,10 +46,20 @@ from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
 from committerd.stores.plain_reads import GetResponse, HeadResponse, NoResponse, PlainReads
 
+_log = logging.getLogger(__name__)
+
+VERSIONING_ADVICE = (
+    "the bucket keeps every object that is replaced or deleted (S3 Versioning): give it a lifecycle rule that ends "
+    "noncurrent versions and expired delete markers, or its size grows with each start, cleanup and compaction; see "
+    "docs/stores.md"
+)
+
 _WAIT_SECONDS_FIRST = 0.2
 """The longest wait before the second attempt; it doubles with each further one."""
 _WAIT_SECONDS_MAX = 20.0
 _TEXT_CHARS_MAX = 300
+REGION_OF_A_SERVER = "us-east-1"
+"""The region for a server that is not AWS, where none is configured."""
 _UNQUOTED = "/~"
 """Characters of a key that botocore does not percent-encode, besides letters, digits, `-`, `.` and `_`."""
 _CREDENTIALS_SECONDS = 1.0
@@ -192,7 +203,9 @@ class AwsClient:
         `failed`: called with the fault of every request that fails.
         """
         self._service = service
-        self._settings = settings
+        self.settings = settings
+        self.keeps_old_versions = False
+        """Whether a bucket keeps what is replaced or deleted in it (S3 Versioning). Known after the first put."""
         self._endpoint_url = endpoint_url
         self._advice = {**_ADVICE, **advice}
         self._failed = failed
@@ -229,11 +242,18 @@ class AwsClient:
             if failure.code not in _ANSWERS:
                 self._failed(failure.fault)
             raise failure from error
+        if operation == "put_object" and response.get("VersionId", "null") != "null":
+            self._note_versioning(parameters["Bucket"])
         return response
+
+    def _note_versioning(self, bucket: str) -> None:
+        if not self.keeps_old_versions:
+            self.keeps_old_versions = True
+            _log.info("s3.bucket_versioned", extra={"bucket": bucket, "advice": VERSIONING_ADVICE})
 
     async def repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
         """As `once`, for an idempotent request: retries every failure but a refusal, up to `s3.attempts` attempts."""
-        for attempt in range(1, self._settings.attempts):
+        for attempt in range(1, self.settings.attempts):
             try:
                 return await self.once(operation, where, **parameters)
             except CallFailed as failure:
@@ -286,7 +306,7 @@ class AwsClient:
             quote(key, safe=_UNQUOTED),
             span,
             seconds_max=self._seconds_max(b""),
-            read_seconds_max=self._settings.read_timeout_seconds,
+            read_seconds_max=self.settings.read_timeout_seconds,
         )
         self._note_failure(bucket, response)
         return response if isinstance(response, GetResponse) else None
@@ -320,7 +340,7 @@ class AwsClient:
 
     def _seconds_max(self, body: bytes) -> float:
         """The timeout of a request until its response begins, in seconds."""
-        settings = self._settings
+        settings = self.settings
         return settings.connect_timeout_seconds + settings.read_timeout_seconds + len(body) / _SENT_BYTES_PER_SECOND_MIN
 
     async def _opened(self) -> Any:
@@ -354,7 +374,7 @@ class AwsClient:
         if written == self._credentials_written:
             return
         try:
-            found = await AioSession(profile=self._settings.profile).get_credentials()
+            found = await AioSession(profile=self.settings.profile).get_credentials()
         except (BotoCoreError, ValueError, OSError):  # half written: the next check reads them again
             return
         if found is None or found.method not in _FROM_A_FILE:
@@ -365,14 +385,14 @@ class AwsClient:
         credentials.token = found.token
 
     def _made(self) -> Any:
-        settings = self._settings
+        settings = self.settings
         if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
             raise SettingsError(f"s3.ca_bundle: there is no file {settings.ca_bundle!r}")
         session = self._session = AioSession(profile=settings.profile)
         session.register_component("data_loader", _models())
-        region = settings.region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
+        region = configured_region(settings, session)
         if region is None and self._endpoint_url is not None:
-            region = "us-east-1"
+            region = REGION_OF_A_SERVER
         return session.create_client(
             self._service,
             region_name=region,
@@ -431,6 +451,12 @@ class AwsClient:
         if 400 <= status < 500 or status == 501 or 300 <= status < 400:
             return CallFailed(message, Fault.REFUSED, may_have_landed=False, response=response)
         return CallFailed(message, Fault.SERVER_ERROR, may_have_landed=True, response=response)
+
+
+def configured_region(settings: S3Settings, session: Any) -> str | None:
+    """The region by the settings, the environment or the profile. `session`: of botocore or aiobotocore."""
+    found = settings.region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
+    return None if found is None else str(found)
 
 
 @cache

@@ -107,6 +107,11 @@ class Stores:
     def _noting(self, service: str) -> _Note:
         return _Note(service, self._telemetry)
 
+    @property
+    def keeps_old_versions(self) -> bool:
+        """Whether a bucket that was written to keeps what is replaced or deleted in it (S3 Versioning)."""
+        return any(client.keeps_old_versions for client in self._clients.values())
+
     async def aclose(self) -> None:
         """Close the clients."""
         while self._clients:

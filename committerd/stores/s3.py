@@ -100,6 +100,7 @@ class S3Store:
         self._bucket = place.bucket
         self._prefix = place.prefix
         self.uri = place.uri
+        self._sealed, self._checked = _write_headers(client.settings)
 
     async def get(self, key: str) -> bytes | None:
         part = await self._read(key)
@@ -187,13 +188,22 @@ class S3Store:
             more["ContinuationToken"] = response["NextContinuationToken"]
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._repeated("put_object", self._name(key), Key=self._key(key), Body=body)
+        await self._repeated(
+            "put_object", self._name(key), Key=self._key(key), Body=body, **self._sealed, **self._checked
+        )
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         name = self._name(key)
         try:
             await self._client.once(
-                "put_object", name, Bucket=self._bucket, Key=self._key(key), Body=body, IfNoneMatch="*"
+                "put_object",
+                name,
+                Bucket=self._bucket,
+                Key=self._key(key),
+                Body=body,
+                IfNoneMatch="*",
+                **self._sealed,
+                **self._checked,
             )
         except CallFailed as failure:
             if failure.status == 412:
@@ -211,7 +221,13 @@ class S3Store:
         place = {"Bucket": self._bucket, "Key": self._key(source)}
         try:
             await self._client.repeated(
-                "copy_object", self._name(target), Bucket=self._bucket, Key=self._key(target), CopySource=place
+                "copy_object",
+                self._name(target),
+                Bucket=self._bucket,
+                Key=self._key(target),
+                CopySource=place,
+                **self._sealed,
+                **self._checked,
             )
         except CallFailed as failure:
             if failure.code in _ABSENT:
@@ -266,6 +282,13 @@ class S3Store:
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full
+
+
+def _write_headers(settings: S3Settings) -> tuple[dict[str, str], dict[str, str]]:
+    """Parameters of each request that writes an object: those of its encryption, and those of its checksum."""
+    sealed = {"ServerSideEncryption": settings.server_side_encryption, "SSEKMSKeyId": settings.sse_kms_key_id}
+    checked = {"ChecksumAlgorithm": settings.checksum_algorithm}
+    return {k: v for k, v in sealed.items() if v is not None}, {k: v for k, v in checked.items() if v is not None}
 
 
 def _part_of(body: bytes, content_range: str | None) -> _Part:

@@ -217,6 +217,25 @@ def test_the_command_tells_good_from_bad_without_kafka_or_a_dataset(
     assert "Google Cloud Storage" in str(other)
 
 
+@pytest.mark.s3
+def test_the_command_says_that_a_bucket_keeps_what_is_deleted(
+    minio: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = minio.make_bucket()
+    monkeypatch.setenv("COMMITTERD_S3__ENDPOINT_URL", minio.url)
+    monkeypatch.setenv("COMMITTERD_S3__ACCESS_KEY_ID", minio.access_key)
+    monkeypatch.setenv("COMMITTERD_S3__SECRET_ACCESS_KEY", minio.secret_key)
+
+    def said() -> str:
+        ran = CliRunner().invoke(cli, ["probe", f"s3://{bucket}/t"])
+        assert ran.exit_code == 0, ran.output
+        return ran.output
+
+    assert "lifecycle rule" not in said()
+    minio.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert "give it a lifecycle rule" in said()
+
+
 @pytest.mark.kafka
 def test_a_daemon_on_such_a_server_waits_refused_and_goes_on_when_it_is_set_right(
     server: FakeS3, kafka: KafkaBroker | RunningKafka, dataset: str

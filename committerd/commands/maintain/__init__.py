@@ -14,7 +14,7 @@ import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd.commands.lance_options import storage_options
+from committerd.commands.lance_options import ClientAccess, client_access
 from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.rewriting import Rewriting
@@ -26,7 +26,7 @@ from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
-from committerd.kafka.options import topics_of, writer_options
+from committerd.kafka.options import topics_of
 from committerd.lance.format.kind import Kind
 from committerd.maintenance.cleaning import Cleaning, Policy
 from committerd.settings.load import Settings
@@ -92,7 +92,8 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
                 "correct dataset.uri"
             )
         operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
-        client, telemetry = _client(configured), MaintenanceTelemetry(registry)
+        access, telemetry = client_access(configured), MaintenanceTelemetry(registry)
+        client = _client(configured, access)
         share = CommitterShare(client, configured.maintain.committer_share, telemetry)
         stop = await stack.enter_async_context(_stopping())
         cleaning = Cleaning(
@@ -106,7 +107,7 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
         )
         stack.callback(cleaning.close)
         loop = MaintenanceLoop(
-            Rewriting(share, configured.dataset.uri, storage_options(configured), configured.maintain),
+            Rewriting(share, configured.dataset.uri, access.storage_options, configured.maintain),
             cleaning,
             configured.maintain,
             shown,
@@ -142,16 +143,16 @@ def policy_of(settings: Settings, *, hour_ms: int) -> Policy:
     )
 
 
-def _client(configured: Settings) -> CommitClient:
+def _client(configured: Settings, access: ClientAccess) -> CommitClient:
     return CommitClient(
         configured.kafka.bootstrap_servers,
         dataset=configured.dataset.name,
         topic_prefix=configured.kafka.topic_prefix,
         dataset_uri=configured.dataset.uri,
-        storage_options=storage_options(configured),
+        storage_options=access.storage_options,
         producer="committerd-maintain",
         client_id="committerd-maintain",
-        kafka_options=writer_options(configured.kafka),
+        kafka_options=access.kafka_options,
     )
 
 
