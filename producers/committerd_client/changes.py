@@ -22,6 +22,7 @@ from committerd_client.staging.keys import KEYS_MAX, KeyHashes, key_columns, nam
 from committerd_client.staging.rows import comparable
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_client.staging.unique_keys import require_unique
 from committerd_common.messages import DataFragment, Field, Transaction
 
 PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
@@ -149,11 +150,14 @@ class Upsert:
     def _check_keys(self, rows: Rows) -> None:
         """Raise `StagingError` if the rows could not be merged into the table that they make."""
         require_columns(rows, self.on or ())
-        if not self.on and not any(PRIMARY_KEY in (one.metadata or {}) for one in rows.table().schema):
+        table = rows.table()
+        keys = self.on or [one.name for one in table.schema if PRIMARY_KEY in (one.metadata or {})]
+        if not keys:
             raise StagingError(
                 "the new table would have no unenforced primary key: name the columns to merge on, as in on='id'",
                 code="column",
             )
+        require_unique(table, [table.schema.field(name) for name in keys if name in table.schema.names])
 
     def _in_memory(self) -> Rows:
         """The rows, which a refused merge needs again."""

@@ -198,9 +198,10 @@ class KafkaUnavailable(ClientError):
 class StagingError(ClientError, ValueError):
     """The change can't be turned into a transaction. Nothing was sent; the message says what to do instead.
 
-    Codes: `blob_columns`, `branch`, `column`, `detached_version`, `files_elsewhere`, `fragment`, `fragments_reserved`,
-    `index`, `key_type`, `keys_missing`, `legacy_files`, `nothing_to_stage`, `null_keys`, `predicate_not_deterministic`,
-    `reserved_property`, `schema_differs`, `table_unknown_fields`, `unknown_to_committerd`, `version`.
+    Codes: `blob_columns`, `branch`, `column`, `detached_version`, `duplicate_keys`, `files_elsewhere`, `fragment`,
+    `fragments_reserved`, `index`, `key_type`, `keys_missing`, `legacy_files`, `nothing_to_stage`, `null_keys`,
+    `predicate_not_deterministic`, `reserved_property`, `schema_differs`, `table_unknown_fields`,
+    `unknown_to_committerd`, `version`.
     """
 
 

@@ -383,25 +383,12 @@ def _tells_nullability() -> bool:
     return "preserves_nullability" in lance.LanceOperation.Project.__dataclass_fields__
 
 
-NULL_KEYS = "upsert with nulls in the key"
-
-
-def null_keys(folder: str) -> str | int:
-    """The number of rows that an upsert of two inserts, one of them with a null as key; or the code of the error."""
-    dataset = lance.write_dataset(pa.table({"id": [1, None]}), f"{folder}/nulls")
-    try:
-        return staging.merge_insert(dataset, pa.table({"id": [2, None]}), on="id").inserted
-    except staging.StagingError as error:
-        return error.code
-
-
 def main() -> None:
     results: dict[str, Any] = {"pylance": lance.__version__}
     for number, name in enumerate(CASES):
         folder = Path(sys.argv[3], str(number))
         folder.mkdir(parents=True)
         results[name] = run(name, str(folder))
-    results[NULL_KEYS] = null_keys(sys.argv[3])
     print(json.dumps(results))
 
 

@@ -70,12 +70,6 @@ def by_pylance_4(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
-def test_a_merge_that_pylance_would_lose_rows_of_is_refused(by_pylance_4: dict[str, Any], tmp_path: Path) -> None:
-    """pylance 4.0.0 drops rows with a null in the key."""
-    assert by_pylance_4[staging_changes.NULL_KEYS] == "null_keys"
-    assert staging_changes.null_keys(str(tmp_path)) == 2
-
-
 @pytest.mark.parametrize("name", NAMES)
 async def test_what_pylance_4_stages_is_what_it_commits(by_pylance_4: dict[str, Any], name: str) -> None:
     assert by_pylance_4["pylance"] == "4.0.0"

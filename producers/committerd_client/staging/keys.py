@@ -12,8 +12,7 @@ the other in the order of their field ids. Each value is cast to the column's ty
   UTF-8, binary as it is, booleans as one byte, all others as their little-endian bytes in memory (integers, dates,
   times, timestamps, durations, decimals as two's complement, floats as IEEE 754 with one zero and one NaN).
 
-A key with a null is hashed like any other. Lance never joins such a key, so two merges that insert the same one
-conflict needlessly, and one of them is executed again.
+An Append may name a key with a null, which is hashed like any other. A merge that inserts has none (`unique_keys.py`).
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ class KeyHashes:
         """Hashes that are not among them yet."""
         self.too_many = False
         """Whether there were more than `most` keys."""
-        self.nulls = False
-        """Whether one of the keys has a null."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the keys of the rows. Raises `StagingError` for a column that is missing or can't be cast."""
@@ -73,7 +70,6 @@ class KeyHashes:
                 f"{', '.join(batch.schema.names)}",
                 code="keys_missing",
             )
-        self.nulls = self.nulls or any(batch.column(field.name).null_count for _, field in self._columns)
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
             if self.too_many:
                 break
@@ -134,13 +130,7 @@ class KeyHashes:
 
     def _of(self, batch: pa.RecordBatch) -> np.ndarray:
         """The hash of each row's key."""
-        import numpy as np
-
-        columns = [_encoded(batch, field) for _, field in self._columns]
-        keys = columns[0] if len(columns) == 1 else map(b"".join, zip(*columns, strict=True))
-        # A BLAKE2b of many keys at once in numpy takes as long as this, which is nearly all in C.
-        digests = b"".join([blake2b(key, digest_size=8).digest() for key in keys])
-        return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
+        return hashes_of([key_values(batch, field) for _, field in self._columns])
 
     def filter(self) -> Transaction.KeyExistenceFilter:
         """The filter over all added keys; if there were too many, a filter that overlaps with every other one."""
@@ -230,26 +220,41 @@ def _in_ascending(known: np.ndarray, asked: np.ndarray) -> np.ndarray:
     return found
 
 
-def _encoded(batch: pa.RecordBatch, field: pa.Field) -> Iterable[bytes]:
-    """The encoded values of a key column. Raises `StagingError` for types that can't be compared or cast."""
+def hashes_of(columns: Sequence[pa.Array]) -> np.ndarray:
+    """The hash of each row's key. `columns`: `key_values` of the key columns, in the order of their field ids."""
+    import numpy as np
+
+    encoded = [_encoded(column) for column in columns]
+    keys = encoded[0] if len(encoded) == 1 else map(b"".join, zip(*encoded, strict=True))
+    # A BLAKE2b of many keys at once in numpy takes as long as this, which is nearly all in C.
+    digests = b"".join([blake2b(key, digest_size=8).digest() for key in keys])
+    return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
+
+
+def key_values(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """The values of a key column, as the storage type of `field`, which is the table's.
+
+    Raises `StagingError` for types that can't be compared or cast.
+    """
     import pyarrow as pa
 
     column, wanted = batch.column(field.name), field.type
     for plain in (column.type, wanted):
         if pa.types.is_nested(plain):
             raise StagingError(f"key column {field.name!r} is a {plain}, which can't be compared", code="key_type")
+    if pa.types.is_null(wanted):
+        raise StagingError(f"key column {field.name!r} has the type null, so no row has a key", code="key_type")
     try:
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        column = column.cast(_storage(wanted))
+        return column.cast(_storage(wanted))
     except pa.ArrowException as error:
         raise StagingError(
             f"key column {field.name!r}: the rows have {batch.column(field.name).type}, the table {wanted}: {error}",
             code="key_type",
         ) from error
-    return _values(column)
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:
@@ -261,7 +266,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _values(column: pa.Array) -> Iterable[bytes]:
+def _encoded(column: pa.Array) -> Iterable[bytes]:
     import pyarrow as pa
 
     kind = column.type

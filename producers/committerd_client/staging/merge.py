@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from committerd_client import arguments
@@ -19,6 +18,7 @@ from committerd_client.staging.keys import KEYS_MAX, KeyHashes
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_client.staging.unique_keys import require_unique, requiring_unique
 from committerd_common.messages import Transaction
 from committerd_common.own_properties import BY_KEY, MERGE
 
@@ -94,11 +94,10 @@ def merge_insert(
     `cache`: remembers the keys of small fragments from call to call (`KeyCache`). A merge with a clause for rows that
     are not in the source needs all fragments, and does not use it; nor does one whose source is a reader.
 
-    If two rows of the source have the same key, and the table does not have that key, both are inserted, as in pylance.
-
-    Raises `StagingError` for blob columns, legacy files, unknown columns, keys that can't be compared, and nulls in
-    keys if this pylance drops such rows. Raises pylance's other errors too (two source rows for one row of the table,
-    a schema that does not fit).
+    Raises `StagingError` for blob columns, legacy files, unknown columns and keys that can't be compared; and, of a
+    merge that may insert, for a null in a key (`null_keys`) and for two rows with the same key (`duplicate_keys`),
+    which pylance inserts. Raises pylance's other errors too (two source rows for one row of the table, a schema that
+    does not fit).
     """
     table = read_table(dataset)
     table.refuse_legacy("merge_insert")
@@ -210,7 +209,7 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
     hashes = None
     if merge.inserts:
         hashes = KeyHashes(merge.columns, most=merge.keys_max)
-        planned, counts = _execute(builder, merge.source, hashes)
+        planned, counts = _execute(builder, merge, hashes)
     else:
         planned, counts = builder.execute_uncommitted(merge.source)
     transaction.update.CopyFrom(_update(planned.operation))
@@ -227,42 +226,24 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
     )
 
 
-def _execute(builder: Any, source: Rows, hashes: KeyHashes) -> Any:
+def _execute(builder: Any, merge: Merge, hashes: KeyHashes) -> Any:
     """Run pylance's merge, and collect the keys of the rows in the same pass, or, for many rows, in another thread."""
     import pyarrow as pa
 
+    source, fields = merge.source, [field for _, field in merge.columns]
     if isinstance(source, pa.RecordBatchReader):
-        with Stream(source.schema, hashes.adding(source)).being_read() as reader:
-            planned = builder.execute_uncommitted(reader)
-    elif source.num_rows < _HASHED_ASIDE:
+        with Stream(source.schema, requiring_unique(hashes.adding(source), fields)).being_read() as reader:
+            return builder.execute_uncommitted(reader)
+    require_unique(source, fields)
+    if source.num_rows < _HASHED_ASIDE:
         hashes.add_all(source)
-        planned = builder.execute_uncommitted(source)
-    else:
-        with ThreadPoolExecutor(1) as thread:
-            hashing = thread.submit(hashes.add_all, source)
-            try:
-                planned = builder.execute_uncommitted(source)
-            finally:
-                hashing.result()  # its error says more than that of pylance
-    if hashes.nulls and not _keeps_null_keys():
-        raise StagingError(
-            "rows have nulls in the key, and this pylance loses such rows: leave them out, or add them with "
-            "staging.append; pylance 14 inserts them",
-            code="null_keys",
-        )
-    return planned
-
-
-@cache
-def _keeps_null_keys() -> bool:
-    """Whether this pylance inserts rows whose key has a null. pylance 4.0.0 drops them silently."""
-    import lance
-    import pyarrow as pa
-
-    empty = lance.write_dataset(pa.table({"a": [1]}), "memory://null_keys")
-    merge = empty.merge_insert("a").when_matched_update_all().when_not_matched_insert_all()
-    _, counts = merge.execute_uncommitted(pa.table({"a": pa.array([None], pa.int64())}))
-    return bool(counts["num_inserted_rows"])
+        return builder.execute_uncommitted(source)
+    with ThreadPoolExecutor(1) as thread:
+        hashing = thread.submit(hashes.add_all, source)
+        try:
+            return builder.execute_uncommitted(source)
+        finally:
+            hashing.result()  # its error says more than that of pylance
 
 
 def _update(operation: Any) -> Transaction.Update:
