@@ -45,6 +45,31 @@ def test_several_values_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch)
     assert settings.commit.allowed_operations == {Kind.APPEND, Kind.OVERWRITE}
 
 
+def test_several_values_may_be_a_json_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting that is a list; a comma in a value needs it."""
+    for name, value in (
+        ("DATASET__ALIASES", '["/a,b", "s3://b/t"]'),
+        ("COMMIT__ALLOWED_OPERATIONS", '["append"]'),
+        ("COMMIT__ALLOWED_BASES", "[]"),
+        ("KAFKA__BOOTSTRAP_SERVERS", ' ["a:1", "b:2"] '),
+        ("KAFKA__API_VERSION", "[3, 9]"),
+    ):
+        monkeypatch.setenv(f"COMMITTERD_{name}", value)
+    settings = load_settings()
+    assert settings.dataset.aliases == ("/a,b", "s3://b/t")
+    assert settings.commit.allowed_operations == {Kind.APPEND}
+    assert settings.commit.allowed_bases == ()
+    assert settings.kafka.bootstrap_servers == ("a:1", "b:2")
+    assert settings.kafka.api_version == (3, 9)
+
+
+@pytest.mark.parametrize("value", ["[/a]", '["/a"', "[1]", '["/a"],/b', '["/a", null]'])
+def test_what_begins_as_a_json_list_and_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("COMMITTERD_DATASET__ALIASES", value)
+    with pytest.raises(SettingsError, match=r"dataset\.aliases .*no JSON list of texts: write"):
+        load_settings()
+
+
 def test_a_missing_setting_is_named_as_it_is_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMMITTERD_DATASET__URI")
     with pytest.raises(SettingsError, match=r"dataset\.uri \(COMMITTERD_DATASET__URI\): is missing"):

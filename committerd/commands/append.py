@@ -20,6 +20,7 @@ from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings, load_settings
 from committerd_client import SyncCommitClient
+from committerd_common.extras import install_line
 from committerd_common.uris import canonical_uri, queue_name
 
 _STEPS = 1000
@@ -74,10 +75,10 @@ def append(
     Each file is one transaction, in the order given; files before one that fails are in the table. Columns match by
     name, and values are cast to the table's types. The settings are those of `committerd run`, except the dataset.
 
-    Needs pylance: pip install 'committerd[lance]'.
+    Needs pylance (extra `lance`).
     """
     if find_spec("lance") is None:
-        raise SettingsError("`committerd append` needs pylance: pip install 'committerd[lance]'")
+        raise SettingsError(f"`committerd append` needs pylance: {install_line('lance')}")
     uri = uri if "://" in canonical_uri(uri) else os.path.abspath(canonical_uri(uri))
     sources = [SourceFile(file, chosen or format_of(file)) for file in files]
     configured = load_settings(dataset={"name": name or queue_name(uri), "uri": uri})

@@ -63,7 +63,8 @@ def dev(uri: str, name: str | None, chosen: str | None, fresh: bool, as_json: bo
 
     Kafka's data is kept in the cache folder (COMMITTERD_CACHE, by default ~/.cache/committerd), so the same command
     picks up where it left off. Ports are 9092 and 9464, or others if these are taken. All other settings are those of
-    `committerd run`. To run Kafka without Java or Docker on the machine: pip install 'committerd[dev]'.
+    `committerd run`. The extra `dev` runs Kafka on a machine without
+    Java and Docker.
 
     Not for production: the Kafka has one node, and nothing is encrypted.
     """

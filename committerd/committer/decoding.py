@@ -24,7 +24,7 @@ from committerd.table.versions import Table
 from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.paths import transaction_key
 from committerd_common.request import ClaimCheck, Request, decode_envelope, decode_transaction
-from committerd_common.uris import names_same_table
+from committerd_common.uris import may_be_one_table, names_same_table
 
 _SHOWN_MAX = 200
 """The length at which the name of another table is cut in a message."""
@@ -86,7 +86,7 @@ class Decoder:
         ):
             raise InvalidRequest(
                 f"the producer meant table {envelope.dataset[:_SHOWN_MAX]!r}, but this topic is of {table.uri!r}: "
-                "stage it for the other table, or add the name to setting dataset.aliases",
+                + _other_table(envelope.dataset, table.uri),
                 code="wrong_dataset",
             )
         create_options(envelope.create_options)
@@ -136,6 +136,14 @@ class Decoder:
                 code="claim_mismatch",
             )
         return body
+
+
+def _other_table(meant: str, served: str) -> str:
+    """What to do about a record that names another table. An alias of another table would mix the rows of both."""
+    advice = "stage it to the topic of that table"
+    if may_be_one_table(meant, served):
+        advice += ". Only if both names are of one and the same folder, add this name to setting dataset.aliases"
+    return advice
 
 
 def _claim_key(pending: Pending) -> str | None:

@@ -24,6 +24,8 @@ from committerd.dev.ready_made import ready_made
 
 PORT = 9092
 """The port that is taken if it is free."""
+_ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS")
+"""Each may name a Kafka that runs already; the first that is set counts."""
 _START_ATTEMPTS = 5
 _GRACE_SECONDS = 15.0
 _GIVEN_SECONDS = 10.0
@@ -50,9 +52,11 @@ def look_around() -> FoundBrokers:
     home = os.environ.get("KAFKA_HOME")
     if home and not (Path(home) / "libs").is_dir():
         raise PartMissingError(f"KAFKA_HOME={home} has no folder `libs`: name the folder of an unpacked Apache Kafka")
-    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or os.environ.get("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS") or ""
+    given_by = next((name for name in _ADDRESS_VARIABLES if os.environ.get(name)), _ADDRESS_VARIABLES[0])
+    given = os.environ.get(given_by, "")
     return FoundBrokers(
         given=given,
+        given_by=given_by,
         home=Path(home).absolute() if home else None,
         # A slow engine is not asked if another Kafka was named.
         docker=not given and not home and docker.engine_answers(shutil.which("docker")),
@@ -68,7 +72,7 @@ def started(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool,
     if kind is BrokerKind.GIVEN:
         say(f"asks the Kafka at {found.given}")
         if kafka_node.answering(found.given, seconds=_GIVEN_SECONDS) is None:
-            raise PartMissingError(f"no Kafka responds at {found.given}: start it, or unset KAFKA_BOOTSTRAP_SERVERS")
+            raise PartMissingError(f"no Kafka responds at {found.given}: start it, or unset {found.given_by}")
         yield Broker(found.given, "which runs already", lambda: True)
         return
     node = (

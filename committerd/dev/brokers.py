@@ -26,6 +26,8 @@ class FoundBrokers:
 
     given: str
     """Addresses of a Kafka that runs; empty if none is named."""
+    given_by: str
+    """The environment variable that names them."""
     home: Path | None
     """The folder that KAFKA_HOME names."""
     docker: bool

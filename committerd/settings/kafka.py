@@ -25,9 +25,10 @@ def _is_server(text: str) -> bool:
 
 
 def _version(value: Any) -> Any:
-    """Convert `3.9` to (3, 9)."""
+    """Convert `3.9`, or the JSON list `[3, 9]`, to (3, 9)."""
     if isinstance(value, str):
-        return tuple(value.strip().split("."))
+        text = value.strip()
+        return tuple(part.strip() for part in text[1:-1].split(",")) if text[:1] == "[" else tuple(text.split("."))
     return value
 
 

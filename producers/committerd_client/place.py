@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from committerd_client.errors import StagingError, TableMissing
 from committerd_client.headers import Staged
+from committerd_common.extras import install_line
 from committerd_common.messages import DataFragment
 from committerd_common.uris import canonical_uri, lance_uri, local_folder
 
@@ -82,7 +83,7 @@ def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Plac
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
-            "calls that read or write the table need pylance: pip install 'committerd-client[lance]'", name=missing[0]
+            f"calls that read or write the table need pylance: {install_line('lance')}", name=missing[0]
         )
     return Place(uri=uri, storage_options=storage_options)
 

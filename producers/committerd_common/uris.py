@@ -92,6 +92,21 @@ def _names_of_table(served: str, aliases: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name for uri in (served, *aliases) for name in _names(canonical_uri(uri)))
 
 
+def may_be_one_table(uri: str, other: str) -> bool:
+    """Whether two names that differ may still be of one table, as of a mount, or of an access point of a bucket.
+
+    Not if the folders have different names, or are two places in one bucket.
+    """
+    (bucket, folder), (other_bucket, other_folder) = _bucket_and_folder(uri), _bucket_and_folder(other)
+    return folder == other_folder and (not bucket or bucket != other_bucket)
+
+
+def _bucket_and_folder(uri: str) -> tuple[str, str]:
+    """(bucket, empty for a path; the last part of the name)."""
+    _, mark, place = canonical_uri(uri).partition("?")[0].rpartition("://")
+    return (place.partition("/")[0] if mark else "", place.rpartition("/")[2])
+
+
 def _names(uri: str) -> tuple[str, ...]:
     if not uri.startswith("s3+ddb://"):
         return (uri,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from committerd_common.uris import lance_uri, local_folder, queue_name
+from committerd_common.uris import lance_uri, local_folder, may_be_one_table, queue_name
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,18 @@ def test_only_a_table_on_a_local_disk_has_a_folder(uri: str, folder: str | None)
 )
 def test_pylance_knows_one_name_of_s3(given: str, expected: str) -> None:
     assert lance_uri(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "other", "may"),
+    [
+        ("/mnt/lake/events.lance", "/data/events.lance", True),
+        ("/mnt/lake/events.lance", "s3://lake/events.lance", True),
+        ("s3://point-s3alias/events.lance", "s3://lake/events.lance/", True),
+        ("s3://lake/old/events.lance", "s3+ddb://lake/events.lance?ddbTableName=versions", False),
+        ("s3://lake/users.lance", "/data/events.lance", False),
+        ("/data/users.lance", "/data/events.lance", False),
+    ],
+)
+def test_two_names_may_be_of_one_table_if_its_folder_has_the_same_name(uri: str, other: str, may: bool) -> None:
+    assert may_be_one_table(uri, other) is may_be_one_table(other, uri) is may

@@ -24,7 +24,7 @@ from committerd.dev.screen import Facts, Screen
     ],
 )
 def test_what_the_user_names_goes_first(given: str, home: Path | None, docker: bool, kind: BrokerKind) -> None:
-    assert choose(FoundBrokers(given=given, home=home, docker=docker)) is kind
+    assert choose(FoundBrokers(given=given, given_by="", home=home, docker=docker)) is kind
 
 
 @pytest.mark.parametrize(("script", "answers"), [("exit 0", True), ("exit 1", False)])

@@ -298,7 +298,10 @@ def test_what_can_not_be_had_is_one_line_with_the_remedy(tmp_path: Path, no_java
     bare = {**no_java, "HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:1"}
     gone = f"127.0.0.1:{free_port()}"
     for options, more, code, sentence in (
-        ((), {"KAFKA_BOOTSTRAP_SERVERS": gone}, 1, f"no Kafka responds at {gone}: start it, or unset"),
+        *(
+            ((), {name: gone}, 1, f"no Kafka responds at {gone}: start it, or unset {name}")
+            for name in ("KAFKA_BOOTSTRAP_SERVERS", "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS")
+        ),
         ((), {}, 1, "jar can't be downloaded from Maven Central"),
         (("--broker", "docker"), {}, 1, "there is no `docker`: install Docker, or use another --broker"),
         (("--broker", "given"), {}, 2, "--broker given needs an address in KAFKA_BOOTSTRAP_SERVERS"),

@@ -146,6 +146,19 @@ def add_pyspark(environment: Environment, resolution: Resolution) -> None:
     _install(environment, f"pyspark=={lowest}")
 
 
+def add_pip(folder: Path, python: Path, version: str) -> Path:
+    """An environment in `folder` with this pip and what builds the distributions; returns its interpreter."""
+    _uv("venv", "--quiet", "--no-project", "--python", python, folder)
+    made = Environment(folder)
+    _install(made, f"pip=={version}", *_build_requirements())
+    return made.python
+
+
+def _build_requirements() -> list[str]:
+    asked: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    return asked
+
+
 def _install(environment: Environment, *words: str | Path) -> None:
     """Install what uv's cache has, and only if something is missing there, ask the registry.
 

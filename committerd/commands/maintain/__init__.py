@@ -33,6 +33,7 @@ from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import CommitClient
+from committerd_common.extras import install_line
 
 HOUR_MS = 3_600_000
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
 
     Port 9464 (http.port) serves /metrics, except with --once or --dry-run.
 
-    Needs pylance: pip install 'committerd[lance]'.
+    Needs pylance (extra `lance`).
     """
     sys.exit(0 if run(as_json=as_json, dry_run=dry_run, once=once) else 1)
 
@@ -66,7 +67,7 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
 def run(*, as_json: bool, dry_run: bool, once: bool, hour_ms: int = HOUR_MS) -> bool:
     """Run the command; whether all of its work succeeded. `hour_ms`: the length of an hour by which ages count."""
     if find_spec("lance") is None:
-        raise SettingsError("`committerd maintain` needs pylance: pip install 'committerd[lance]'")
+        raise SettingsError(f"`committerd maintain` needs pylance: {install_line('lance')}")
     configured = settings()
     lacks = sorted({Kind.CREATE_INDEX, Kind.RESERVE_FRAGMENTS, Kind.REWRITE} - configured.commit.allowed_operations)
     if lacks:

@@ -17,7 +17,7 @@ and `over`, each winning over the ones before. Not mergeOverwrite: it takes fals
 {{/* A setting as the environment holds it. Helm reads every number as a float, and would print 67108864 as 6.7e+07. */}}
 {{- define "committerd.plain" -}}
 {{- if kindIs "slice" . -}}
-{{- join "," . -}}
+{{- if contains "," (join "" .) }}{{ toJson . }}{{ else }}{{ join "," . }}{{ end -}}
 {{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) -}}
 {{- int64 . -}}
 {{- else -}}

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from committerd_common.extras import install_line
+
 if find_spec("pyroaring") is None:
     raise ModuleNotFoundError(
-        "committerd_client.staging needs pylance and pyroaring: pip install 'committerd-client[lance]'",
+        f"committerd_client.staging needs pylance and pyroaring: {install_line('lance')}",
         name="pyroaring",
     )
 
