@@ -200,7 +200,7 @@ class StagingError(ClientError, ValueError):
 
     Codes: `blob_columns`, `branch`, `column`, `detached_version`, `duplicate_keys`, `files_elsewhere`, `fragment`,
     `fragments_reserved`, `index`, `key_type`, `keys_missing`, `legacy_files`, `nothing_to_stage`, `null_keys`,
-    `predicate_not_deterministic`, `reserved_property`, `schema_differs`, `table_unknown_fields`,
+    `null_values`, `predicate_not_deterministic`, `reserved_property`, `schema_differs`, `table_unknown_fields`,
     `unknown_to_committerd`, `version`.
     """
 

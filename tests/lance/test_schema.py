@@ -89,6 +89,8 @@ def test_a_name_can_be_looked_up() -> None:
     assert "more than 1024 bytes" in refusal(field(0, name="ä" * NAME_BYTES_MAX))
     assert "another field beside it" in refusal(field(0, name="a"), field(1, name="a"))
     assert "has a dot" in refusal(field(0, name="a.b"))
+    assert "which scans add" in refusal(field(0, name="_rowid"))
+    assert refusal(field(0, "struct"), field(1, parent=0, name="_rowid")) == ""
     empty = field(0)
     empty.name = ""
     assert "is empty" in refusal(empty)

@@ -36,6 +36,10 @@ _BINARY_TYPE = re.compile(r"fixed_size_binary:(?P<size>\d{1,10})")
 _ARRAY_TYPE = re.compile(r"fixed_size_list:(?P<element>.+):(?P<size>[1-9]\d{0,9})", re.DOTALL)
 _BFLOAT16 = "lance.bfloat16"
 _SIZE_MAX = 2**31 - 1
+_SYSTEM_COLUMNS = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+"""Columns that scans add. Lance: lib.rs, is_system_column."""
 _PRECISION_MAX = {"128": 38, "256": 76}
 
 
@@ -108,6 +112,8 @@ def _wrong_name(field: Field, seen: _Seen) -> str:
         return "another field beside it has its name"
     if field.parent_id < 0 and not field.name:
         return "its name is empty"
+    if field.parent_id < 0 and field.name in _SYSTEM_COLUMNS:
+        return "its name is that of a column which scans add, so readers can't open such a table"
     if field.parent_id < 0 and "." in field.name:
         return "its name has a dot, which separates the names of nested fields"
     return ""

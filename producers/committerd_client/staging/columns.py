@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -31,6 +32,11 @@ Transforms: TypeAlias = (
 """
 
 _MANY_FRAGMENTS, _SMALL_FRAGMENT_ROWS = 16, 100_000
+_SYSTEM_COLUMNS = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+"""Lance: lib.rs, is_system_column."""
+_MEM_WAL = "__lance_mem_wal"  # Lance: mem_wal.rs
 _ALTERABLE = frozenset({"path", "name", "nullable", "data_type"})
 _SQL_TYPES = {
     "bool": "Boolean",
@@ -108,6 +114,8 @@ def drop_columns(
 ) -> Staged:
     """Drop a column or several by path, nested ones too. Their data stays in the files until these are rewritten.
 
+    A struct whose last field is dropped goes too, as in pylance.
+
     Raises `StagingError` for unknown columns, and if no column would be left.
     """
     table = read_table(dataset)
@@ -121,6 +129,7 @@ def drop_columns(
             dropped.add(one.id)
         else:
             kept.append(one)
+    kept = _without_childless(kept, {one.parent_id for one in table.manifest.fields})
     _refuse_empty(kept)
     transaction = table.transaction(uuid, properties)
     transaction.project.schema.extend(kept)
@@ -136,10 +145,12 @@ def alter_columns(
 ) -> Staged:
     """Change the names, nullability or types of columns, as `dataset.alter_columns` does.
 
-    A new type rewrites the column, which must be a top-level one, and drops its indices. No other change writes data.
+    A new type rewrites the column, which must be a top-level one without an index. No other change writes data.
+    `nullable=False` reads the column.
 
-    Raises `StagingError` for unknown columns and for names that exist already, and an error of pylance or pyarrow for
-    values that can't be cast.
+    Raises `StagingError` for unknown columns, for names that exist already, for a column with nulls that may not be
+    null any more (`null_values`), and for all else that pylance refuses; and an error of pylance or pyarrow for values
+    that can't be cast.
     """
     table = read_table(dataset)
     transaction = table.transaction(uuid, properties)
@@ -159,9 +170,15 @@ def alter_columns(
                     code="column",
                 )
             retyped[found.id] = alteration["data_type"]
-    _refuse_twins(fields)
+    _refuse_names(fields)
     if retyped:
         table.refuse_legacy("alter_columns with a data type")
+    _refuse_what_pylance_does(dataset, alterations)
+    _check_indices(dataset, table, fields, retyped)
+    for alteration in alterations:
+        if alteration.get("nullable") is False and field_at(table, alteration["path"]).nullable:
+            _refuse_nulls(dataset, alteration["path"])
+    if retyped:
         fragments, fields = _retyped(dataset, table, fields, retyped)
         return _merge(table, transaction, fragments, fields)
     transaction.project.schema.extend(fields)
@@ -188,10 +205,7 @@ def _check_transforms(table: ReadTable, transforms: Any) -> None:
         names = list(transforms) if isinstance(transforms, Mapping) else transforms.names
         if not names:
             raise StagingError("add_columns got no column", code="nothing_to_stage")
-        taken = {one.name for one in table.top_fields}
-        for name in names:
-            if name in taken:
-                raise StagingError(f"column {name!r} would be there twice", code="column")
+        _refuse_names([*table.top_fields, *(Field(name=name, parent_id=-1) for name in names)])
 
 
 def _check_alterations(alterations: tuple[Any, ...]) -> None:
@@ -215,8 +229,60 @@ def _check_alterations(alterations: tuple[Any, ...]) -> None:
             raise TypeError(f"data_type takes a type of pyarrow, such as pa.int64(), not {one['data_type']!r}")
 
 
+def _refuse_what_pylance_does(dataset: lance.LanceDataset, alterations: tuple[Any, ...]) -> None:
+    """Raise `StagingError` for changes that pylance refuses whatever the rows are: it makes them on an empty table."""
+    import lance
+
+    operation = lance.LanceOperation.Overwrite(dataset.lance_schema, [])
+    empty = lance.LanceDataset.commit(f"memory://{uuids.uuid4()}", operation)
+    try:
+        empty.alter_columns(*map(dict, alterations))
+    except (OSError, ValueError) as error:
+        text = str(error).partition(", /")[0]  # behind it is a line of pylance's source
+        raise StagingError(
+            f"pylance refuses alter_columns({', '.join(map(repr, alterations))}): {text}", code="column"
+        ) from error
+
+
+def _check_indices(
+    dataset: lance.LanceDataset, table: ReadTable, fields: Iterable[Field], retyped: Mapping[int, Any]
+) -> None:
+    """Raise `StagingError` for a new type of a column with an index, and for what a MemWAL does not bear."""
+    old = {one.id: one for one in table.manifest.fields}
+    tightened = [one.name for one in fields if not one.nullable and old[one.id].nullable]
+    renamed = [one.name for one in fields if one.name != old[one.id].name and old[one.id].unenforced_primary_key]
+    if not (tightened or renamed or retyped):
+        return
+    for index in dataset.describe_indices():
+        if index.name == _MEM_WAL:
+            raise StagingError(
+                "alter_columns: the table has a MemWAL, whose rows can't be checked against a new type, a new name of "
+                "a key or nullable=False: drop the MemWAL first",
+                code="column",
+            )
+        inside = set(index.fields)
+        for id in retyped:
+            if inside & {id, *(one.id for one in _below(table.manifest.fields, id))}:
+                raise StagingError(
+                    f"column {old[id].name!r} has index {index.name!r}, which a new type makes useless: drop the index "
+                    "first, as in staging.drop_index(dataset, name), and create it again afterwards",
+                    code="index",
+                )
+
+
+def _refuse_nulls(dataset: lance.LanceDataset, path: str) -> None:
+    """Raise `StagingError` if the column has a null; where a nested column's parent is null, it is null too."""
+    for batch in dataset.scanner(columns=[path], scan_in_order=False).to_batches():
+        if batch.column(0).null_count:
+            raise StagingError(
+                f"column {path!r} has nulls, so it can't become nullable=False: give these rows a value with update, "
+                "or delete them",
+                code="null_values",
+            )
+
+
 def _merge(table: ReadTable, transaction: Transaction, fragments: list[DataFragment], fields: list[Field]) -> Staged:
-    _refuse_twins(fields)
+    _refuse_names(fields)
     operation = transaction.merge
     operation.fragments.extend(fragments)
     operation.schema.extend(fields)
@@ -409,14 +475,29 @@ def _copy(one: Field) -> Field:
     return made
 
 
+def _without_childless(fields: list[Field], parents: set[int]) -> list[Field]:
+    """The fields without those that had children and have none left. `parents`: ids of those that had children."""
+    while True:
+        there = {one.parent_id for one in fields}
+        kept = [one for one in fields if one.id in there or one.id not in parents]
+        if len(kept) == len(fields):
+            return kept
+        fields = kept
+
+
 def _refuse_empty(fields: list[Field]) -> None:
     if not fields:
         raise StagingError("none would be left: drop the table instead", code="column")
 
 
-def _refuse_twins(fields: Iterable[Field]) -> None:
+def _refuse_names(fields: Iterable[Field]) -> None:
+    """Raise `StagingError` for a name that is there twice, and for one of a column that scans add."""
     seen: set[tuple[int, str]] = set()
     for one in fields:
         if (one.parent_id, one.name) in seen:
             raise StagingError(f"column {one.name!r} would be there twice", code="column")
+        if one.parent_id == -1 and one.name in _SYSTEM_COLUMNS:
+            raise StagingError(
+                f"{one.name!r} is the name of a column that scans add: choose another one", code="column"
+            )
         seen.add((one.parent_id, one.name))
