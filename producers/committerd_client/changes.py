@@ -179,7 +179,7 @@ def require_columns(rows: Rows, names: Sequence[str]) -> None:
 def rows_in_memory(rows: Rows) -> Rows:
     """The same rows, which can be read more than once."""
     table = rows.table()
-    return replace(rows, count=table.num_rows, again=True, open=lambda _: table.to_reader())
+    return replace(rows, count=table.num_rows, again=True, open=lambda *_: table.to_reader())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,19 @@
 """Takes rows in any form that Python programs use, and fits them to a table's schema.
 
-Columns match by name; their order does not matter. A column of the table that the rows don't have stays null. Values
-are cast to the table's types, and a value that does not fit is an error that names its column: nothing is cut off or
-rounded to an integer.
+Columns match by name, and so do the fields of structs; their order does not matter. A column of the table that the rows
+don't have stays null. Values are cast to the table's types without loss (`casting`), and a value that does not fit is
+an error that names its column.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from committerd_client.casting import cast, narrowed, nulls, require_known, require_not_null
 from committerd_client.errors import StagingError
+from committerd_client.values import array, from_numpy, inferred
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +54,6 @@ _TAKEN = (
     "of columns"
 )
 _PANDAS_METADATA = b"pandas"
-_SPECIAL = (b"lance-encoding:blob", b"ARROW:extension:name")
-"""Metadata of fields whose stored type differs from the type of the rows: pylance converts these itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,45 +66,37 @@ class Rows:
     """Number of rows; None = not known before they are read."""
     again: bool
     """Whether they can be read more than once."""
-    open: Callable[[Mapping[str, pa.Field]], pa.RecordBatchReader]
-    """Makes the reader. It gets the fields of the table, which give Python objects their types."""
+    open: Callable[[Mapping[str, pa.Field], bool], pa.RecordBatchReader]
+    """Makes the reader. It gets the fields of the table, which give Python objects their types, and whether the fields
+    of structs that they don't have are added."""
 
     def read(
-        self, target: pa.Schema | None = None, *, fill: bool = False
+        self, target: pa.Schema | None = None, *, fill: bool = False, fill_structs: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows, with the types of the table's schema `target` if it is given: (schema, batches).
 
-        `fill`: whether to add the columns of `target` that the rows don't have, as nulls.
+        `fill`: whether to add the columns of `target` that the rows don't have, as nulls. `fill_structs`: whether to
+        add the fields of structs, at any depth, that the rows don't have.
 
         Raises `StagingError` (`schema_differs`) for columns that the table does not have or requires. The batches raise
         it for values that don't fit.
         """
         if target is None:
-            return _without_pandas(self.open({}))
+            return _without_pandas(self.open({}, True))
         self._check_names(target)
-        schema, batches = _cast(self.open({field.name: field for field in target}), target)
+        reader = self.open({field.name: field for field in target}, fill_structs)
+        schema, batches = _cast(reader, target, fill_structs=fill_structs)
         return _filled(schema, batches, target) if fill else (schema, batches)
 
-    def table(self, target: pa.Schema | None = None) -> pa.Table:
+    def table(self, target: pa.Schema | None = None, *, fill_structs: bool = True) -> pa.Table:
         """All rows in memory; as `read` otherwise."""
         import pyarrow as pa
 
-        schema, batches = self.read(target)
+        schema, batches = self.read(target, fill_structs=fill_structs)
         return pa.Table.from_batches(batches, schema)
 
     def _check_names(self, target: pa.Schema) -> None:
-        wanted = target.names
-        for name in self.names:
-            if self.names.count(name) > 1:
-                raise StagingError(f"column {name!r} is there twice", code="schema_differs")
-            if name not in wanted:
-                near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.5)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise StagingError(
-                    f"column {name!r} is not in the table{hint}: it has {', '.join(wanted)}. Leave the column out, or "
-                    "add it to the table with add_columns",
-                    code="schema_differs",
-                )
+        require_known(self.names, target.names)
         if not self.names and self.count == 0:
             return
         for field in target:
@@ -120,11 +111,11 @@ def rows_of(data: Any) -> Rows:
     import pyarrow as pa
 
     if isinstance(data, pa.Table):
-        return Rows(tuple(data.schema.names), data.num_rows, True, lambda _: data.to_reader())
+        return Rows(tuple(data.schema.names), data.num_rows, True, lambda *_: data.to_reader())
     if isinstance(data, pa.RecordBatch):
         return rows_of(pa.Table.from_batches([data]))
     if isinstance(data, pa.RecordBatchReader):
-        return Rows(tuple(data.schema.names), None, False, lambda _: data)
+        return Rows(tuple(data.schema.names), None, False, lambda *_: data)
     if isinstance(data, Mapping):
         return _columns(data)
     if isinstance(data, pa.Array | pa.ChunkedArray) or _is_frame(data, "pandas", "Series"):
@@ -134,9 +125,9 @@ def rows_of(data: Any) -> Rows:
     if _is_frame(data, "polars", "DataFrame"):
         return rows_of(data.to_arrow())
     if hasattr(data, "scanner"):
-        return Rows(tuple(data.schema.names), None, True, lambda _: data.scanner().to_reader())
+        return Rows(tuple(data.schema.names), None, True, lambda *_: data.scanner().to_reader())
     if hasattr(data, "to_reader"):  # a scanner of Lance or pyarrow
-        return Rows(tuple(data.projected_schema.names), None, True, lambda _: data.to_reader())
+        return Rows(tuple(data.projected_schema.names), None, True, lambda *_: data.to_reader())
     if hasattr(data, "__arrow_c_stream__"):
         return rows_of(pa.table(data))
     if hasattr(data, "__arrow_c_array__"):
@@ -202,7 +193,7 @@ def _none() -> Rows:
     """No rows, of whatever schema the table has."""
     import pyarrow as pa
 
-    return Rows((), 0, True, lambda fields: pa.schema(list(fields.values())).empty_table().to_reader())
+    return Rows((), 0, True, lambda fields, _: pa.RecordBatchReader.from_batches(pa.schema(list(fields.values())), []))
 
 
 def _columns(columns: Mapping[str, Any]) -> Rows:
@@ -233,41 +224,73 @@ def _pandas(frame: Any) -> Rows:
 def _objects(columns: Mapping[str, Any], count: int) -> Rows:
     """Rows whose columns are Python objects or arrays: the table's types are theirs."""
 
-    def opened(fields: Mapping[str, pa.Field]) -> pa.RecordBatchReader:
+    def opened(fields: Mapping[str, pa.Field], fill_structs: bool) -> pa.RecordBatchReader:
         import pyarrow as pa
 
-        made = [_array(name, values, fields.get(name)) for name, values in columns.items()]
+        made = [_array(name, values, fields.get(name), fill_structs) for name, values in columns.items()]
         return pa.table(made, names=list(columns)).to_reader()
 
     return Rows(tuple(columns), count, True, opened)
 
 
-def _array(name: str, values: Any, field: pa.Field | None) -> Any:
+def _array(name: str, values: Any, field: pa.Field | None, fill_structs: bool = True) -> Any:
+    """A column. Without `field` its type is that of the values."""
     import pyarrow as pa
 
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if getattr(values, "ndim", 1) > 1:  # vectors, as a matrix of numpy
-        values = list(values)
+    from_pandas = _is_frame(values, "pandas", "Series")
     try:
-        if field is None or _is_special(field):
-            return pa.array(values)
-        return pa.array(values, type=field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+        if not _is_of_objects(values):
+            return _from_arrays(values)
+        if field is None:
+            field = pa.field(name, inferred(values, from_pandas=from_pandas))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        wanted = "" if field is None else f", which is {field.type} in the table"
-        raise StagingError(f"column {name!r}{wanted}: {error}", code="schema_differs") from error
+        raise StagingError(f"column {name!r}: {error}", code="schema_differs") from error
+    return array(values, field, fill=fill_structs, from_pandas=from_pandas)
 
 
-def _cast(reader: pa.RecordBatchReader, target: pa.Schema) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _is_of_objects(values: Any) -> bool:
+    """Whether the column consists of Python objects, and not of an array's values."""
+    kind = getattr(values, "dtype", None)
+    if kind is not None:
+        return str(kind) == "object" or getattr(kind, "names", None) is not None
+    return not hasattr(values, "__arrow_c_stream__") and not hasattr(values, "__arrow_c_array__")
+
+
+def _from_arrays(values: Any) -> Any:
+    """The column of an array or a series of numpy, pandas, polars or PyTorch."""
+    import numpy as np
+    import pyarrow as pa
+
+    if hasattr(values, "__arrow_c_stream__") and not hasattr(values, "__arrow_array__"):
+        return pa.chunked_array(values)
+    if not isinstance(values, np.ndarray) and getattr(values, "ndim", 1) == 1 and hasattr(values, "index"):
+        return pa.array(values)  # pandas: NaN is null
+    values = np.asarray(values)
+    if values.ndim == 1:
+        return from_numpy(values)
+    size = int(np.prod(values.shape[1:]))
+    flat = pa.FixedSizeListArray.from_arrays(from_numpy(values.ravel()), size)
+    if values.ndim == 2:
+        return flat
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat.type.value_type, values.shape[1:]), flat)
+
+
+def _cast(
+    reader: pa.RecordBatchReader, target: pa.Schema, *, fill_structs: bool
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The same rows with the target's types."""
     import pyarrow as pa
 
-    fields = [_output_field(given, target.field(given.name)) for given in reader.schema]
-    schema = pa.schema(fields)
+    wanted = [target.field(given.name) for given in reader.schema]
+    if not fill_structs:
+        wanted = [narrowed(given.type, field) for given, field in zip(reader.schema, wanted, strict=True)]
+    schema = pa.schema(wanted)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in reader:
-            columns = [_cast_column(column, field) for column, field in zip(batch.columns, fields, strict=True)]
+            columns = [cast(column, field) for column, field in zip(batch.columns, wanted, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return schema, batches()
@@ -288,43 +311,12 @@ def _filled(
     def filled() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = [
-                pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
+                nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
                 for place, field in zip(places, full, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=full)
 
     return full, filled()
-
-
-def _output_field(given: pa.Field, wanted: pa.Field) -> pa.Field:
-    return given if _is_special(given) or _is_special(wanted) else wanted
-
-
-def _is_special(field: pa.Field) -> bool:
-    import pyarrow as pa
-
-    metadata = field.metadata or {}
-    return isinstance(field.type, pa.BaseExtensionType) or any(key in metadata for key in _SPECIAL)
-
-
-def _cast_column(column: pa.Array, field: pa.Field) -> Any:
-    import pyarrow as pa
-
-    if column.type != field.type:
-        try:
-            if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
-                column = column.cast(field.type.value_type).dictionary_encode()
-            column = column.cast(field.type)
-        except pa.ArrowException as error:
-            raise StagingError(
-                f"column {field.name!r} is {field.type} in the table, and the rows have {column.type}: {error}",
-                code="schema_differs",
-            ) from error
-    if column.null_count and not field.nullable:
-        raise StagingError(
-            f"column {field.name!r} may not be null in the table, and the rows have a null there", code="schema_differs"
-        )
-    return column
 
 
 def _without_pandas(reader: pa.RecordBatchReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -343,4 +335,7 @@ def scalars(values: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     for name in values:
         if name not in names:
             raise StagingError(f"there is no column {name!r} in the table; it has {', '.join(names)}", code="column")
-    return {name: _array(name, [value], schema.field(name))[0] for name, value in values.items()}
+    made = {name: array([value], schema.field(name)) for name, value in values.items()}
+    for name, column in made.items():
+        require_not_null(column, schema.field(name))
+    return {name: column[0] for name, column in made.items()}

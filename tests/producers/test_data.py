@@ -110,11 +110,11 @@ def test_columns_of_the_table_that_the_rows_lack_are_left_out_or_filled() -> Non
         ([{"id": 1, "nam": "a"}], r"column 'nam' is not in the table \(did you mean 'name'\?\).*add_columns"),
         ([{"name": "a"}], "have no column 'id', which may not be null"),
         ([{"id": None}], "column 'id' may not be null in the table, and the rows have a null"),
-        ([{"id": "x"}], "column 'id', which is int32 in the table: .*'x'"),
+        ([{"id": "x"}], "column 'id' is int32 in the table, and the rows have str: 'x' is of another kind"),
         (pa.table({"id": [2**40]}), r"column 'id' is int32 in the table, and the rows have int64: .*1099511627776"),
         (pa.table({"id": [1.5]}), "column 'id' is int32 in the table, and the rows have double"),
         (pa.table([[1], [2]], names=["id", "id"]), "column 'id' is there twice"),
-        ([{"id": 1, "vector": [1.0, 2.0, 3.0]}], "column 'vector', which is fixed_size_list"),
+        ([{"id": 1, "vector": [1.0, 2.0, 3.0]}], "'vector' is fixed_size_list.*a list of 3 values is not one of 2"),
     ],
 )
 def test_rows_that_do_not_fit_name_the_column(given: Any, told: str) -> None:
@@ -138,5 +138,5 @@ def test_values_of_an_update_have_the_types_of_their_columns() -> None:
     assert [one.type for one in made.values()] == schema.types
     with pytest.raises(StagingError, match="no column 'prize' in the table; it has price, tags"):
         scalars({"prize": 1}, schema)
-    with pytest.raises(StagingError, match="column 'price', which is decimal"):
+    with pytest.raises(StagingError, match=r"column 'price' is decimal.*'cheap' is of another kind"):
         scalars({"price": "cheap"}, schema)

@@ -166,7 +166,7 @@ CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "uneven": (lambda c: c.append({"id": [1], "name": []}), StagingError, "different numbers of rows"),
     "rows without columns": (lambda c: c.append([{}]), StagingError, "the rows have no columns"),
     "unknown column": (lambda c: c.append([{"id": 1, "nam": ""}]), StagingError, r"'nam' is not in .*mean 'name'\?"),
-    "value of another type": (lambda c: c.append([{"id": "x"}]), StagingError, "column 'id', which is int64 in the"),
+    "value of another type": (lambda c: c.append([{"id": "x"}]), StagingError, "column 'id' is int64 in the table, and"),
     # Keys
     "unknown key": (lambda c: c.upsert(TABLE, on="nme"), StagingError, r"no column 'nme' .*mean 'name'\?.* id, name"),
     "no key": (lambda c: c.upsert(TABLE), StagingError, "no unenforced primary key: name the columns"),
@@ -195,7 +195,7 @@ CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "update of a list": (lambda c: c.update(["name"]), TypeError, r"values takes a dict of columns.*\['name'\]"),
     "update twice": (lambda c: c.update({"id": 1}, values_sql={"id": "2"}), ValueError, "'id' in values and"),
     "update of an unknown column": (lambda c: c.update({"nme": 1}), StagingError, "no column 'nme' in the table"),
-    "update of another type": (lambda c: c.update({"id": "x"}), StagingError, "column 'id', which is int64"),
+    "update of another type": (lambda c: c.update({"id": "x"}), StagingError, "column 'id' is int64 in the table, and"),
     "SQL of an unknown column": (lambda c: c.update(values_sql={"nme": "1"}), StagingError, "no column 'nme'"),
     "SQL as text": (lambda c: c.update(values_sql="id = 3"), TypeError, "values_sql takes a dict of columns"),
     "where as a number": (lambda c: c.update({"id": 1}, 7), TypeError, "update takes an SQL predicate.*not int"),

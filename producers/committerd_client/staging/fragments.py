@@ -109,6 +109,7 @@ def lance_schema(
     The Lance type of an Arrow type depends on the version of the data files (a blob is one column in 2.1 and three in
     2.2), so pylance converts it: it writes an empty table into memory. A schema of pylance's own keeps its field ids.
     """
+    import pyarrow as pa
     from lance.fragment import write_fragments  # imported here, so that the module needs no pylance
     from lance.schema import LanceSchema
 
@@ -119,7 +120,7 @@ def lance_schema(
                 f"{kind_of(schema)}"
             )
         nothing: Any = write_fragments(
-            schema.empty_table(),
+            pa.RecordBatchReader.from_batches(schema, []),  # empty_table() can't have all types inside others
             "memory://schema",
             mode="create",
             return_transaction=True,
