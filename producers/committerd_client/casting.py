@@ -257,7 +257,7 @@ def _bfloat16(given: Any, kind: pa.DataType, path: str) -> Any:
     made, lost = bfloat16_storage(wide)
     if not types.is_floating(given.type):
         lost |= bfloat16_values(made) != wide.fill_null(0.0).to_numpy(zero_copy_only=False)
-    _refuse_first(given, pa.array(lost), kind, given.type, path)
+    _refuse_first(given, pa.array(lost), kind, path)
     return made
 
 
@@ -389,7 +389,7 @@ def _leaf(given: Any, kind: pa.DataType, path: str) -> Any:
         lost = pc.not_equal(made.cast(given.type, safe=False), given)
     else:
         return made
-    _refuse_first(given, lost, kind, source, path)
+    _refuse_first(given, lost, kind, path)
     return made
 
 
@@ -452,17 +452,17 @@ def _half(given: Any, kind: pa.DataType, path: str) -> Any:
     inexact = np.isfinite(values) & ~np.isfinite(made)
     if not types.is_floating(given.type):
         inexact |= values != made
-    _refuse_first(given, pa.array(inexact), kind, given.type, path)
+    _refuse_first(given, pa.array(inexact), kind, path)
     return pa.array(made, mask=empty)
 
 
-def _refuse_first(given: Any, lost: Any, kind: pa.DataType, source: pa.DataType, path: str) -> None:
+def _refuse_first(given: Any, lost: Any, kind: pa.DataType, path: str) -> None:
     """Raise `StagingError` if a value would be lost, with the first of them."""
     import pyarrow.compute as pc
 
     row = pc.index(lost, True).as_py()
     if row >= 0:
-        raise misfit(path, kind, source, f"{given[row]} would be changed")
+        raise misfit(path, kind, given.type, f"{given[row]} would be changed")
 
 
 def _requires(field: pa.Field) -> bool:

@@ -166,7 +166,7 @@ CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "uneven": (lambda c: c.append({"id": [1], "name": []}), StagingError, "different numbers of rows"),
     "rows without columns": (lambda c: c.append([{}]), StagingError, "the rows have no columns"),
     "unknown column": (lambda c: c.append([{"id": 1, "nam": ""}]), StagingError, r"'nam' is not in .*mean 'name'\?"),
-    "value of another type": (lambda c: c.append([{"id": "x"}]), StagingError, "column 'id' is int64 in the table, and"),
+    "value of another type": (lambda c: c.append([{"id": "x"}]), StagingError, "column 'id' is int64 in the table"),
     # Keys
     "unknown key": (lambda c: c.upsert(TABLE, on="nme"), StagingError, r"no column 'nme' .*mean 'name'\?.* id, name"),
     "no key": (lambda c: c.upsert(TABLE), StagingError, "no unenforced primary key: name the columns"),
